@@ -1,0 +1,1 @@
+"""Run files to start from: `gausslens example` lists and copies them."""

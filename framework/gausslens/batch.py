@@ -1,0 +1,105 @@
+"""What an analysis asks of a pass, and what it gets while the pass runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .errors import ModelError
+from .suggest import did_you_mean
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+# The closed vocabulary of sites. An engine may extend it.
+SITES = (
+    "embed",
+    "resid_pre",
+    "resid_mid",
+    "resid_post",
+    "q",
+    "k",
+    "v",
+    "q_rot",
+    "k_rot",
+    "scores",
+    "pattern",
+    "z",
+    "attn_out",
+    "mlp_pre",
+    "mlp_post",
+    "mlp_out",
+    "logits",
+)
+# Sites of the whole model: their batches have layer None.
+MODEL_SITES = ("embed", "logits")
+# The axis of heads, for the sites that have one.
+HEAD_AXIS = {"q": 2, "q_rot": 2, "z": 2, "scores": 1, "pattern": 1}
+KV_HEAD_AXIS = {"k": 2, "v": 2, "k_rot": 2}
+# What TransformerLens calls them, for suggestions.
+TRANSFORMER_LENS = {
+    "hook_embed": "embed",
+    "hook_resid_pre": "resid_pre",
+    "hook_resid_mid": "resid_mid",
+    "hook_resid_post": "resid_post",
+    "hook_q": "q",
+    "hook_k": "k",
+    "hook_v": "v",
+    "hook_rot_q": "q_rot",
+    "hook_rot_k": "k_rot",
+    "hook_attn_scores": "scores",
+    "hook_pattern": "pattern",
+    "hook_z": "z",
+    "hook_attn_out": "attn_out",
+    "hook_mlp_out": "mlp_out",
+    "mlp.hook_pre": "mlp_pre",
+    "mlp.hook_post": "mlp_post",
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What an analysis wants of a pass: sites, in some layers (None: all in view), in one or more passes."""
+
+    sites: tuple[str, ...]
+    layers: tuple[int, ...] | None = None
+    passes: int = 1
+
+
+@dataclass
+class Batch:
+    """The activations of one layer for one shard of prompts. Arrays are valid during the call.
+
+    ``prompts`` are indices in the user's order; ``tokens``, ``text`` (real text: not BOS, not padding) and ``mask``
+    (not padding) are [prompt, position]. ``batch["resid_pre"]`` is [prompt, position, d_model]; q, z are
+    [prompt, position, head, d_head]; k, v have kv_head in place of head; scores and pattern are [prompt, head, query, key].
+    ``heads`` and ``kv_heads`` name what the head axes hold. Where an analysis takes row blocks, ``rows`` is the first
+    query row of scores and pattern in this batch. ``layer`` is None for sites of the whole model (embed, logits).
+    """
+
+    layer: int | None
+    prompts: np.ndarray
+    tokens: torch.Tensor
+    text: torch.Tensor
+    mask: torch.Tensor
+    arrays: Mapping[str, torch.Tensor]
+    heads: tuple[int, ...] = ()
+    kv_heads: tuple[int, ...] = ()
+    rows: int = 0
+    fired: Mapping[str, int] = field(default_factory=dict)
+
+    def __getitem__(self, site: str) -> torch.Tensor:
+        try:
+            return self.arrays[site]
+        except KeyError:
+            raise ModelError(f"this batch has no {site!r}{did_you_mean(site, self.arrays)}") from None
+
+    def numpy(self, site: str) -> np.ndarray:
+        """The array of a site in numpy: float32 where the model computes in a 2-byte type."""
+        tensor = self[site].detach().cpu()
+        return tensor.float().numpy() if tensor.element_size() == 2 else tensor.numpy()
+
+
+Sink = Callable[[Batch], None]

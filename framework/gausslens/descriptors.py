@@ -1,0 +1,111 @@
+"""Descriptors: what a plugin contributes, as data.
+
+A descriptor names its classes and functions as strings, ``"package.module:name"``, which are resolved on first use: so
+listing plugins imports no mathematics. ``version`` is raised whenever the numbers change: results of the old version are
+then computed again. Names are ``plugin.thing`` for analyses and edits, plain names for loaders, engines and sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Shape = Literal["stream", "weights", "forward", "derived"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Descriptor:
+    """What all descriptors say: a name, a version of the numbers, one line of text, and the parameter model."""
+
+    name: str
+    version: int
+    summary: str
+    parameters: str = "gausslens.parameters:NoParameters"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loader(Descriptor):
+    """A way to open a model.
+
+    ``parameters`` are its keys of ``model:`` beyond path, loader, dtype and device. ``claims(path: str) -> bool`` must be
+    light: it looks at names and small files. Of the loaders that claim a path, ``auto`` takes the highest ``rank``, then
+    the first by name. ``open(spec: ModelSpec) -> OpenModel`` reads config and tokenizer, and weights only when asked.
+    """
+
+    claims: str
+    open: str
+    rank: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine(Descriptor):
+    """A capture engine: ``engine`` names a class (see shapes.py, CaptureEngine) that serves models of these loaders."""
+
+    engine: str
+    serves: tuple[str, ...]
+    rank: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptSource(Descriptor):
+    """A source of prompts: ``prompts(parameters, context: SourceContext) -> list[Prompt]``.
+
+    ``random`` says that the prompts depend on the seed of the run.
+    """
+
+    prompts: str
+    random: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edit(Descriptor):
+    """A change to weights: ``edit(weights: LayerWeights, parameters, generators) -> dict[str, Tensor]``, layer by layer.
+
+    ``touches`` names the tensors it may return; with a name outside the layers in it (W_E, W_U, W_pos), the edit is also
+    called with ``weights.layer`` None. ``touches`` may instead be ``"package.module:function"`` of the parameters.
+    A ``random`` edit draws from its generators, and must change each tensor it returns.
+    """
+
+    edit: str
+    touches: tuple[str, ...] | str
+    random: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analysis(Descriptor):
+    """Something computed: ``analysis`` names a class of the given shape (see shapes.py).
+
+    random       draws numbers: the seed of the run is then part of the key
+    row_blocks   wants patterns and scores in blocks of query rows (stream)
+    all_layers   wants the batches of all layers at once (stream)
+    bulk         writes large arrays through context.bulk (stream)
+    scope        of a derived analysis: "variant" (once for each draw) or "run" (once)
+    exchangeable dimensions over which the null may be pooled for an empirical p, as ("head",)
+    prompts      prompts used where the run file gives none, as {"source": "text", "text": [...]}
+    estimate     "package.module:function" of (parameters, info, tokens) -> Estimate of memory and disk
+    """
+
+    shape: Shape
+    analysis: str
+    random: bool = False
+    row_blocks: bool = False
+    all_layers: bool = False
+    bulk: bool = False
+    scope: Literal["variant", "run"] = "variant"
+    exchangeable: tuple[str, ...] = ()
+    prompts: Mapping[str, Any] | None = None
+    estimate: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportSection(Descriptor):
+    """A part of the report: ``section(results: Results) -> list[Figure]`` for the analyses it names.
+
+    ``analyses`` are names of analyses; the section is drawn when the store holds a result of one of them. It returns
+    figures as data (figures.py), never HTML. ``order`` places it: lower is higher on the page.
+    """
+
+    section: str
+    analyses: tuple[str, ...]
+    order: int = 100

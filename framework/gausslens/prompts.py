@@ -1,0 +1,99 @@
+"""Prompts as text in parts, and the tokens they become."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# A shard is the unit of a forward pass and of merging: its size is fixed, so results do not depend on memory settings.
+SHARD_TOKENS = 2048
+
+
+@dataclass(frozen=True)
+class Part:
+    """A stretch of text: which segment it belongs to, which word it is, and its role in a chat."""
+
+    text: str
+    segment: str = "text"
+    word: str | None = None
+    role: str | None = None
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt: its parts in order. ``ids`` gives token numbers instead, for sources that have no text."""
+
+    parts: tuple[Part, ...] = ()
+    ids: tuple[int, ...] | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Prompts as tokens, ragged, in the user's order. All lists have one entry for each prompt.
+
+    ids      int64 [position]         segment  int16 [position], index into ``segments``
+    text     bool [position], real text: not BOS, not special
+    word     int32 [position], which word of the prompt; -1 where the token is of none
+    span     int32 [position, 2], characters of ``rendered``
+    pieces   the text of each token
+    """
+
+    ids: tuple[np.ndarray, ...]
+    text: tuple[np.ndarray, ...]
+    word: tuple[np.ndarray, ...]
+    segment: tuple[np.ndarray, ...]
+    span: tuple[np.ndarray, ...]
+    pieces: tuple[tuple[str, ...], ...]
+    rendered: tuple[str, ...]
+    segments: tuple[str, ...]
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Tokens of each prompt."""
+        return tuple(len(i) for i in self.ids)
+
+    def digest(self) -> str:
+        """SHA-256 of what a model and an analysis see: ids, text masks, words and segments."""
+        found = sha256("\0".join(self.segments).encode("utf-8", "surrogatepass"))
+        for arrays in zip(self.ids, self.text, self.word, self.segment, strict=True):
+            found.update(str(len(arrays[0])).encode())
+            for array, dtype in zip(arrays, ("<i8", "|b1", "<i4", "<i2"), strict=True):
+                found.update(array.astype(dtype).tobytes())
+        return found.hexdigest()
+
+    def shards(self, size: int = SHARD_TOKENS) -> list[np.ndarray]:
+        """Indices of prompts, sorted by length (then by place) and cut so that no shard is over ``size`` when padded."""
+        import numpy as np
+
+        order = sorted(range(len(self)), key=lambda i: (len(self.ids[i]), i))
+        cut: list[list[int]] = []
+        for index in order:
+            # Sorted by length, so the newest is the longest: it sets the padded width.
+            if cut and (len(cut[-1]) + 1) * len(self.ids[index]) <= size:
+                cut[-1].append(index)
+            else:
+                cut.append([index])
+        return [np.array(c) for c in cut]
+
+    def padded(self, indices: Sequence[int] | np.ndarray, pad: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """ids, text and mask of some prompts as [prompt, position] arrays, padded on the right."""
+        import numpy as np
+
+        width = max((len(self.ids[i]) for i in indices), default=0)
+        ids = np.full((len(indices), width), pad, dtype=np.int64)
+        text = np.zeros((len(indices), width), dtype=bool)
+        mask = np.zeros((len(indices), width), dtype=bool)
+        for row, index in enumerate(indices):
+            n = len(self.ids[index])
+            ids[row, :n], text[row, :n], mask[row, :n] = self.ids[index], self.text[index], True
+        return ids, text, mask

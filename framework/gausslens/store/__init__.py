@@ -1,0 +1,1 @@
+"""The store: immutable parts, run manifests, a derived index."""

@@ -1,0 +1,1 @@
+"""Bilinear statistics and random-matrix laws."""

@@ -1,0 +1,1 @@
+"""Gaussian fitting: what flows through a transformer, under Gaussian approximation."""

@@ -1,0 +1,1 @@
+"""Loaders, weights, capture engines, prompt sources and the built-in model."""

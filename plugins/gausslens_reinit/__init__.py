@@ -1,0 +1,1 @@
+"""Random re-initialisation: the nulls."""

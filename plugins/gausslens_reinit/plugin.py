@@ -1,0 +1,1 @@
+"""The wiring: hook implementations and nothing else."""
