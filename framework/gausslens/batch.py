@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .errors import ModelError
@@ -66,6 +66,7 @@ class Request:
     sites: tuple[str, ...]
     layers: tuple[int, ...] | None = None
     passes: int = 1
+    rows: int | None = None  # set by the host for the engine: give scores and pattern in blocks of so many query rows
 
 
 @dataclass
@@ -74,9 +75,10 @@ class Batch:
 
     ``prompts`` are indices in the user's order; ``tokens``, ``text`` (real text: not BOS, not padding) and ``mask``
     (not padding) are [prompt, position]. ``batch["resid_pre"]`` is [prompt, position, d_model]; q, z are
-    [prompt, position, head, d_head]; k, v have kv_head in place of head; scores and pattern are [prompt, head, query, key].
-    ``heads`` and ``kv_heads`` name what the head axes hold. Where an analysis takes row blocks, ``rows`` is the first
-    query row of scores and pattern in this batch. ``layer`` is None for sites of the whole model (embed, logits).
+    [prompt, position, head, d_head]; k, v have kv_head in place of head; scores and pattern are
+    [prompt, head, query, key]. ``heads`` and ``kv_heads`` name what the head axes hold. Where an analysis takes row blocks,
+    ``rows`` is the first query row of scores and pattern in this batch, and ``last_rows`` says that no more follow.
+    ``layer`` is None for sites of the whole model (embed, logits).
     """
 
     layer: int | None
@@ -88,7 +90,7 @@ class Batch:
     heads: tuple[int, ...] = ()
     kv_heads: tuple[int, ...] = ()
     rows: int = 0
-    fired: Mapping[str, int] = field(default_factory=dict)
+    last_rows: bool = True
 
     def __getitem__(self, site: str) -> torch.Tensor:
         try:

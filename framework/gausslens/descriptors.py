@@ -1,8 +1,8 @@
 """Descriptors: what a plugin contributes, as data.
 
 A descriptor names its classes and functions as strings, ``"package.module:name"``, which are resolved on first use: so
-listing plugins imports no mathematics. ``version`` is raised whenever the numbers change: results of the old version are
-then computed again. Names are ``plugin.thing`` for analyses and edits, plain names for loaders, engines and sources.
+listing plugins imports no mathematics. ``version`` is raised whenever the numbers change: results of the old one are then
+computed again. Names are ``plugin.thing`` for analyses and edits, plain names for loaders, engines and sources.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Descriptor:
 class Loader(Descriptor):
     """A way to open a model.
 
-    ``parameters`` are its keys of ``model:`` beyond path, loader, dtype and device. ``claims(path: str) -> bool`` must be
-    light: it looks at names and small files. Of the loaders that claim a path, ``auto`` takes the highest ``rank``, then
-    the first by name. ``open(spec: ModelSpec) -> OpenModel`` reads config and tokenizer, and weights only when asked.
+    ``parameters`` are its keys of ``model:`` beyond path, loader, dtype, device. ``claims(path: str) -> bool`` must be
+    light: it looks at names and small files. Of the loaders that claim a path, ``auto`` takes the highest ``rank``,
+    then the first by name. ``open(spec: ModelSpec) -> OpenModel`` reads config and tokenizer, and weights only when asked.
     """
 
     claims: str
@@ -60,10 +60,10 @@ class PromptSource(Descriptor):
 
 @dataclass(frozen=True, kw_only=True)
 class Edit(Descriptor):
-    """A change to weights: ``edit(weights: LayerWeights, parameters, generators) -> dict[str, Tensor]``, layer by layer.
+    """A change to weights, layer by layer: ``edit(weights: LayerWeights, parameters, generators) -> {name: Tensor}``.
 
-    ``touches`` names the tensors it may return; with a name outside the layers in it (W_E, W_U, W_pos), the edit is also
-    called with ``weights.layer`` None. ``touches`` may instead be ``"package.module:function"`` of the parameters.
+    ``touches`` names the tensors it may return; with a name outside the layers in it (W_E, W_U, W_pos), the edit is
+    also called with ``weights.layer`` None. ``touches`` may instead be ``"package.module:function"`` of the parameters.
     A ``random`` edit draws from its generators, and must change each tensor it returns.
     """
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 hookspec = pluggy.HookspecMarker("gausslens")
 hookimpl = pluggy.HookimplMarker("gausslens")
 
-# Raised when a hook changes. A plugin may declare ``api_version = 1``: an older one is warned of, a newer one set aside.
+# Raised when a hook changes. A plugin may declare ``api_version = 1``: an older one is warned of, a newer set aside.
 API_VERSION = 1
 
 

@@ -72,7 +72,7 @@ class Tokens:
         return found.hexdigest()
 
     def shards(self, size: int = SHARD_TOKENS) -> list[np.ndarray]:
-        """Indices of prompts, sorted by length (then by place) and cut so that no shard is over ``size`` when padded."""
+        """Indices of prompts, sorted by length (then place), cut so that no shard is over ``size`` when padded."""
         import numpy as np
 
         order = sorted(range(len(self)), key=lambda i: (len(self.ids[i]), i))

@@ -84,8 +84,8 @@ class StreamAnalysis(Protocol):
     """Shape ``stream``: sees activations while passes run.
 
     The host deep-copies an empty instance for each shard of prompts, calls ``update`` once for each layer of the shard,
-    and merges the copies in the order of the shards. Between passes it calls ``end_pass(i)``, which fixes what was found
-    and empties the accumulators; the next pass starts from copies of that. ``result`` is called after the last pass.
+    and merges the copies in the order of the shards. Between passes it calls ``end_pass(i)``, which fixes what was
+    found and empties the accumulators; the next pass starts from copies of that. ``result`` is called after the last pass.
     """
 
     def request(self) -> Request: ...

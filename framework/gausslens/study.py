@@ -45,7 +45,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class ModelCall:
-    """The `model:` block; ``loader: auto`` is resolved. ``path`` is absolute, or ``builtin:x``, ``hub:o/n``, ``live:x``."""
+    """The `model:` block, ``auto`` resolved. ``path`` is absolute, or ``builtin:x``, ``hub:o/n``, ``live:x``."""
 
     path: str
     loader: Owned[Loader]

@@ -1,0 +1,206 @@
+"""One pass of a twin over its prompts, shared by all stream analyses that want it.
+
+The shard is the unit: an engine may hand over a shard in pieces, each analysis sees it whole. For each shard it works
+on a copy of its empty state; the copies are merged in the order of the shards: so the result depends on nothing else.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from .batch import HEAD_AXIS, KV_HEAD_AXIS, MODEL_SITES, Batch, Request
+from .errors import ModelError
+from .pieces import Pieces, kept
+from .suggest import did_you_mean
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from .model import ModelInfo, OpenModel
+    from .overlay import Twin
+    from .prompts import Tokens
+    from .shapes import CaptureEngine
+
+# Rows of scores and patterns that an analysis with row_blocks gets at a time.
+ROW_BLOCK = 256
+
+
+@dataclass
+class Job:
+    """A stream analysis on its way through the passes: its empty state, what it wants, and what went wrong."""
+
+    name: str
+    state: Any
+    request: Request
+    info: ModelInfo
+    row_blocks: bool = False
+    all_layers: bool = False
+    error: BaseException | None = None
+    layer: int | None = None
+
+    @property
+    def layers(self) -> tuple[int | None, ...]:
+        """The layers it gets batches of, those that lack one of its sites left out; None stands for the whole model."""
+        sites = [s for s in self.request.sites if s not in MODEL_SITES]
+        asked = self.info.layers if self.request.layers is None else self.request.layers
+        seen = [n for n in asked if n in self.info.layers]
+        has = [n for n in seen if not any(s in self.info.lacking.get(n, {}) for s in sites)]
+        whole = [None] if any(s in MODEL_SITES for s in self.request.sites) else []
+        return (*(has if sites else ()), *whole)
+
+    def failed(self, error: BaseException, layer: int | None = None) -> None:
+        """Take the job out of the pass; the others go on."""
+        self.error, self.layer = error, layer
+
+
+def check_request(request: Request, engine: CaptureEngine, model: OpenModel) -> None:
+    """Refuse sites that the model does not have, naming those it has."""
+    has = engine.sites(model)
+    for site in request.sites:
+        if site not in has:
+            raise ModelError(
+                f"{model.info.name} has no site {site!r}{_near_site(site, has)}; its sites: {', '.join(has)}"
+            )
+    if not request.sites:
+        raise ModelError("it asks for no site")
+
+
+def run_passes(
+    engine: CaptureEngine, twin: Twin, tokens: Tokens, jobs: Sequence[Job], told: Callable[[str], None]
+) -> None:
+    """Run as many passes as the jobs want. Afterwards each job has its final state, or an error."""
+    shards = tokens.shards()
+    for index in range(max((j.request.passes for j in jobs), default=0)):
+        active = [j for j in jobs if j.request.passes > index and j.error is None]
+        if not active:
+            return
+        merged: dict[str, Any] = {}
+        for number, shard in enumerate(shards):
+            copies = _run_shard(engine, twin, tokens, shard, active)
+            _merge(active, copies, merged)
+            told(f"pass {index + 1}, shard {number + 1} of {len(shards)}")
+            active = [j for j in active if j.error is None]
+            if not active:
+                return
+        for job in active:
+            job.state = merged[job.name]
+            if index + 1 < job.request.passes:
+                _guarded(job, None, job.state.end_pass, index)
+
+
+def _run_shard(
+    engine: CaptureEngine, twin: Twin, tokens: Tokens, shard: np.ndarray, jobs: Sequence[Job]
+) -> dict[str, Any]:
+    """One shard through the model; a fresh state for each job that has seen it."""
+    copies = {job.name: copy.deepcopy(job.state) for job in jobs}
+    held: dict[str, list[Batch]] = {job.name: [] for job in jobs}
+    pieces = Pieces(shard)
+
+    def sink(batch: Batch) -> None:
+        whole = pieces.add(batch)
+        if whole is None:
+            return
+        for job in jobs:
+            if job.error is None and whole.layer in job.layers:
+                view = _view(whole, job)
+                if job.all_layers:
+                    held[job.name].append(kept(view))
+                else:
+                    _update(job, copies[job.name], view)
+
+    try:
+        engine.run(twin, tokens, shard, _union(jobs), sink)
+        pieces.check_done()
+        for job in jobs:
+            missing = [n for n in job.layers if n not in pieces.done]
+            if missing and job.error is None:
+                where = "outside the layers" if missing[0] is None else f"in layer {missing[0]}"
+                raise ModelError(f"the engine never gave {', '.join(job.request.sites)} {where}: nothing was captured")
+            if job.all_layers and job.error is None:
+                batches = sorted(held[job.name], key=lambda b: (b.layer is None, b.layer or 0))
+                _guarded(job, None, copies[job.name].update, tuple(batches))
+    except Exception as error:
+        for job in jobs:
+            if job.error is None:
+                job.failed(error)
+    return copies
+
+
+def _update(job: Job, state: Any, view: Batch) -> None:
+    blocks = _row_blocks(view) if job.row_blocks else [view]
+    for block in blocks:
+        if job.error is None:
+            _guarded(job, view.layer, state.update, block)
+
+
+def _guarded(job: Job, layer: int | None, call: Callable[..., None], *arguments: Any) -> None:
+    try:
+        call(*arguments)
+    except Exception as error:
+        job.failed(error, layer)
+
+
+def _merge(jobs: Sequence[Job], copies: dict[str, Any], merged: dict[str, Any]) -> None:
+    for job in jobs:
+        if job.error is not None:
+            continue
+        if job.name in merged:
+            _guarded(job, None, merged[job.name].merge, copies[job.name])
+        else:
+            merged[job.name] = copies[job.name]
+
+
+def _union(jobs: Sequence[Job]) -> Request:
+    """What the engine is asked for on behalf of all jobs."""
+    sites = tuple(sorted({s for j in jobs for s in j.request.sites}))
+    layers = tuple(sorted({n for j in jobs for n in j.layers if n is not None}))
+    square = [j for j in jobs if {"scores", "pattern"} & set(j.request.sites)]
+    in_blocks = bool(square) and all(j.row_blocks for j in square)
+    return Request(sites, layers, rows=ROW_BLOCK if in_blocks else None)
+
+
+def _view(batch: Batch, job: Job) -> Batch:
+    """What one job sees of a batch: its sites, its heads."""
+    arrays = {s: batch[s] for s in job.request.sites if s in batch.arrays}
+    heads, kv_heads = job.info.heads, job.info.kv_heads
+    if batch.layer is not None:
+        for site, array in arrays.items():
+            axes = ((HEAD_AXIS, heads, batch.heads), (KV_HEAD_AXIS, kv_heads, batch.kv_heads))
+            for axis, wanted, held in axes:
+                if site in axis and wanted != held:
+                    rows = [held.index(h) for h in wanted]
+                    arrays[site] = array.index_select(axis[site], _indices(rows, array))
+    return replace(batch, arrays=arrays, heads=heads, kv_heads=kv_heads)
+
+
+def _indices(rows: Sequence[int], like: Any) -> Any:
+    import torch
+
+    return torch.tensor(rows, device=like.device)
+
+
+def _row_blocks(batch: Batch) -> list[Batch]:
+    """A batch cut into blocks of query rows, all other sites whole."""
+    square = [s for s in batch.arrays if s in ("scores", "pattern")]
+    if not square:
+        return [batch]
+    blocks = []
+    n = batch[square[0]].shape[2]
+    for start in range(0, n, ROW_BLOCK):
+        arrays = {s: a[:, :, start : start + ROW_BLOCK] if s in square else a for s, a in batch.arrays.items()}
+        last = batch.last_rows and start + ROW_BLOCK >= n
+        blocks.append(replace(batch, arrays=arrays, rows=batch.rows + start, last_rows=last))
+    return blocks
+
+
+def _near_site(site: str, has: Sequence[str]) -> str:
+    from .batch import TRANSFORMER_LENS
+
+    plain = site.removeprefix("blocks.").removeprefix("attn.")
+    for theirs, ours in TRANSFORMER_LENS.items():
+        if site.endswith(theirs) or plain == theirs:
+            return f": TransformerLens' {theirs} is {ours!r} here"
+    return did_you_mean(site, has).split(";")[0]
