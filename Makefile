@@ -1,0 +1,48 @@
+# Needs Python 3.11 or later and make; every target sets up the rest in $(VENV).
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV   ?= .venv
+STAMP  := $(VENV)/.installed
+BIN    := $(VENV)/bin
+DEMO   := examples/demo.yaml
+
+.PHONY: help demo test lint benchmarks schemas clean
+
+help:
+	@echo "make demo        run the example study on the built-in model: a table, and a report to look at"
+	@echo "make test        the tests (GAUSSLENS_FULL=1: the long ones too)"
+	@echo "make lint        ruff, mypy, import-linter"
+	@echo "make benchmarks  ratios to what the machine can do"
+	@echo "make schemas     write the JSON Schemas again"
+	@echo "make clean       remove the environment and everything that was built"
+
+# Once; again when what is installed changes.
+$(STAMP): setup.cfg pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gausslens needs Python 3.11 or later, this is " + sys.version.split()[0] + ": make PYTHON=/path/to/python3.11")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing into $(VENV); the first time takes a few minutes."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(STAMP)
+	@$(BIN)/gausslens run $(DEMO)
+	@$(BIN)/gausslens show examples/store
+	@$(BIN)/gausslens report examples/store
+
+test: $(STAMP)
+	$(BIN)/python -m pytest $(PYTEST)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+benchmarks: $(STAMP)
+	@for script in benchmarks/*.py; do echo "== $$script"; OMP_NUM_THREADS=1 $(BIN)/python $$script || exit 1; done
+
+schemas: $(STAMP)
+	$(BIN)/gausslens schema --all schemas
+
+clean:
+	rm -rf $(VENV) build dist examples/store .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +
