@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from .version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from .batch import HEAD_AXIS as HEAD_AXIS
+    from .batch import KV_HEAD_AXIS as KV_HEAD_AXIS
     from .batch import Batch as Batch
     from .batch import Request as Request
     from .descriptors import Analysis as Analysis
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
     from .shapes import StepRef as StepRef
 
 _HOMES = {
+    "HEAD_AXIS": "batch",
+    "KV_HEAD_AXIS": "batch",
     "Batch": "batch",
     "Request": "batch",
     "Analysis": "descriptors",
