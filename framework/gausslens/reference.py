@@ -14,10 +14,15 @@ class BadReference(ValueError):
     """A string reference that does not have the form, or names nothing."""
 
 
+def has_form(reference: str) -> bool:
+    """Whether the text has the form ``"package.module:name"``; nothing is imported."""
+    return _FORM.fullmatch(reference) is not None
+
+
 @cache
 def resolve(reference: str) -> Any:
     """The object that ``"package.module:name"`` names."""
-    if not _FORM.fullmatch(reference):
+    if not has_form(reference):
         raise BadReference(f"{reference!r} is not of the form 'package.module:name'")
     module, name = reference.split(":")
     loaded = importlib.import_module(module)

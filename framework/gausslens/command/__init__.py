@@ -1,1 +1,48 @@
-"""The commands, one module each."""
+"""The commands, one module each.
+
+A command module has ``add(parser)``, which declares its arguments, and ``run(arguments) -> int``, which returns the
+exit code. It is imported when it is called, and imports what is heavy inside ``run``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..plugins import Host
+
+# In the order in which --help shows them. The module is the name with '_' for '-'.
+COMMANDS = {
+    "run": "compute what a run file asks for and the store does not hold yet",
+    "check": "check a run file; all mistakes at once",
+    "plan": "print the steps of a run file, and what each will need",
+    "show": "print results of a store",
+    "report": "draw the page of a store",
+    "diff": "say why two runs of a store differ",
+    "store": "verify, pack, reindex or clean a store",
+    "model": "prove captured activations against the model's own attention",
+    "plugins": "list plugins, or show what one offers",
+    "schema": "print the JSON Schema of run files, or of one plugin's parameters",
+    "new-plugin": "write a plugin of your own to start from",
+    "example": "list the example run files, or copy one",
+}
+
+
+def load_host(arguments: Namespace) -> Host:
+    """The host without the plugins that --without names; what was set aside is told on stderr."""
+    from ..plugins import load, told
+
+    without = [name for value in arguments.without for name in value.split(",") if name]
+    host = load(without=without)
+    text = told(host, debug=arguments.debug)
+    if text:
+        print(text, file=sys.stderr)
+    return host
+
+
+def silence_stdout() -> None:
+    """After the reader of a pipe went away: let nothing fail again when Python flushes at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

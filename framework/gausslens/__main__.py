@@ -1,0 +1,53 @@
+"""The command ``gausslens``, and ``python -m gausslens``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from .errors import GausslensError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 done, 1 failed, 2 the input is wrong, 130 interrupted."""
+    from .command.line import parsed
+
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal that cannot show a character gets its number instead
+            stream.reconfigure(errors="backslashreplace")
+    given = sys.argv[1:] if argv is None else list(argv)
+    try:
+        module, arguments = parsed(given)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    try:
+        code = int(module.run(arguments))
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        from .command import silence_stdout
+
+        silence_stdout()
+        return 1
+    except BaseException as error:  # SystemExit too: only the parser may end the program
+        return _told(error, arguments.debug)
+    return code
+
+
+def _told(error: BaseException, debug: bool) -> int:
+    if debug:
+        import traceback
+
+        traceback.print_exception(error)
+    if isinstance(error, GausslensError):
+        print(error, file=sys.stderr)
+        return error.code
+    hint = "" if debug else "; --debug shows where"
+    print(f"gausslens met a defect of its own or of a plugin{hint}.\n{type(error).__name__}: {error}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

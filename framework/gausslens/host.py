@@ -1,0 +1,92 @@
+"""The host as the rest sees it: what the plugins contribute, which were set aside, and the announcements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .study import Owned
+
+if TYPE_CHECKING:
+    import pluggy
+
+    from .descriptors import Analysis, Edit, Engine, Loader, PromptSource, ReportSection
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A plugin that is loaded, and the hooks that it implements."""
+
+    plugin: str
+    distribution: str
+    version: str
+    hooks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A plugin that was set aside: whose it is, why, and the switch that leaves it out.
+
+    ``offers`` are the names of its descriptors, where it came so far as to tell them.
+    """
+
+    plugin: str
+    distribution: str
+    version: str
+    entry_point: str
+    cause: str
+    switch: str
+    offers: tuple[str, ...] = ()
+    error: BaseException | None = field(default=None, repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Host:
+    """All that plugins contribute, by name, each with its owner."""
+
+    analyses: Mapping[str, Owned[Analysis]]
+    edits: Mapping[str, Owned[Edit]]
+    loaders: Mapping[str, Owned[Loader]]
+    engines: Mapping[str, Owned[Engine]]
+    sources: Mapping[str, Owned[PromptSource]]
+    sections: Mapping[str, Owned[ReportSection]]
+    plugins: tuple[Plugin, ...]
+    broken: tuple[Broken, ...]
+    left_out: tuple[str, ...]
+    warnings: tuple[str, ...]
+    hook: pluggy.HookRelay = field(repr=False, compare=False)
+
+    def would_provide(self, name: str) -> tuple[Broken, ...]:
+        """The plugins set aside that offer this name, or, where they did not come so far, bear its prefix."""
+        prefix = name.split(".")[0]
+        return tuple(b for b in self.broken if name in b.offers or (not b.offers and b.plugin == prefix))
+
+    def announce(self, name: str, **news: Any) -> list[str]:
+        """Call each implementation of an announcement, by name of plugin; return what those that raised said.
+
+        An announcement is a courtesy: whatever a listener does, the others hear it and the run goes on.
+        """
+        caller: pluggy.HookCaller = getattr(self.hook, name)
+        failures = []
+        for listener in sorted(caller.get_hookimpls(), key=lambda i: i.plugin_name):
+            try:
+                listener.function(*(news[argument] for argument in listener.argnames))
+            except (Exception, SystemExit) as error:
+                failures.append(f"plugin {listener.plugin_name}: {name} raised {in_one_line(error)}")
+        return failures
+
+
+def in_one_line(error: BaseException) -> str:
+    """An exception in one line, with the place in the code that raised it."""
+    text = " ".join(str(error).split())
+    what = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    if isinstance(error, SyntaxError):
+        return what
+    place, at = "", error.__traceback__
+    while at is not None:
+        file = at.tb_frame.f_code.co_filename
+        if not file.startswith("<"):
+            place = f" ({file}:{at.tb_lineno})"
+        at = at.tb_next
+    return what + place

@@ -1,0 +1,75 @@
+"""The plugins that there are: ``load()`` is all that the rest of the host calls.
+
+discovery.py finds them by metadata, loading.py loads them one by one, screening.py looks at what they return, and host.py
+is what comes out. Nothing here imports a plugin by name.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import redirect_stdout
+from typing import Any
+
+from .discovery import Candidate, candidates
+from .errors import InputError
+from .host import Broken as Broken
+from .host import Host as Host
+from .host import Plugin as Plugin
+from .loading import Loading
+from .suggest import did_you_mean
+
+
+def load(
+    without: Iterable[str] = (), only: Iterable[str] | None = None, extra: Mapping[str, Any] | None = None
+) -> Host:
+    """Load the installed plugins and return what they contribute.
+
+    ``without`` leaves out plugins (by their name, or all of a distribution); so does GAUSSLENS_WITHOUT, with commas.
+    ``only`` loads no others of the installed ones. ``extra`` adds modules or objects by name, from a test or a
+    notebook; they stand in for installed plugins of the same name.
+    """
+    installed, troubles = candidates()
+    loading = Loading(warnings=troubles)
+    chosen, left_out = _chosen(installed, without, only, loading)
+    given = [Candidate(name, "(given)", "", type(what).__name__, what) for name, what in (extra or {}).items()]
+    chosen = [c for c in chosen if c.plugin not in (extra or {})] + given
+    # A plugin that prints when it is imported must not corrupt what the command prints.
+    with redirect_stdout(sys.stderr):
+        loading.load(chosen)
+    return loading.host(left_out)
+
+
+def _chosen(
+    installed: list[Candidate], without: Iterable[str], only: Iterable[str] | None, loading: Loading
+) -> tuple[list[Candidate], tuple[str, ...]]:
+    known = {c.plugin for c in installed} | {c.distribution for c in installed}
+    unwanted, wanted = list(without), None if only is None else list(only)
+    for name in [*unwanted, *(wanted or ())]:
+        if name not in known:
+            raise InputError(f"there is no plugin {name!r}{did_you_mean(name, known)}")
+    for name in filter(None, map(str.strip, os.environ.get("GAUSSLENS_WITHOUT", "").split(","))):
+        if name in known:
+            unwanted.append(name)
+        else:
+            loading.warnings.append(f"GAUSSLENS_WITHOUT: there is no plugin {name!r}{did_you_mean(name, known)}")
+    out = [c for c in installed if {c.plugin, c.distribution} & set(unwanted)]
+    kept = [c for c in installed if c not in out and (wanted is None or c.plugin in wanted)]
+    return kept, tuple(sorted({c.plugin for c in out}))
+
+
+def told(host: Host, debug: bool = False) -> str:
+    """What commands say of plugins that were set aside, and of warnings; empty where all is well."""
+    paragraphs = [f"warning: {text}" for text in host.warnings]
+    for broken in host.broken:
+        paragraphs.append(
+            f"set aside: plugin {broken.plugin} of {broken.distribution} {broken.version} ({broken.entry_point})\n"
+            f"  {broken.cause}\n"
+            f"  to leave it out: {broken.switch}, or GAUSSLENS_WITHOUT={broken.plugin}"
+        )
+        if debug and broken.error is not None:
+            import traceback
+
+            paragraphs.append("".join(traceback.format_exception(broken.error)).rstrip())
+    return "\n".join(paragraphs)
