@@ -1,1 +1,36 @@
 """The wiring: hook implementations and nothing else."""
+
+from __future__ import annotations
+
+from gausslens import Analysis, ReportSection, hookimpl
+
+SPECTRUM = Analysis(
+    name="bilinear.spectrum",
+    version=1,
+    shape="weights",
+    summary="Squared singular values of each layer's weight matrices beside the Marchenko-Pastur law of their shape.",
+    parameters="gausslens_bilinear.parameters:SpectrumParameters",
+    analysis="gausslens_bilinear.spectrum:Spectrum",
+    exchangeable=("head", "kv_head"),
+    estimate="gausslens_bilinear.spectrum:estimate",
+)
+SECTION = ReportSection(
+    name="bilinear.spectrum",
+    version=1,
+    summary="What the weights' spectra hold beyond the law of random matrices of the same shape.",
+    section="gausslens_bilinear.section:spectrum",
+    analyses=("bilinear.spectrum",),
+    order=30,
+)
+
+
+@hookimpl
+def analyses() -> list[Analysis]:
+    """What this plugin computes."""
+    return [SPECTRUM]
+
+
+@hookimpl
+def report_sections() -> list[ReportSection]:
+    """What it shows."""
+    return [SECTION]

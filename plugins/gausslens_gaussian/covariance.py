@@ -1,0 +1,112 @@
+"""Mean and covariance of a stream of vectors, in float64, and what a covariance's spectrum says. Pure numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+
+
+class RunningMoments:
+    """Count, mean and scatter matrix of vectors that come in batches, alone or side by side (as the heads of a layer).
+
+    ``add`` takes values [..., sample, d]; the leading axes are kept apart. A batch is centred on its own mean before it
+    is multiplied, and two states are merged by Chan, Golub and LeVeque (1979):
+
+        n = n1 + n2;  mean = mean1 + delta n2 / n;  scatter = scatter1 + scatter2 + delta delta^T n1 n2 / n
+
+    with delta = mean2 - mean1. So nothing is lost where the mean is large beside the spread, as it is by
+    E[x x^T] - E[x] E[x]^T, and any split and order of merging agree up to rounding.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean: Floats = np.zeros(0)
+        self.scatter: Floats = np.zeros((0, 0))
+
+    def add(self, values: ArrayLike) -> None:
+        """Take in a batch of vectors [..., sample, d]."""
+        batch = RunningMoments()
+        samples = np.array(values, dtype=np.float64)  # a copy: it is centred in place
+        batch.count = samples.shape[-2]
+        if not batch.count:
+            return
+        batch.mean = samples.mean(axis=-2)
+        samples -= batch.mean[..., None, :]
+        # y^T y of one array is a BLAS syrk in numpy: half the work of a general product.
+        batch.scatter = np.matmul(np.swapaxes(samples, -1, -2), samples)
+        self.merge(batch)
+
+    def merge(self, other: RunningMoments) -> None:
+        """Take in what another state has seen; ``other`` is not changed."""
+        if not other.count:
+            return
+        if not self.count:
+            self.count, self.mean, self.scatter = other.count, other.mean.copy(), other.scatter.copy()
+            return
+        count = self.count + other.count
+        delta = other.mean - self.mean
+        self.mean += delta * (other.count / count)
+        self.scatter += other.scatter
+        self.scatter += (delta[..., :, None] * delta[..., None, :]) * (self.count * other.count / count)
+        self.count = count
+
+    @property
+    def covariance(self) -> Floats:
+        """The unbiased covariance, scatter / (n - 1)."""
+        if self.count < 2:
+            raise ValueError(f"a covariance needs two vectors or more, there were {self.count}")
+        covariance: Floats = self.scatter / (self.count - 1)
+        return covariance
+
+
+def spectrum(covariance: ArrayLike) -> Floats:
+    """Eigenvalues of a covariance [..., d, d], largest first; those below zero by rounding are zero."""
+    return np.clip(np.linalg.eigvalsh(np.asarray(covariance, dtype=np.float64)), 0.0, None)[..., ::-1]
+
+
+def tolerance(eigenvalues: ArrayLike) -> Floats:
+    """Below this an eigenvalue is rounding: d eps lambda_max, for each spectrum on the last axis."""
+    values = np.asarray(eigenvalues, dtype=np.float64)
+    bound: Floats = values.shape[-1] * np.finfo(np.float64).eps * values.max(axis=-1)
+    return bound
+
+
+def rank(eigenvalues: ArrayLike) -> NDArray[np.int64]:
+    """How many eigenvalues are more than rounding."""
+    values = np.asarray(eigenvalues, dtype=np.float64)
+    return np.asarray((values > tolerance(values)[..., None]).sum(axis=-1), dtype=np.int64)
+
+
+def effective_rank(eigenvalues: ArrayLike) -> Floats:
+    """exp(-sum p_i log p_i) with p_i = lambda_i / trace (Roy and Vetterli 2007, on energies).
+
+    d for a sphere, 1 for a line, 0 where the covariance is zero.
+    """
+    values = np.asarray(eigenvalues, dtype=np.float64)
+    total = values.sum(axis=-1)
+    shares = values / np.where(total > 0, total, 1.0)[..., None]
+    entropy = -(shares * np.log(np.where(shares > 0, shares, 1.0))).sum(axis=-1)
+    return np.where(total > 0, np.exp(entropy), 0.0)
+
+
+def anisotropy(eigenvalues: ArrayLike) -> Floats:
+    """The share of the trace that the largest eigenvalue holds: 1/d for a sphere, 1 for a line, 0 if all are zero."""
+    values = np.asarray(eigenvalues, dtype=np.float64)
+    total = values.sum(axis=-1)
+    return np.where(total > 0, values.max(axis=-1) / np.where(total > 0, total, 1.0), 0.0)
+
+
+def support_entropy(eigenvalues: ArrayLike) -> Floats:
+    """Entropy in nats of a Gaussian within its support: 1/2 sum log(2 pi e lambda_i) over the ``rank`` directions.
+
+    With full rank it is the differential entropy 1/2 log((2 pi e)^d det Sigma). With less, that is minus infinity, and
+    this is the entropy of the Gaussian in the subspace it fills: compare it only where the ranks are equal. 0 where the
+    covariance is zero: a point fills no direction.
+    """
+    values = np.asarray(eigenvalues, dtype=np.float64)
+    seen = values > tolerance(values)[..., None]
+    logs = np.log(2 * np.pi * np.e * np.where(seen, values, 1.0))
+    result: Floats = 0.5 * np.where(seen, logs, 0.0).sum(axis=-1)
+    return result
