@@ -30,10 +30,12 @@ if TYPE_CHECKING:
     from .model import ModelInfo as ModelInfo
     from .model import ModelSpec as ModelSpec
     from .model import OpenModel as OpenModel
+    from .opening import load as load
     from .overlay import Generators as Generators
     from .overlay import Twin as Twin
     from .parameters import NoParameters as NoParameters
     from .parameters import Parameters as Parameters
+    from .perform import run as run
     from .prompts import Part as Part
     from .prompts import Prompt as Prompt
     from .prompts import Tokens as Tokens
@@ -63,6 +65,8 @@ _HOMES = {
     "ModelInfo": "model",
     "ModelSpec": "model",
     "OpenModel": "model",
+    "run": "perform",
+    "load": "opening",
     "Generators": "overlay",
     "Twin": "overlay",
     "NoParameters": "parameters",

@@ -1,8 +1,8 @@
 """Descriptors: what a plugin contributes, as data.
 
 A descriptor names its classes and functions as strings, ``"package.module:name"``, which are resolved on first use: so
-listing plugins imports no mathematics. ``version`` is raised whenever the numbers change: results of the old one are then
-computed again. Names are ``plugin.thing`` for analyses and edits, plain names for loaders, engines and sources.
+listing plugins imports no mathematics. ``version`` is raised whenever the numbers change: results of the old one are
+then computed again. Names are ``plugin.thing`` for analyses and edits, plain names for loaders, engines and sources.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Loader(Descriptor):
 
     ``parameters`` are its keys of ``model:`` beyond path, loader, dtype, device. ``claims(path: str) -> bool`` must be
     light: it looks at names and small files. Of the loaders that claim a path, ``auto`` takes the highest ``rank``,
-    then the first by name. ``open(spec: ModelSpec) -> OpenModel`` reads config and tokenizer, and weights only when asked.
+    then the first by name. ``open(spec: ModelSpec) -> OpenModel`` reads config and tokenizer, weights only when
+    asked.
     """
 
     claims: str

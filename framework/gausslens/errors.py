@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 
 class GausslensError(Exception):
     """An error that is told in one screen, without a traceback. ``code`` is the exit code of the command line."""
@@ -24,4 +27,8 @@ class ModelError(GausslensError):
 
 
 class RunFailed(GausslensError):
-    """Some steps of a run failed; the others are in the store."""
+    """Some steps of a run failed; the others are in the store. ``failures`` holds what went wrong, step by step."""
+
+    def __init__(self, message: str, failures: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.failures = tuple(failures)

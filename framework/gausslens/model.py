@@ -110,7 +110,8 @@ class LayerWeights:
     """The tensors of one layer, edits overlaid, by name: ``weights.W_Q`` or ``weights["W_Q"]``.
 
     ``layer`` is None for the tensors outside the layers. ``heads``, ``kv_heads`` name the rows of axis 0 of
-    the per-head tensors in view; ``kv_of_head`` gives, for each head in view, its position among the key/value heads in view.
+    the per-head tensors in view; ``kv_of_head`` gives, for each head in view, its place among the key/value
+    heads in view.
     """
 
     def __init__(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .errors import GausslensError, ModelError
-from .model import ModelSpec, OpenModel
+from .model import LayerWeights, ModelInfo, ModelSpec, OpenModel
+from .prompts import Part, Prompt, Tokens
 from .reference import resolve
 
 if TYPE_CHECKING:
@@ -47,3 +49,49 @@ def _serving(loader: str, host: Host) -> Owned[Engine] | None:
     """The engine of highest rank, then first by name, that serves models of this loader."""
     serving = [e for e in host.engines.values() if loader in e.descriptor.serves]
     return min(serving, key=lambda e: (-e.descriptor.rank, e.descriptor.name), default=None)
+
+
+def load(
+    path: Any,
+    loader: str = "auto",
+    dtype: str | None = None,
+    device: str = "cpu",
+    tokenizer: Any = None,
+    **parameters: Any,
+) -> Model:
+    """Open a model from Python: a path as in a run file, or a live module (with its tokenizer).
+
+    ``load("path/to/model", loader="weights").weights(3).W_Q`` is [head, d_model, d_head] of layer 3.
+    """
+    from . import plugins, runfile
+
+    live = None if isinstance(path, str | os.PathLike) else path
+    block = {"path": f"live:{type(live).__name__}" if live is not None else os.fspath(path)}
+    host = plugins.load()
+    call = runfile.read_model(block | {"loader": loader, "dtype": dtype, "device": device, **parameters}, host)
+    return Model(open_model(call, host, live, tokenizer))
+
+
+class Model:
+    """An open model in Python: its facts, its tensors, its tokens."""
+
+    def __init__(self, opened: Opened) -> None:
+        self._opened = opened
+
+    @property
+    def info(self) -> ModelInfo:
+        """What config and headers tell."""
+        return self._opened.model.info
+
+    def weights(self, layer: int | None = None) -> LayerWeights:
+        """The tensors of a layer by name; those outside the layers without a number."""
+        return LayerWeights(self._opened.model, layer)
+
+    def tokens(self, *texts: str) -> Tokens:
+        """Texts as the tokens that the model would see."""
+        return self._opened.model.tokenise([Prompt((Part(text),)) for text in texts])
+
+    def __repr__(self) -> str:
+        info = self.info
+        shape = f"{info.n_layers} layers of {info.n_heads} heads, {info.n_parameters:,} parameters"
+        return f"<{info.name}: {info.family}, {shape}>"

@@ -38,6 +38,7 @@ class Job:
     info: ModelInfo
     row_blocks: bool = False
     all_layers: bool = False
+    shared: tuple[Any, ...] = ()  # what copies of the state share: context, tokens, the writer of large arrays
     error: BaseException | None = None
     layer: int | None = None
 
@@ -50,6 +51,10 @@ class Job:
         has = [n for n in seen if not any(s in self.info.lacking.get(n, {}) for s in sites)]
         whole = [None] if any(s in MODEL_SITES for s in self.request.sites) else []
         return (*(has if sites else ()), *whole)
+
+    def fresh(self) -> Any:
+        """A copy of the empty state."""
+        return copy.deepcopy(self.state, {id(one): one for one in self.shared})
 
     def failed(self, error: BaseException, layer: int | None = None) -> None:
         """Take the job out of the pass; the others go on."""
@@ -95,7 +100,7 @@ def _run_shard(
     engine: CaptureEngine, twin: Twin, tokens: Tokens, shard: np.ndarray, jobs: Sequence[Job]
 ) -> dict[str, Any]:
     """One shard through the model; a fresh state for each job that has seen it."""
-    copies = {job.name: copy.deepcopy(job.state) for job in jobs}
+    copies = {job.name: job.fresh() for job in jobs}
     held: dict[str, list[Batch]] = {job.name: [] for job in jobs}
     pieces = Pieces(shard)
 

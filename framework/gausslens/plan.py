@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from . import keys
-from .errors import InputError
+from .errors import GausslensError, InputError
+from .passes import check_request
 from .reference import resolve
 from .seeds import derive, digest
 from .shapes import Context, DerivedAnalysis, SourceContext, StepRef
@@ -65,9 +67,10 @@ class Plan:
         steps = [[s.ref.variant, s.ref.label, s.ref.draw, dict(s.ref.sweep), s.key] for s in self.steps]
         return digest([self.study.resolved, steps])
 
-    def step(self, ref: StepRef) -> Step:
-        """The step with this reference."""
-        return next(s for s in self.steps if s.ref == ref)
+    @cached_property
+    def by_ref(self) -> Mapping[StepRef, Step]:
+        """The steps by their references."""
+        return {s.ref: s for s in self.steps}
 
 
 def make_plan(study: Study, opened: Opened | None) -> Plan:
@@ -93,6 +96,7 @@ class _Planner:
         self.steps: dict[StepRef, Step] = {}
         self.prompts: dict[str, Tokens] = {}
         self.notes: list[str] = []
+        self.requests: set[str] = set()
 
     def measured(self) -> None:
         """Steps that look at the model: stream, weights and forward."""
@@ -141,7 +145,20 @@ class _Planner:
     def _check_view(self, use: Use, info: ModelInfo) -> None:
         try:
             info.narrowed(use.layers, use.heads)
-        except Exception as error:
+        except GausslensError as error:
+            raise PlanError(f"{use.mark}: {use.label}: {error}") from error
+
+    def _check_request(self, use: Use, opened: Opened, tokens: Tokens) -> None:
+        """Ask a stream analysis once what it wants, so that a wrong site is told before anything runs."""
+        assert opened.running is not None
+        if use.label in self.requests:
+            return
+        self.requests.add(use.label)
+        context = Context(opened.model.info.narrowed(use.layers, use.heads), 0, tokens)
+        try:
+            request = resolve(use.analysis.descriptor.analysis)(use.parameters, context).request()
+            check_request(request, opened.running, opened.model)
+        except GausslensError as error:
             raise PlanError(f"{use.mark}: {use.label}: {error}") from error
 
     def _measure(self, use: Use, opened: Opened, variant: str, point: Point, draw: int | None) -> None:
@@ -160,6 +177,8 @@ class _Planner:
                     f"{opened.call.loader.descriptor.name!r}; use another loader, or leave this analysis out"
                 )
             tokens = self._tokens(use, opened)
+            if shape == "stream":
+                self._check_request(use, opened, tokens)
             made["engine"] = {"name": opened.engine.descriptor.name, "version": opened.engine.descriptor.version}
             made["tokens"] = tokens.digest()
         self.steps[ref] = Step(ref, keys.key_of(made), made, use, point, tokens)

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a step will need, in bytes."""
+    """What a step will need: bytes, and seconds beyond those of the pass itself."""
 
     memory: int = 0
     disk: int = 0
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,8 @@ class StreamAnalysis(Protocol):
 
     The host deep-copies an empty instance for each shard of prompts, calls ``update`` once for each layer of the shard,
     and merges the copies in the order of the shards. Between passes it calls ``end_pass(i)``, which fixes what was
-    found and empties the accumulators; the next pass starts from copies of that. ``result`` is called after the last pass.
+    found and empties the accumulators; the next pass starts from copies of that. ``result`` is called after the
+    last pass.
     """
 
     def request(self) -> Request: ...

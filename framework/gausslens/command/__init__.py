@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -41,6 +41,18 @@ def load_host(arguments: Namespace) -> Host:
     if text:
         print(text, file=sys.stderr)
     return host
+
+
+def add_run_file(parser: ArgumentParser) -> None:
+    """The arguments of every command that reads a run file."""
+    parser.add_argument("file", metavar="FILE", help="a run file (YAML)")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change a value of the run file, as analyses.values.with.site=v (may be repeated)",
+    )
 
 
 def silence_stdout() -> None:

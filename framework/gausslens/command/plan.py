@@ -1,0 +1,98 @@
+"""Print the steps of a run file, and what each will need."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
+
+from . import add_run_file, load_host
+
+if TYPE_CHECKING:
+    from ..opening import Opened
+    from ..plan import Plan, Step
+    from ..store import Store
+
+
+def add(parser: ArgumentParser) -> None:
+    """Its arguments."""
+    add_run_file(parser)
+    parser.add_argument("--store", metavar="DIR", help="the store that is asked for what is there already")
+    parser.add_argument("--json", action="store_true", help="as JSON, with the whole keys and their ingredients")
+
+
+def run(arguments: Namespace) -> int:
+    """Plan, and print; nothing is computed and nothing is written."""
+    import json
+
+    from ..perform import chosen_store, manifest, prepare
+    from ..store import Store
+
+    _, study, opened, plan = prepare(arguments.file, arguments.set, host=load_host(arguments))
+    try:
+        if arguments.json:
+            print(json.dumps(manifest(plan), indent=2, ensure_ascii=False))
+        else:
+            print(_told(plan, opened, Store(chosen_store(study, arguments.store))))
+    finally:
+        if opened is not None:
+            opened.model.close()
+    return 0
+
+
+def _told(plan: Plan, opened: Opened | None, store: Store) -> str:
+    """One line for each label and variant, then what the whole will need."""
+    from ..estimate import model_bytes
+    from ..summary import table
+
+    groups: dict[tuple[str, str], list[Step]] = {}
+    for step in plan.steps:
+        groups.setdefault((step.ref.label, step.ref.variant), []).append(step)
+    rows = [(label, variant, *_row(steps, opened, store)) for (label, variant), steps in groups.items()]
+    head = ("label", "variant", "shape", "steps", "in store", "tokens", "memory", "disk", "time each")
+    there = sum(store.has(s.folder, s.key) for s in plan.steps)
+    lines = [f"{plan.study.name}: {len(plan.steps)} steps, {there} of them in {store.path}", ""]
+    lines += table(head, rows, right=(3, 4, 5, 6, 7, 8))
+    if plan.info is not None:
+        info = plan.info
+        lines += [
+            "",
+            f"model   {info.name}: {info.family}, "
+            f"{info.n_layers} layers of {info.n_heads} heads over {info.n_kv_heads}, "
+            f"{info.n_parameters:,} parameters, {size(model_bytes(info))} in memory as {info.dtype}",
+        ]
+    lines += [f"note: {note}" for note in plan.notes]
+    return "\n".join(lines)
+
+
+def _row(steps: list[Step], opened: Opened | None, store: Store) -> tuple[str, ...]:
+    from ..estimate import needs
+
+    first = steps[0]
+    shape = "comparison" if first.against else first.use.analysis.descriptor.shape
+    there = sum(store.has(s.folder, s.key) for s in steps)
+    counted = (shape, str(len(steps)), str(there), str(sum(first.tokens.lengths)) if first.tokens else "")
+    if first.inputs or opened is None:
+        return (*counted, "", "", "")
+    need = needs(first, opened.model.info)
+    return (*counted, size(need.memory), size(need.disk), duration(need.seconds))
+
+
+def size(count: int) -> str:
+    """Bytes for people; nothing where nothing is known."""
+    if not count:
+        return ""
+    amount = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.3g} {unit}"
+        amount /= 1000
+    return f"{amount:.3g} TB"
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people; nothing where nothing is known."""
+    if not seconds:
+        return ""
+    if seconds < 1:
+        return "< 1 s"
+    return f"about {seconds:.0f} s" if seconds < 120 else f"about {seconds / 60:.0f} min"

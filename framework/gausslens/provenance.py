@@ -1,0 +1,89 @@
+"""Provenance: with what a result was made. Never part of a key."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .plan import Plan, Step
+
+DISTRIBUTIONS = ("gausslens", "torch", "transformers", "transformer-lens", "numpy", "scipy", "h5py", "xarray")
+
+
+@dataclass
+class Stopwatch:
+    """Wall and CPU time since it was made."""
+
+    wall: float = field(default_factory=time.monotonic)
+    cpu: float = field(default_factory=time.process_time)
+
+    def read(self) -> dict[str, float]:
+        """Seconds so far."""
+        wall, cpu = time.monotonic() - self.wall, time.process_time() - self.cpu
+        return {"wall_seconds": round(wall, 4), "cpu_seconds": round(cpu, 4)}
+
+
+def now() -> str:
+    """The time, UTC, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@cache
+def distributions() -> Mapping[str, str]:
+    """Versions of what the numbers went through."""
+    found = {}
+    for name in DISTRIBUTIONS:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def of_step(plan: Plan, step: Step, watch: Stopwatch, shared_with: int) -> dict[str, Any]:
+    """The provenance of one result; ``shared_with`` other steps used the same pass, whose times are told."""
+    owner = step.use.analysis.owner
+    told: dict[str, Any] = {
+        "ingredients": dict(step.ingredients),
+        "run_file": dict(plan.study.resolved),
+        "seed": plan.study.seed,
+        "plugin": {"name": owner.plugin, "distribution": owner.distribution, "version": owner.version},
+        "distributions": dict(distributions()),
+        "python": platform.python_version(),
+        "machine": {"system": platform.system(), "processor": platform.machine(), "host": platform.node()},
+        "threads": _threads(),
+        "pass_shared_with": shared_with,
+        "peak_memory_bytes": peak_memory(),
+        **watch.read(),
+    }
+    if plan.info is not None:
+        told["model"] = {
+            "name": plan.info.name,
+            "family": plan.info.family,
+            "fingerprint": plan.info.fingerprint,
+            "dtype": plan.info.dtype,
+        }
+    if plan.study.model is not None:
+        told["device"] = plan.study.model.device
+    return told
+
+
+def peak_memory() -> int:
+    """The largest resident size of this process so far, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(peak if sys.platform == "darwin" else peak * 1024)
+
+
+def _threads() -> int:
+    torch = sys.modules.get("torch")
+    return int(torch.get_num_threads()) if torch is not None else len(os.sched_getaffinity(0))
