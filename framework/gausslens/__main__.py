@@ -15,12 +15,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal that cannot show a character gets its number instead
             stream.reconfigure(errors="backslashreplace")
-    given = sys.argv[1:] if argv is None else list(argv)
+    debug = False
     try:
-        module, arguments = parsed(given)
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    try:
+        try:
+            module, arguments = parsed(sys.argv[1:] if argv is None else argv)
+        except SystemExit as stop:
+            return int(stop.code or 0)
+        debug = arguments.debug
         code = int(module.run(arguments))
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -32,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         silence_stdout()
         return 1
     except BaseException as error:  # SystemExit too: only the parser may end the program
-        return _told(error, arguments.debug)
+        return _told(error, debug)
     return code
 
 

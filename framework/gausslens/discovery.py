@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 GROUP = "gausslens"
 OURS = "gausslens"  # the distribution whose plugins stay where names clash, and to which the reserved prefixes belong
+GIVEN = "(given)"  # stands for the distribution of a plugin that was passed from Python
 
 _VALUE = re.compile(r"([A-Za-z_][\w.]*)(?::([A-Za-z_][\w.]*))?\s*(?:\[.*\])?")
 
@@ -37,6 +38,11 @@ class Candidate:
     def ours(self) -> bool:
         """Whether it belongs to the distribution gausslens."""
         return self.distribution == OURS
+
+    @property
+    def whose(self) -> str:
+        """Its distribution and version."""
+        return f"{self.distribution} {self.version}".strip()
 
     def imported(self) -> Any:
         """The module or object that the entry point names; a class is called without arguments."""

@@ -1,4 +1,4 @@
-"""The host as the rest sees it: what the plugins contribute, which were set aside, and the announcements."""
+"""The host as the rest sees it: what plugins contribute, which were set aside, and the announcements."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .study import Owned
+from .owner import Owned
 
 if TYPE_CHECKING:
     import pluggy
@@ -63,9 +63,9 @@ class Host:
         return tuple(b for b in self.broken if name in b.offers or (not b.offers and b.plugin == prefix))
 
     def announce(self, name: str, **news: Any) -> list[str]:
-        """Call each implementation of an announcement, by name of plugin; return what those that raised said.
+        """Call each implementation of an announcement, in order of plugin; return what those that raised said.
 
-        An announcement is a courtesy: whatever a listener does, the others hear it and the run goes on.
+        An announcement is a courtesy: whatever one listener does, the others hear it and the run goes on.
         """
         caller: pluggy.HookCaller = getattr(self.hook, name)
         failures = []
@@ -73,20 +73,18 @@ class Host:
             try:
                 listener.function(*(news[argument] for argument in listener.argnames))
             except (Exception, SystemExit) as error:
-                failures.append(f"plugin {listener.plugin_name}: {name} raised {in_one_line(error)}")
+                failures.append(f"plugin {listener.plugin_name}, {name}: {in_one_line(error)}")
         return failures
 
 
 def in_one_line(error: BaseException) -> str:
-    """An exception in one line, with the place in the code that raised it."""
+    """An exception in one line, with the place outside the host that it came from."""
     text = " ".join(str(error).split())
     what = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    if isinstance(error, SyntaxError):
-        return what
     place, at = "", error.__traceback__
     while at is not None:
-        file = at.tb_frame.f_code.co_filename
-        if not file.startswith("<"):
+        module, file = at.tb_frame.f_globals.get("__name__", ""), at.tb_frame.f_code.co_filename
+        if not file.startswith("<") and not module.startswith(("gausslens.", "importlib")):
             place = f" ({file}:{at.tb_lineno})"
         at = at.tb_next
     return what + place

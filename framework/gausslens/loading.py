@@ -1,8 +1,8 @@
-"""Loading plugins one by one: whatever one does wrong, it alone is set aside, with the reason."""
+"""Loading plugins one by one: whatever one of them does wrong, it alone is set aside, with the reason."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,75 +10,103 @@ import pluggy
 
 from . import hookspecs
 from .descriptors import Descriptor
-from .discovery import Candidate, order
+from .discovery import GIVEN, Candidate, order
 from .host import Broken, Host, Plugin, in_one_line
+from .owner import Owned, Owner
 from .screening import HOOKS, MOST, problems
-from .study import Owned, Owner
 from .suggest import did_you_mean
+
+SPECIFIED = tuple(name for name, value in vars(hookspecs).items() if hasattr(value, "gausslens_spec"))
 
 
 @dataclass
 class Loading:
-    """The state of one ``load``: what is accepted so far, and what was set aside."""
+    """The state of one ``load``: the plugins accepted so far, what they contribute, and those set aside."""
 
     warnings: list[str]
     accepted: dict[str, Candidate] = field(default_factory=dict)
     objects: dict[str, Any] = field(default_factory=dict)
-    contributed: dict[str, dict[str, Sequence[Descriptor]]] = field(default_factory=dict)
+    contributed: dict[str, dict[str, list[Descriptor]]] = field(default_factory=dict)
     broken: list[Broken] = field(default_factory=list)
     manager: pluggy.PluginManager = field(default_factory=lambda: pluggy.PluginManager("gausslens"))
 
     def load(self, chosen: list[Candidate]) -> None:
+        """Try each of them, in an order that depends on names alone."""
         self.manager.add_hookspecs(hookspecs)
-        ordered = sorted(chosen, key=order)
-        for candidate in self._without_namesakes(ordered):
+        for candidate in self._without_namesakes(sorted(chosen, key=order)):
             self._attempt(candidate, self._import)
-        # pluggy calls the last registered first: registered backwards, plugins are called in order.
-        for step in (self._register, self._collect):
-            for candidate in reversed(list(self.accepted.values())):
-                self._attempt(candidate, step)
-        self._settle_clashes()
+        # pluggy calls first whoever was registered last: registered backwards, plugins are called in order.
+        for candidate in reversed(list(self.accepted.values())):
+            self._attempt(candidate, self._register)
+        for candidate in list(self.accepted.values()):
+            self._attempt(candidate, self._collect)
+        # First whoever clashes with ours goes; then, of those left, all that clash with each other.
+        for rivals_are_ours in (True, False):
+            for candidate, cause in list(self._clashes(rivals_are_ours)):
+                self._set_aside(candidate, cause)
+
+    def host(self, left_out: tuple[str, ...]) -> Host:
+        """What was accepted, by name."""
+        owned: dict[str, dict[str, Owned[Any]]] = {hook: {} for hook in HOOKS}
+        for plugin, candidate in self.accepted.items():
+            owner = Owner(plugin, candidate.distribution, candidate.version)
+            for hook, found in self.contributed[plugin].items():
+                owned[hook] |= {d.name: Owned(d, owner) for d in found}
+        by_name = {hook: dict(sorted(each.items())) for hook, each in owned.items()}
+        return Host(
+            analyses=by_name["analyses"],
+            edits=by_name["edits"],
+            loaders=by_name["loaders"],
+            engines=by_name["captures"],
+            sources=by_name["prompt_sources"],
+            sections=by_name["report_sections"],
+            plugins=tuple(
+                Plugin(c.plugin, c.distribution, c.version, tuple(sorted(self._implementations(c))))
+                for c in self.accepted.values()
+            ),
+            broken=tuple(sorted(self.broken, key=lambda b: (b.plugin, b.distribution, b.entry_point))),
+            left_out=left_out,
+            warnings=tuple(sorted(self.warnings)),
+            hook=self.manager.hook,
+        )
 
     def _attempt(self, candidate: Candidate, step: Callable[[Candidate], str | None]) -> None:
-        """One step of one plugin; whatever goes wrong, it is this plugin that is set aside."""
         try:
             cause, error = step(candidate), None
         except KeyboardInterrupt:
             raise
-        except BaseException as raised:  # SystemExit too: a plugin may call sys.exit when it is imported
+        except BaseException as raised:  # SystemExit too: a module may call sys.exit when it is imported
             cause, error = in_one_line(raised), raised
         if cause:
             self._set_aside(candidate, cause, error)
 
     def _without_namesakes(self, ordered: list[Candidate]) -> list[Candidate]:
-        """Of plugins of one name ours stays; of two outside ones neither does."""
+        """Of plugins of one name ours stays; of outside ones none does."""
         kept = []
         for candidate in ordered:
             others = [c for c in ordered if c.plugin == candidate.plugin and c is not candidate]
             if others and not candidate.ours:
-                names = " and ".join(sorted({f"{c.distribution} {c.version}".strip() for c in others}))
-                self._set_aside(candidate, f"{names} has a plugin of the same name, {candidate.plugin!r}", None)
+                whose = " and ".join(sorted({c.whose for c in others}))
+                cause = f"another plugin is named {candidate.plugin!r} too, in {whose}"
+                self._set_aside(candidate, cause, switch=candidate.distribution)
             else:
                 kept.append(candidate)
         return kept
 
     def _import(self, candidate: Candidate) -> str | None:
         found = candidate.imported()
-        same = [name for name, other in self.objects.items() if other is found]
-        if same:
-            return f"{candidate.entry_point} is the plugin {same[0]!r} already"
-        declared = getattr(found, "api_version", hookspecs.API_VERSION)
-        if type(declared) is not int:
-            return f"its api_version is {declared!r}, not an integer"
-        if declared > hookspecs.API_VERSION:
-            return (
-                f"it is written for version {declared} of the plugin interface, and this gausslens has "
-                f"{hookspecs.API_VERSION}: install a newer gausslens"
-            )
-        if declared < hookspecs.API_VERSION:
+        for plugin, other in self.objects.items():
+            if other is found:
+                return f"{candidate.entry_point} is already loaded, as plugin {plugin!r}"
+        ours, theirs = hookspecs.API_VERSION, getattr(found, "api_version", hookspecs.API_VERSION)
+        if type(theirs) is not int:
+            return f"api_version is {theirs!r}, not an integer"
+        if theirs > ours:
+            return f"it needs version {theirs} of the plugin interface, this gausslens has {ours}: upgrade gausslens"
+        if theirs < ours:
             self.warnings.append(
-                f"plugin {candidate.plugin} ({candidate.distribution} {candidate.version}) is written for version "
-                f"{declared} of the plugin interface; this gausslens has {hookspecs.API_VERSION}"
+                f"plugin {candidate.plugin} of {candidate.whose} was written for version {theirs} of the plugin "
+                f"interface, this gausslens has {ours}: it may not work as it should"
             )
         self.accepted[candidate.plugin], self.objects[candidate.plugin] = candidate, found
         return None
@@ -89,69 +117,66 @@ class Loading:
             self.manager.register(found, candidate.plugin)
             self.manager.check_pending()
         except pluggy.PluginValidationError as error:
-            return self._misfit(found, error)
-        callers = self.manager.get_hookcallers(found) or []
-        for caller in callers:
-            if any(i.hookwrapper or i.wrapper for i in caller.get_hookimpls() if i.plugin is found):
-                return f"{caller.name} is a hook wrapper; gausslens calls each plugin by itself"
-        unmarked = [
-            n for n in _hook_names() if callable(getattr(found, n, None)) and n not in {c.name for c in callers}
-        ]
-        if unmarked:
-            return f"{unmarked[0]}() lacks the decorator @gausslens.hookimpl, so it would never be called"
-        if not callers:
-            self.warnings.append(f"plugin {candidate.plugin} ({candidate.distribution}) implements no hook")
+            unknown = [c.name for c in self.manager.get_hookcallers(found) or [] if not c.has_spec()]
+            if unknown:
+                return f"there is no hook {unknown[0]!r}{did_you_mean(unknown[0], SPECIFIED)}"
+            return "; ".join(line.strip() for line in str(error).splitlines()[1:] if line.strip()) or str(error)
+        implemented = self._implementations(candidate)
+        for hook, each in implemented.items():
+            if len(each) > 1:
+                return f"it implements {hook} {len(each)} times"
+            if each[0].hookwrapper or each[0].wrapper:
+                return f"{hook} is a hook wrapper: gausslens calls each plugin by itself, so there is nothing to wrap"
+        for hook in SPECIFIED:
+            if hook not in implemented and callable(getattr(found, hook, None)):
+                return f"{hook} lacks the decorator @gausslens.hookimpl: it would never be called"
+        if not implemented:
+            self.warnings.append(f"plugin {candidate.plugin} of {candidate.whose} implements no hook")
         return None
-
-    def _misfit(self, found: Any, error: pluggy.PluginValidationError) -> str:
-        """What pluggy refuses, in our words where it is a misspelt hook."""
-        unknown = [c.name for c in self.manager.get_hookcallers(found) or [] if not c.has_spec()]
-        if unknown:
-            return f"there is no hook {unknown[0]!r}{did_you_mean(unknown[0], _hook_names())}"
-        return "; ".join(line.strip() for line in str(error).splitlines()[1:] if line.strip()) or str(error)
 
     def _collect(self, candidate: Candidate) -> str | None:
-        found = self.objects[candidate.plugin]
-        returned: dict[str, Sequence[Descriptor]] = {}
-        for caller in self.manager.get_hookcallers(found) or []:
-            if caller.name not in HOOKS:
-                continue
-            [implementation] = [i for i in caller.get_hookimpls() if i.plugin is found]
-            value: Any = implementation.function()
-            wrong = problems(caller.name, value, candidate.ours)
-            if wrong:
-                more = f"; and {len(wrong) - MOST} more" if len(wrong) > MOST else ""
-                return "; ".join(wrong[:MOST]) + more
-            returned[caller.name] = value
+        returned: dict[str, list[Descriptor]] = {}
+        wrong: list[str] = []
+        for hook, [implementation] in self._implementations(candidate).items():
+            if hook in HOOKS:
+                value: Any = implementation.function()
+                found = problems(hook, value, candidate.ours)
+                wrong += found
+                returned[hook] = [] if found else list(value)
         self.contributed[candidate.plugin] = returned
-        return None
+        more = f"; and {len(wrong) - MOST} more" if len(wrong) > MOST else ""
+        return "; ".join(wrong[:MOST]) + more
 
-    def _settle_clashes(self) -> None:
-        """Equal names of descriptors: first whoever clashes with ours goes, then outside ones that clash do, all."""
-        for rival_is_ours in (True, False):
-            owners: dict[tuple[str, str], list[Candidate]] = {}
-            for plugin, candidate in self.accepted.items():
-                for hook, name in self._offered(plugin):
-                    owners.setdefault((hook, name), []).append(candidate)
-            for (hook, name), who in owners.items():
-                for candidate in who:
-                    rivals = [c for c in who if c is not candidate and c.ours == rival_is_ours]
-                    if rivals and not candidate.ours and candidate.plugin in self.accepted:
-                        names = " and ".join(sorted(f"{c.distribution} {c.version}".strip() for c in rivals))
-                        kind = HOOKS[hook][0].__name__
-                        self._set_aside(
-                            candidate, f"{kind} {name!r} is also in {names}, plugin {rivals[0].plugin}", None
-                        )
+    def _clashes(self, rivals_are_ours: bool) -> Iterator[tuple[Candidate, str]]:
+        """The outside plugins of which a descriptor has the name of another's, and that other."""
+        owners: dict[tuple[str, str], list[Candidate]] = {}
+        for plugin, candidate in self.accepted.items():
+            for hook, found in self.contributed[plugin].items():
+                for descriptor in found:
+                    owners.setdefault((hook, descriptor.name), []).append(candidate)
+        told = set()
+        for (hook, name), who in owners.items():
+            for candidate in who:
+                rivals = [c for c in who if c is not candidate and c.ours == rivals_are_ours]
+                if rivals and not candidate.ours and candidate.plugin not in told:
+                    told.add(candidate.plugin)
+                    whose = " and ".join(f"{c.whose} (plugin {c.plugin})" for c in rivals)
+                    yield candidate, f"{HOOKS[hook][0].__name__} {name!r} is in {whose} too"
 
-    def _offered(self, plugin: str) -> list[tuple[str, str]]:
-        return [(hook, d.name) for hook, found in self.contributed.get(plugin, {}).items() for d in found]
+    def _implementations(self, candidate: Candidate) -> dict[str, list[pluggy.HookImpl]]:
+        """The hooks that a plugin implements, of those that there are."""
+        found = self.objects[candidate.plugin]
+        callers = [c for c in self.manager.get_hookcallers(found) or [] if c.has_spec()]
+        return {c.name: [i for i in c.get_hookimpls() if i.plugin is found] for c in callers}
 
-    def _set_aside(self, candidate: Candidate, cause: str, error: BaseException | None) -> None:
-        offers = tuple(sorted({name for _, name in self._offered(candidate.plugin)}))
+    def _set_aside(
+        self, candidate: Candidate, cause: str, error: BaseException | None = None, switch: str = ""
+    ) -> None:
+        offers: set[str] = set()
         if self.accepted.get(candidate.plugin) is candidate:
             del self.accepted[candidate.plugin]
-            self.contributed.pop(candidate.plugin, None)
-            if self.manager.has_plugin(candidate.plugin):
+            offers = {d.name for found in self.contributed.pop(candidate.plugin, {}).values() for d in found}
+            if self.manager.has_plugin(candidate.plugin):  # with all that it half registered
                 self.manager.unregister(name=candidate.plugin)
         self.broken.append(
             Broken(
@@ -160,39 +185,8 @@ class Loading:
                 candidate.version,
                 candidate.entry_point,
                 cause,
-                f"--without {candidate.plugin}",
-                offers,
+                "" if candidate.distribution == GIVEN else f"--without {switch or candidate.plugin}",
+                tuple(sorted(offers)),
                 error,
             )
         )
-
-    def host(self, left_out: tuple[str, ...]) -> Host:
-        """What was accepted, in order of name."""
-        owned: dict[str, dict[str, Owned[Any]]] = {hook: {} for hook in HOOKS}
-        for plugin, returned in self.contributed.items():
-            owner = Owner(plugin, self.accepted[plugin].distribution, self.accepted[plugin].version)
-            for hook, found in returned.items():
-                owned[hook] |= {d.name: Owned(d, owner) for d in found}
-        by_name = {hook: dict(sorted(each.items())) for hook, each in owned.items()}
-        return Host(
-            by_name["analyses"],
-            by_name["edits"],
-            by_name["loaders"],
-            by_name["captures"],
-            by_name["prompt_sources"],
-            by_name["report_sections"],
-            tuple(self._record(c) for c in self.accepted.values()),
-            tuple(sorted(self.broken, key=lambda b: (b.plugin, b.distribution))),
-            left_out,
-            tuple(self.warnings),
-            self.manager.hook,
-        )
-
-    def _record(self, candidate: Candidate) -> Plugin:
-        callers = self.manager.get_hookcallers(self.objects[candidate.plugin]) or []
-        hooks = tuple(sorted(c.name for c in callers))
-        return Plugin(candidate.plugin, candidate.distribution, candidate.version, hooks)
-
-
-def _hook_names() -> list[str]:
-    return [name for name, value in vars(hookspecs).items() if hasattr(value, "gausslens_spec")]

@@ -1,6 +1,6 @@
 """The plugins that there are: ``load()`` is all that the rest of the host calls.
 
-discovery.py finds them by metadata, loading.py loads them one by one, screening.py looks at what they return, and host.py
+discovery.py finds them by metadata, loading.py loads them one by one, screening.py looks at what they return; host.py
 is what comes out. Nothing here imports a plugin by name.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import redirect_stdout
 from typing import Any
 
-from .discovery import Candidate, candidates
+from .discovery import GIVEN, Candidate, candidates
 from .errors import InputError
 from .host import Broken as Broken
 from .host import Host as Host
@@ -33,7 +33,7 @@ def load(
     installed, troubles = candidates()
     loading = Loading(warnings=troubles)
     chosen, left_out = _chosen(installed, without, only, loading)
-    given = [Candidate(name, "(given)", "", type(what).__name__, what) for name, what in (extra or {}).items()]
+    given = [Candidate(name, GIVEN, "", type(what).__name__, what) for name, what in (extra or {}).items()]
     chosen = [c for c in chosen if c.plugin not in (extra or {})] + given
     # A plugin that prints when it is imported must not corrupt what the command prints.
     with redirect_stdout(sys.stderr):
@@ -44,16 +44,16 @@ def load(
 def _chosen(
     installed: list[Candidate], without: Iterable[str], only: Iterable[str] | None, loading: Loading
 ) -> tuple[list[Candidate], tuple[str, ...]]:
-    known = {c.plugin for c in installed} | {c.distribution for c in installed}
+    plugins, distributions = {c.plugin for c in installed}, {c.distribution for c in installed}
     unwanted, wanted = list(without), None if only is None else list(only)
     for name in [*unwanted, *(wanted or ())]:
-        if name not in known:
-            raise InputError(f"there is no plugin {name!r}{did_you_mean(name, known)}")
+        if name not in plugins | distributions:
+            raise InputError(f"there is no plugin {name!r}{did_you_mean(name, plugins)}")
     for name in filter(None, map(str.strip, os.environ.get("GAUSSLENS_WITHOUT", "").split(","))):
-        if name in known:
+        if name in plugins | distributions:
             unwanted.append(name)
         else:
-            loading.warnings.append(f"GAUSSLENS_WITHOUT: there is no plugin {name!r}{did_you_mean(name, known)}")
+            loading.warnings.append(f"GAUSSLENS_WITHOUT: there is no plugin {name!r}{did_you_mean(name, plugins)}")
     out = [c for c in installed if {c.plugin, c.distribution} & set(unwanted)]
     kept = [c for c in installed if c not in out and (wanted is None or c.plugin in wanted)]
     return kept, tuple(sorted({c.plugin for c in out}))
@@ -61,15 +61,17 @@ def _chosen(
 
 def told(host: Host, debug: bool = False) -> str:
     """What commands say of plugins that were set aside, and of warnings; empty where all is well."""
-    paragraphs = [f"warning: {text}" for text in host.warnings]
-    for broken in host.broken:
-        paragraphs.append(
-            f"set aside: plugin {broken.plugin} of {broken.distribution} {broken.version} ({broken.entry_point})\n"
-            f"  {broken.cause}\n"
-            f"  to leave it out: {broken.switch}, or GAUSSLENS_WITHOUT={broken.plugin}"
-        )
-        if debug and broken.error is not None:
-            import traceback
+    return "\n".join([*(f"warning: {text}" for text in host.warnings), *(set_aside(b, debug) for b in host.broken)])
 
-            paragraphs.append("".join(traceback.format_exception(broken.error)).rstrip())
-    return "\n".join(paragraphs)
+
+def set_aside(broken: Broken, debug: bool = False) -> str:
+    """One paragraph: which plugin was set aside, why, and how to leave it out."""
+    whose = f"{broken.distribution} {broken.version}".strip()
+    lines = [f"set aside: plugin {broken.plugin} of {whose} (entry point {broken.entry_point})", f"  {broken.cause}"]
+    if broken.switch:
+        lines.append(f"  leave it out with {broken.switch} or GAUSSLENS_WITHOUT={broken.switch.split()[-1]}")
+    if debug and broken.error is not None:
+        import traceback
+
+        lines += traceback.format_exception(broken.error)
+    return "\n".join(lines)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from .descriptors import Analysis, Descriptor, Edit, Engine, Loader, PromptSource, ReportSection, Shape
@@ -24,14 +24,10 @@ MOST = 3  # problems told of one plugin
 
 _PLAIN = r"[A-Za-z0-9][A-Za-z0-9_-]*"
 _FORMS = {
-    "plain": (re.compile(_PLAIN), "letters, digits, '_' and '-'"),
+    "plain": (re.compile(_PLAIN), "'thing': letters, digits, '_' and '-'"),
     "dotted": (re.compile(rf"{_PLAIN}\.{_PLAIN}"), "'plugin.thing'"),
     "either": (re.compile(rf"{_PLAIN}(\.{_PLAIN})?"), "'thing' or 'plugin.thing'"),
 }
-_REFERENCES = ("parameters", "claims", "open", "engine", "prompts", "edit", "analysis", "estimate", "section")
-_NAMES = ("serves", "touches", "exchangeable", "analyses")
-_EMPTY_ALLOWED = ("exchangeable",)
-_CHOICES = {"shape": get_args(Shape), "scope": ("variant", "run")}
 
 
 def problems(hook: str, returned: object, ours: bool) -> list[str]:
@@ -40,73 +36,112 @@ def problems(hook: str, returned: object, ours: bool) -> list[str]:
     if not isinstance(returned, Sequence) or isinstance(returned, str | bytes):
         return [f"{hook}() returned {_shown(returned)}, not a list of {kind.__name__}"]
     found: list[str] = []
-    seen: set[str] = set()
+    seen: set[object] = set()
     for item in returned:
         if not isinstance(item, kind):
-            found.append(f"{hook}() returned {_shown(item)} in its list, not {_a(kind)}")
+            found.append(f"{hook}() returned a list with {_shown(item)} in it, not only {kind.__name__}")
             continue
-        where = f"{kind.__name__} {item.name!r}"
-        found += [f"{where}: {what}" for what in (*_of_name(item.name, form, ours), *_of_fields(item))]
-        if isinstance(item.name, str):
-            found += [f"{where} is there twice"] * (item.name in seen)
-            seen.add(item.name)
+        wrong = _name_problem(item.name, form, ours)
+        if wrong is None and item.name in seen:
+            wrong = "there are two of this name"
+        seen.add(item.name if wrong is None else None)
+        wrongs = [wrong] if wrong else []
+        found += [f"{kind.__name__} {item.name!r}: {text}" for text in [*wrongs, *_field_problems(item)]]
     return found
 
 
-def _of_name(name: object, form: str, ours: bool) -> Iterator[str]:
+def _name_problem(name: object, form: str, ours: bool) -> str | None:
     pattern, words = _FORMS[form]
     if not isinstance(name, str) or not pattern.fullmatch(name):
-        yield f"its name is not of the form {words}"
-    elif "." in name and not ours and name.split(".")[0] in RESERVED:
-        yield f"the prefix {name.split('.')[0]!r} is reserved for gausslens; use your plugin's name"
+        return f"its name is not of the form {words}"
+    prefix = name.split(".")[0]
+    if "." in name and not ours and prefix in RESERVED:
+        return f"the prefix {prefix!r} is reserved for gausslens itself: use your plugin's name"
+    return None
 
 
-def _of_fields(descriptor: Descriptor) -> Iterator[str]:
-    for name, value in vars(descriptor).items():
-        if name == "name":
-            continue
-        if name == "version":
-            if type(value) is not int or value < 1:
-                yield f"version is {value!r}, not an integer from 1"
-        elif name == "summary":
-            if not isinstance(value, str) or not value.strip():
-                yield "summary is empty: say in one line what it does"
-        elif name == "prompts" and isinstance(descriptor, Analysis):
-            if value is not None and not (isinstance(value, Mapping) and isinstance(value.get("source"), str)):
-                yield "prompts is not a mapping with a 'source'"
-        elif (name == "touches" and isinstance(value, str)) or name in _REFERENCES:
-            yield from _of_reference(name, value, optional=name == "estimate")
-        elif name in _NAMES:
-            yield from _of_names(name, value)
-        elif name in _CHOICES:
-            if value not in _CHOICES[name]:
-                yield f"{name} is {value!r}{did_you_mean(str(value), _CHOICES[name])}"
-        else:
-            wanted = int if name in ("rank", "order") else bool
-            if type(value) is not wanted:
-                yield f"{name} is {value!r}, not {_a(wanted)}"
+def _field_problems(descriptor: Descriptor) -> Iterator[str]:
+    checks = {**_CHECKS, **_CHECKS_OF_ANALYSES} if isinstance(descriptor, Analysis) else _CHECKS
+    for field in type(descriptor).__dataclass_fields__:
+        value = getattr(descriptor, field)
+        wanted = checks[field](value) if field in checks else None
+        if wanted:
+            yield f"{field} is {_shown(value)}, {wanted}"
 
 
-def _of_reference(name: str, value: object, optional: bool) -> Iterator[str]:
-    if value is None and optional:
-        return
-    if not isinstance(value, str) or not has_form(value):
-        hint = "; for one tensor write a tuple, ('W_Q',)" if name == "touches" else ""
-        yield f"{name} is {value!r}, not of the form 'package.module:name'{hint}"
+def _number(value: object) -> str | None:
+    return None if type(value) is int else "not an integer"
 
 
-def _of_names(name: str, value: object) -> Iterator[str]:
-    if not isinstance(value, tuple) or not all(isinstance(v, str) and v for v in value):
-        yield f"{name} is {value!r}, not a tuple of names"
-    elif not value and name not in _EMPTY_ALLOWED:
-        yield f"{name} is empty"
+def _version(value: object) -> str | None:
+    return None if type(value) is int and value >= 1 else "not an integer from 1"
 
 
-def _a(kind: type) -> str:
-    return f"{'an' if kind.__name__[0] in 'AEIOUaeiou' else 'a'} {kind.__name__}"
+def _switch(value: object) -> str | None:
+    return None if type(value) is bool else "not True or False"
+
+
+def _line(value: object) -> str | None:
+    if isinstance(value, str) and value.strip() and len(value.splitlines()) == 1:
+        return None
+    return "not a line that says what it does"
+
+
+def _reference(value: object) -> str | None:
+    return None if isinstance(value, str) and has_form(value) else "not of the form 'package.module:name'"
+
+
+def _reference_or_none(value: object) -> str | None:
+    return None if value is None else _reference(value)
+
+
+def _names(value: object) -> str | None:
+    if isinstance(value, tuple) and all(isinstance(v, str) and v for v in value):
+        return None if value else "which names nothing"
+    return "not a tuple of names"
+
+
+def _names_or_nothing(value: object) -> str | None:
+    return None if value == () else _names(value)
+
+
+def _touches(value: object) -> str | None:
+    if not isinstance(value, str):
+        return _names(value)
+    return None if has_form(value) else f"not a tuple of names (write ({value!r},)) nor 'package.module:name'"
+
+
+def _prompts(value: object) -> str | None:
+    if value is None or (isinstance(value, Mapping) and isinstance(value.get("source"), str)):
+        return None
+    return "not a mapping with a 'source'"
+
+
+def _one_of(known: Sequence[str]) -> Callable[[object], str | None]:
+    return lambda value: None if value in known else f"which is none{did_you_mean(str(value), known)}"
+
+
+_CHECKS: Mapping[str, Callable[[object], str | None]] = {
+    "version": _version,
+    "summary": _line,
+    "rank": _number,
+    "order": _number,
+    **dict.fromkeys(("random", "row_blocks", "all_layers", "bulk"), _switch),
+    **dict.fromkeys(("parameters", "claims", "open", "engine", "prompts", "edit", "analysis", "section"), _reference),
+    "estimate": _reference_or_none,
+    "serves": _names,
+    "analyses": _names,
+    "touches": _touches,
+    "exchangeable": _names_or_nothing,
+    "shape": _one_of(get_args(Shape)),
+    "scope": _one_of(("variant", "run")),
+}
+_CHECKS_OF_ANALYSES: Mapping[str, Callable[[object], str | None]] = {"prompts": _prompts}
 
 
 def _shown(value: Any) -> str:
-    if value is None or isinstance(value, bool | int | float | str):
-        return repr(value)[:60]
-    return f"a {type(value).__name__}"
+    if value is None or isinstance(value, bool | int | float | str | tuple):
+        text = repr(value)
+        return text if len(text) <= 80 else text[:77] + "..."
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"

@@ -5,30 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
+
+from .owner import Owned as Owned
+from .owner import Owner as Owner
 
 if TYPE_CHECKING:
     from .descriptors import Analysis, Edit, Loader, PromptSource
     from .parameters import Parameters
-
-D = TypeVar("D")
-
-
-@dataclass(frozen=True)
-class Owner:
-    """Who contributes a descriptor."""
-
-    plugin: str
-    distribution: str
-    version: str
-
-
-@dataclass(frozen=True)
-class Owned(Generic[D]):
-    """A descriptor and its owner."""
-
-    descriptor: D
-    owner: Owner
 
 
 @dataclass(frozen=True)
