@@ -77,7 +77,7 @@ class Batch:
     (not padding) are [prompt, position]. ``batch["resid_pre"]`` is [prompt, position, d_model]; q, z are
     [prompt, position, head, d_head]; k, v have kv_head in place of head; scores and pattern are
     [prompt, head, query, key]. ``heads`` and ``kv_heads`` name what the head axes hold. Where an analysis takes row
-    blocks, ``rows`` is the first query row of scores and pattern in this batch, and ``last_rows`` says that no more follow.
+    blocks, ``rows`` is the first query row of scores and pattern in this batch; ``last_rows``: no more follow.
     ``layer`` is None for sites of the whole model (embed, logits).
     """
 

@@ -36,8 +36,9 @@ def run(
     """Run a study and return its store, opened for reading.
 
     ``source`` is a run file or the same as a dict; ``store`` a directory (default: GAUSSLENS_STORE, else ``store``
-    beside the run file). ``model`` and ``tokenizer`` pass live objects in place of ``model: {path: ...}``. What is in the
-    store already is not computed again. Steps that fail do not take the others with them: RunFailed is raised at the end.
+    beside the run file). ``model`` and ``tokenizer`` pass live objects in place of ``model: {path: ...}``. What is in
+    the store already is not computed again. Steps that fail do not take the others with them: RunFailed is raised at
+    the end.
     """
     from .store.results import open as open_store
 

@@ -1,0 +1,166 @@
+"""The comparison with a null: exact cases, brute force, and its error rates by simulation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy import stats
+
+from gausslens.against import against
+from gausslens.null import benjamini_hochberg, compare
+
+
+def test_z_and_p_are_those_of_a_new_draw():
+    draws = np.array([[1.0], [2.0], [4.0], [5.0]])
+    found = compare(np.array([9.0]), draws)
+    sd = np.std(draws, ddof=1)
+    assert found.mean[0] == 3.0
+    assert found.sd[0] == pytest.approx(sd)
+    assert found.z[0] == pytest.approx((9 - 3) / (sd * np.sqrt(1 + 1 / 4)))
+    assert found.p[0] == pytest.approx(2 * stats.t.sf(abs(found.z[0]), df=3))
+    assert found.p_empirical[0] == pytest.approx(2 * 1 / 5)
+
+
+def test_a_null_without_spread_gives_nan_never_infinity():
+    # 0.1 is not exact in binary: the mean of equal draws must not differ from them by rounding.
+    draws = np.full((7, 3), 0.1)
+    draws[0, 2] = 0.2
+    found = compare(np.array([0.1, 5.0, 0.1]), draws)
+    assert np.isnan(found.z[:2]).all()
+    assert np.isnan(found.p_empirical[:2]).all()
+    assert (found.sd[:2] == 0).all()
+    assert (found.mean[:2] == 0.1).all()
+    assert np.isfinite(found.z[2])
+    assert np.isfinite(found.q[2])
+
+
+def test_one_draw_is_refused():
+    with pytest.raises(ValueError, match="at least 2 draws"):
+        compare(np.zeros(2), np.zeros((1, 2)))
+
+
+def test_nan_stays_where_it_is():
+    draws = np.random.default_rng(0).normal(size=(6, 4))
+    draws[2, 1] = np.nan
+    found = compare(np.array([np.nan, 0.0, 0.0, 9.0]), draws)
+    assert np.isnan(found.p[:2]).all()
+    assert np.isnan(found.p_empirical[:2]).all()
+    assert np.isfinite(found.q[2:]).all()
+
+
+@settings(deadline=None)
+@given(hnp.arrays(np.float64, st.integers(0, 40), elements=st.floats(0, 1)))
+def test_q_is_benjamini_hochberg(p):
+    if p.size:
+        np.testing.assert_allclose(benjamini_hochberg(p), stats.false_discovery_control(p), atol=1e-15)
+    with_gap = np.concatenate([p, [np.nan]])
+    np.testing.assert_array_equal(benjamini_hochberg(with_gap)[:-1], benjamini_hochberg(p))
+    assert np.isnan(benjamini_hochberg(with_gap)[-1])
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 2**31), st.sampled_from([(), (0,), (1,), (0, 1)]))
+def test_empirical_p_is_that_of_counting(seed, pooled):
+    rng = np.random.default_rng(seed)
+    x, draws = rng.integers(0, 6, size=(2, 3)), rng.integers(0, 6, size=(4, 2, 3))
+    found = compare(x, draws, pooled).p_empirical
+    for cell in np.ndindex(x.shape):
+        null = [
+            draws[m, a, b]
+            for m in range(4)
+            for a in range(2)
+            for b in range(3)
+            if (0 in pooled or a == cell[0]) and (1 in pooled or b == cell[1])
+        ]
+        above = 1 + sum(v >= x[cell] for v in null)
+        below = 1 + sum(v <= x[cell] for v in null)
+        expected = min(1.0, 2 * min(above, below) / (len(null) + 1))
+        if np.ptp(draws[:, cell[0], cell[1]]) == 0:
+            assert np.isnan(found[cell])
+        else:
+            assert found[cell] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("m", [3, 8, 20])
+def test_null_against_null_is_uniform(m):
+    """p of a Gaussian statistic under its own null: Kolmogorov-Smirnov over 4,000 independent cells."""
+    rng = np.random.default_rng(m)
+    everything = rng.normal(3.0, 2.0, size=(m + 1, 4000))
+    p = compare(everything[0], everything[1:]).p
+    assert stats.kstest(p, "uniform").pvalue > 0.001
+    # 5 % of 4,000, and 4 standard errors of a binomial.
+    assert abs((p < 0.05).mean() - 0.05) < 4 * np.sqrt(0.05 * 0.95 / 4000)
+
+
+def test_false_positives_over_200_studies():
+    """At q < 0.05 a study of 270 heads with no effect calls anything in 5 % of cases, within 3 s.e."""
+    rng = np.random.default_rng(1)
+    called = [(compare(rng.normal(size=270), rng.normal(size=(8, 270))).q < 0.05).any() for _ in range(200)]
+    assert np.mean(called) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 200)
+
+
+def test_false_positives_of_single_tests():
+    rng = np.random.default_rng(2)
+    p = np.array([compare(rng.normal(size=1), rng.normal(size=(8, 1))).p[0] for _ in range(200)])
+    assert (p < 0.05).mean() <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 200)
+
+
+def test_a_planted_effect_is_found_among_270_heads_with_8_draws():
+    """One head 15 null deviations off; with 7 degrees of freedom it must pass p < 0.05 / 270."""
+    found = []
+    for seed in range(50):
+        rng = np.random.default_rng(seed)
+        x = rng.normal(size=(30, 9))
+        x[17, 4] = 15.0
+        q = compare(x, rng.normal(size=(8, 30, 9))).q
+        found.append(q[17, 4] < 0.05)
+    assert np.mean(found) > 0.9
+
+
+def dataset(seed: int, shift: float = 0.0) -> xr.Dataset:
+    rng = np.random.default_rng(seed)
+    return xr.Dataset(
+        {
+            "deficit": (("layer", "head"), rng.normal(size=(2, 3)) + shift, {"units": "nat", "long_name": "deficit"}),
+            "count": (("layer",), rng.integers(0, 100, 2)),
+            "spectrum": (("layer", "feature"), rng.normal(size=(2, 5))),
+            "chosen": (("layer", "feature"), rng.normal(size=(2, 5)), {"against": 1}),
+            "left": (("layer",), rng.normal(size=2), {"against": 0}),
+            "lawful": (("layer",), rng.normal(size=2), {"null": "law"}),
+            "text": (("layer",), ["a", "b"]),
+        },
+        coords={"layer": [0, 5]},
+    )
+
+
+def test_variables_are_chosen_by_rule_and_by_attribute():
+    found = against(dataset(0, 50), [dataset(s) for s in range(1, 9)], exchangeable=("head",))
+    compared = {str(n) for n in found.data_vars if not str(n).startswith(tuple(f"{v}_" for v in found.data_vars))}
+    assert compared == {"deficit", "count", "chosen"}
+    assert found.deficit_z.dims == ("layer", "head")
+    assert found.layer.values.tolist() == [0, 5]
+    assert (found.deficit_q < 0.05).all()
+    # Pooled over 3 heads, 8 draws: the smallest p there is.
+    assert found.deficit_p_empirical.values == pytest.approx(np.full((2, 3), 2 / 25))
+    assert found.deficit_null_mean.attrs["units"] == "nat"
+    assert found.attrs["draws"] == 8
+
+
+def test_what_differs_in_shape_is_said():
+    null = [dataset(1), dataset(2).isel(head=[0, 1]), dataset(3).drop_vars("count")]
+    found = against(dataset(0), null)
+    assert "deficit" not in found
+    assert "'head': 3" in found.attrs["not_compared"]
+    assert "draw 2 of the null does not have it" in found.attrs["not_compared"]
+    assert "chosen_z" in found
+
+
+def test_constant_under_the_null_is_said():
+    null = [dataset(1).assign(deficit=dataset(1).deficit) for _ in range(3)]
+    found = against(dataset(0), null)
+    assert found.deficit_z.attrs["note"] == "constant under the null"
+    assert np.isnan(found.deficit_z).all()
