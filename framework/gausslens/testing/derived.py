@@ -1,0 +1,42 @@
+"""A check of analyses of shape ``derived``: those that read finished results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ..descriptors import Analysis
+from ..parameters import Parameters
+from ..reference import resolve
+from ..shapes import Context, StepRef
+from .result import check_result, check_same
+from .tiny import TinyModel
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+def check_derived(
+    analysis: Analysis, inputs: Mapping[StepRef, xr.Dataset], parameters: Parameters | None = None
+) -> xr.Dataset:
+    """Compute a derived analysis from these results and return what it finds, after checking that
+
+    - it picks some of them, and the order in which they come does not matter;
+    - it changes none of them;
+    - the result is well formed (``check_result``).
+    """
+    chosen = parameters or resolve(analysis.parameters)()
+    context = Context(TinyModel().info, 0)
+
+    def compute(given: Mapping[StepRef, xr.Dataset]) -> xr.Dataset:
+        found: xr.Dataset = resolve(analysis.analysis)(chosen, context).compute(given)
+        return found
+
+    picked = list(resolve(analysis.analysis)(chosen, context).inputs(list(inputs)))
+    assert picked, f"{analysis.name} picks none of the results it is offered"
+    result = compute({ref: inputs[ref].copy(deep=True) for ref in picked})
+    backwards = {ref: inputs[ref].copy(deep=True) for ref in reversed(picked)}
+    check_same(compute(backwards), result, "it depends on the order in which results come")
+    for ref, dataset in backwards.items():
+        check_same(dataset, inputs[ref], f"it changed the result of {ref.label}")
+    return check_result(result)

@@ -1,0 +1,136 @@
+"""The capture engine and the runner of the tiny model, in plain torch: short enough to check by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..batch import MODEL_SITES, Batch, Request, Sink
+from ..model import ModelInfo, OpenModel
+from ..overlay import Twin
+from ..prompts import Tokens
+from .tiny import ATTENTION_SITES, BOS
+
+SITES = ("embed", "resid_pre", *ATTENTION_SITES, "resid_post", "logits")
+Replace = Callable[..., torch.Tensor | None]
+Seen = Callable[[int | None, dict[str, torch.Tensor]], None]
+
+
+class TinyEngine:
+    """Runs a shard at a time and hands over each layer once."""
+
+    def sites(self, model: OpenModel) -> tuple[str, ...]:  # noqa: ARG002
+        """All that the model computes; it has no MLP and no rotation."""
+        return SITES
+
+    def run(self, twin: Twin, tokens: Tokens, shard: np.ndarray, request: Request, sink: Sink) -> None:
+        """Run one shard and give the sink what was asked for."""
+        ids, text, mask = (torch.from_numpy(array) for array in tokens.padded(shard))
+        info = twin.info
+        layers = info.layers if request.layers is None else request.layers
+
+        def seen(layer: int | None, arrays: dict[str, torch.Tensor]) -> None:
+            wanted = {site: array for site, array in arrays.items() if site in request.sites}
+            if wanted and (layer is None or layer in layers):
+                sink(Batch(layer, shard, ids, text, mask, wanted, info.heads, info.kv_heads))
+
+        _forward(twin, ids, mask, seen)
+
+    def runner(self, twin: Twin) -> TinyRunner:
+        """The runner of ``forward`` analyses."""
+        return TinyRunner(twin)
+
+
+class TinyRunner:
+    """Runs the tiny model for a ``forward`` analysis."""
+
+    def __init__(self, twin: Twin) -> None:
+        self.twin = twin
+
+    @property
+    def info(self) -> ModelInfo:
+        """The facts of the model."""
+        return self.twin.info
+
+    def forward(
+        self,
+        tokens: np.ndarray,
+        sites: Sequence[str] = (),
+        replace: Replace | None = None,
+        base: bool = False,
+        mask: np.ndarray | None = None,
+    ) -> Mapping[Any, torch.Tensor]:
+        """``logits``, and each site asked for under (layer, site)."""
+        ids = torch.as_tensor(tokens)
+        held = torch.ones(ids.shape, dtype=torch.bool) if mask is None else torch.as_tensor(mask)
+        found: dict[Any, torch.Tensor] = {}
+
+        def seen(layer: int | None, arrays: dict[str, torch.Tensor]) -> None:
+            for site, array in arrays.items():
+                if site == "logits" or site in sites:
+                    found[site if site in MODEL_SITES else (layer, site)] = array
+
+        _forward(Twin(self.twin.base) if base else self.twin, ids, held, seen, replace)
+        return found
+
+    def generate(self, tokens: np.ndarray, most: int, **how: Any) -> list[np.ndarray]:
+        """The likeliest continuation of each prompt, ``most`` tokens long; there is nothing to choose."""
+        if how:
+            raise TypeError(f"the tiny model generates greedily; it knows no {', '.join(how)}")
+        ids = np.asarray(tokens)
+        for _ in range(most):
+            last = self.forward(ids)["logits"][:, -1].argmax(-1).numpy()
+            ids = np.concatenate([ids, last[:, None]], axis=1)
+        return [row[np.asarray(tokens).shape[1] :] for row in ids]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of token numbers."""
+        return bytes(number for number in ids if number != BOS).decode("utf-8", "replace")
+
+
+def _forward(twin: Twin, ids: torch.Tensor, mask: torch.Tensor, seen: Seen, replace: Replace | None = None) -> None:
+    """One forward pass; ``seen`` gets the sites of each layer, then those of the whole model."""
+    outside = twin.weights(None)
+    n = ids.shape[1]
+    x = embed = outside.W_E[ids] + outside.W_pos[:n]
+    allowed = torch.ones(n, n, dtype=torch.bool).tril() & mask[:, None, None, :]
+    for layer in twin.info.layers:
+        before = x
+        arrays = {"resid_pre": before}
+        if layer not in twin.info.lacking:
+            attention = _attention(twin, layer, before, allowed, replace)
+            x = before + attention["attn_out"]
+            arrays |= attention
+        seen(layer, arrays | {"resid_post": x})
+    seen(None, {"embed": embed, "logits": _normed(x) @ outside.W_U})
+
+
+def _attention(
+    twin: Twin, layer: int, x: torch.Tensor, allowed: torch.Tensor, replace: Replace | None
+) -> dict[str, torch.Tensor]:
+    weights = twin.weights(layer)
+    h = _normed(x)
+    q, k, v = (torch.einsum("pnd,hde->pnhe", h, weights[name]) for name in ("W_Q", "W_K", "W_V"))
+    each = list(weights.kv_of_head)
+    scores = torch.einsum("pqhe,pkhe->phqk", q, k[:, :, each]) / math.sqrt(q.shape[-1])
+    # A padded first key leaves a row with nothing to attend to; it is spread evenly rather than NaN.
+    scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
+    pattern = scores.softmax(-1)
+    z = None
+    given = replace(layer, scores, pattern, v) if replace else None
+    if given is not None and given.shape == pattern.shape:
+        pattern = given
+    elif given is not None:
+        z = given
+    if z is None:
+        z = torch.einsum("phqk,pkhe->pqhe", pattern, v[:, :, each])
+    out = torch.einsum("pqhe,hed->pqd", z, weights.W_O)
+    return {"q": q, "k": k, "v": v, "scores": scores, "pattern": pattern, "z": z, "attn_out": out}
+
+
+def _normed(x: torch.Tensor) -> torch.Tensor:
+    return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()

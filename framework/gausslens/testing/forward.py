@@ -1,0 +1,46 @@
+"""A check of analyses of shape ``forward``: those that run the model themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..descriptors import Analysis
+from ..measure import labelled
+from ..overlay import Twin
+from ..parameters import Parameters
+from ..prompts import Part, Prompt
+from ..reference import resolve
+from ..shapes import Context
+from .engine import TinyEngine
+from .result import check_result, check_same
+from .stream import TEXTS
+from .tiny import TinyModel
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+def check_forward(
+    analysis: Analysis,
+    parameters: Parameters | None = None,
+    *,
+    model: TinyModel | None = None,
+    texts: Sequence[str] = TEXTS,
+) -> xr.Dataset:
+    """Run a forward analysis on the tiny model and return its result, after checking that
+
+    - a new instance gives the same bits;
+    - the result is well formed (``check_result``).
+    """
+    held = model or TinyModel()
+    chosen = parameters or resolve(analysis.parameters)()
+    tokens = held.tokenise([Prompt((Part(text),)) for text in texts])
+
+    def run() -> xr.Dataset:
+        made = resolve(analysis.analysis)(chosen, Context(held.info, 0, tokens))
+        return labelled(made.run(TinyEngine().runner(Twin(held)), tokens), held.info)
+
+    result = run()
+    check_same(run(), result, "a second run differs; draw random numbers from context.generator() alone")
+    return check_result(result)

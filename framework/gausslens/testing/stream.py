@@ -1,0 +1,146 @@
+"""Checks of analyses of shape ``stream``: that nothing depends on how the host cuts, orders and merges."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import torch
+
+from .. import passes
+from ..batch import Batch, Request, Sink
+from ..descriptors import Analysis
+from ..model import OpenModel
+from ..overlay import Twin
+from ..parameters import Parameters
+from ..prompts import SHARD_TOKENS, Part, Prompt, Tokens
+from ..reference import resolve
+from ..shapes import Context
+from .engine import TinyEngine
+from .result import check_result, check_same
+from .tiny import TinyModel
+
+if TYPE_CHECKING:
+    import numpy as np
+    import xarray as xr
+
+# Of different lengths, one of a single word, one with characters of several bytes.
+TEXTS = ("The quick brown fox", "jumps over", "the lazy dög, twice: 中", "a b a b a b", "x")
+
+
+def check_stream(
+    analysis: Analysis,
+    parameters: Parameters | None = None,
+    *,
+    model: OpenModel | None = None,
+    texts: Sequence[str] = TEXTS,
+    rtol: float = 1e-6,
+    atol: float = 1e-9,
+) -> xr.Dataset:
+    """Run a stream analysis on the tiny model and return its result, after checking that
+
+    - a second run gives the same bits: no state is shared between copies;
+    - it keeps no array that is valid only during ``update``, and layers may come in any order: the same bits;
+    - prompts may be cut into shards in any way, and the merge of shards is associative: equal within the tolerance,
+      which is that of sums in another order;
+    - where it takes row blocks, their size does not matter;
+    - the result is well formed (``check_result``).
+    """
+    check = _Check(analysis, parameters or resolve(analysis.parameters)(), model or TinyModel(), texts)
+    result = check.run()
+    check_same(check.run(), result, "a second run differs: is state shared between copies of the analysis?")
+    hostile = check.run(engine=_HostileEngine())
+    check_same(hostile, result, "it differs where layers come in another order, or arrays are reused after update()")
+    for size in (1, 64, 10**9):
+        cut = check.run(shards=check.tokens.shards(size))
+        check_same(cut, result, f"it depends on how prompts are cut into shards (of {size} tokens)", rtol, atol)
+    left = check.folded(lambda states: reduce(_merged, states))
+    right = check.folded(lambda states: reduce(lambda late, early: _merged(early, late), reversed(states)))
+    check_same(left, right, "merge() is not associative: (a + b) + c differs from a + (b + c)", rtol, atol)
+    if analysis.row_blocks:
+        with patch.object(passes, "ROW_BLOCK", 3):
+            check_same(check.run(), result, "it depends on the size of the blocks of query rows", rtol, atol)
+    return check_result(result)
+
+
+@dataclass(frozen=True)
+class _Sharded(Tokens):
+    """Tokens that are cut as a test wants them."""
+
+    cut: tuple[np.ndarray, ...] = ()
+
+    def shards(self, size: int = SHARD_TOKENS) -> list[np.ndarray]:  # noqa: ARG002
+        return list(self.cut)
+
+
+def sharded(tokens: Tokens, shards: Sequence[np.ndarray]) -> Tokens:
+    """The same tokens, cut into these shards."""
+    return _Sharded(**{f.name: getattr(tokens, f.name) for f in fields(tokens)}, cut=tuple(shards))
+
+
+class _HostileEngine(TinyEngine):
+    """Hands layers over last to first, and overwrites every array when the sink returns: all that engines may do."""
+
+    def run(self, twin: Twin, tokens: Tokens, shard: np.ndarray, request: Request, sink: Sink) -> None:
+        batches: list[Batch] = []
+        super().run(twin, tokens, shard, request, batches.append)
+        for batch in reversed(batches):
+            arrays = {site: array.clone() for site, array in batch.arrays.items()}
+            sink(replace(batch, arrays=arrays))
+            for array in arrays.values():
+                array.fill_(torch.nan)
+
+
+class _Check:
+    """One analysis with its parameters on one model, run in several ways."""
+
+    def __init__(self, analysis: Analysis, parameters: Parameters, model: OpenModel, texts: Sequence[str]) -> None:
+        self.analysis = analysis
+        self.model = model
+        self.tokens = model.tokenise([Prompt((Part(text),)) for text in texts])
+        self.context = Context(model.info, 0, self.tokens)
+        self.empty = resolve(analysis.analysis)(parameters, self.context)
+        self.request: Request = self.empty.request()
+
+    def run(self, engine: TinyEngine | None = None, shards: Sequence[np.ndarray] | None = None) -> xr.Dataset:
+        """The result, through the host's own passes."""
+        cut = self.tokens.shards() if shards is None else shards
+        return _result(self._passed(self.empty, self.request, cut, engine))
+
+    def folded(self, fold: Callable[[list[Any]], Any]) -> xr.Dataset:
+        """The result where each prompt is a shard of its own, and ``fold`` merges their states."""
+        state = copy.deepcopy(self.empty)
+        one_pass = replace(self.request, passes=1)
+        for index in range(self.request.passes):
+            shards = self.tokens.shards(1)
+            state = fold([self._passed(state, one_pass, [shard]) for shard in shards])
+            if index + 1 < self.request.passes:
+                state.end_pass(index)
+        return _result(state)
+
+    def _passed(
+        self, state: Any, request: Request, shards: Sequence[np.ndarray], engine: TinyEngine | None = None
+    ) -> Any:
+        row_blocks, all_layers = self.analysis.row_blocks, self.analysis.all_layers
+        job = passes.Job("check", state, request, self.model.info, row_blocks, all_layers)
+        running = engine or TinyEngine()
+        passes.check_request(request, running, self.model)
+        passes.run_passes(running, Twin(self.model), sharded(self.tokens, shards), [job], lambda _: None)
+        if job.error is not None:
+            raise job.error
+        return job.state
+
+
+def _merged(first: Any, second: Any) -> Any:
+    state = copy.deepcopy(first)
+    state.merge(copy.deepcopy(second))
+    return state
+
+
+def _result(state: Any) -> xr.Dataset:
+    found: xr.Dataset = copy.deepcopy(state).result()
+    return found

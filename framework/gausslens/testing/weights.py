@@ -1,0 +1,117 @@
+"""Checks of what reads or changes weights: analyses of shape ``weights``, and edits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+import xarray as xr
+
+from ..descriptors import Analysis, Edit
+from ..measure import labelled
+from ..model import LayerWeights, ModelInfo
+from ..overlay import Twin
+from ..parameters import Parameters
+from ..reference import resolve
+from ..shapes import Context
+from ..study import EditCall, Mark, Owned, Owner
+from .result import check_result, check_same
+from .tiny import TinyModel
+
+Overlays = Mapping[int | None, Mapping[str, torch.Tensor]]
+_NOWHERE = Mark("<test>", 1, 1)
+_NOBODY = Owner("testing", "testing", "0")
+
+
+def check_weights(
+    analysis: Analysis, parameters: Parameters | None = None, *, model: TinyModel | None = None
+) -> xr.Dataset:
+    """Run a weights analysis on the tiny model and return its result, after checking that
+
+    - layers may come in any order, and a new instance gives the same bits;
+    - no tensor of the model is changed;
+    - with only some layers and heads in view it runs, and names those and no others;
+    - the result is well formed (``check_result``).
+    """
+    held = model or TinyModel()
+    chosen = parameters or resolve(analysis.parameters)()
+    before = _tensors(held)
+    info = held.info
+    result = _weighed(analysis, chosen, held, info, info.layers)
+    backwards = _weighed(analysis, chosen, held, info, tuple(reversed(info.layers)))
+    check_same(backwards, result, "it depends on the order in which layers come")
+    _check_untouched(held, before)
+    few = info.narrowed(info.layers[-1:], info.heads[-1:])
+    narrow = _weighed(analysis, chosen, held, few, few.layers)
+    for dim, known in (("layer", few.layers), ("head", few.heads), ("kv_head", few.kv_heads)):
+        if dim in result.dims:
+            seen = narrow[dim].values.tolist()
+            assert seen == list(known), f"with only {dim} {list(known)} in view it gives {dim} {seen}"
+    return check_result(result)
+
+
+def check_edit(
+    edit: Edit, parameters: Parameters | None = None, *, model: TinyModel | None = None, seed: int = 0
+) -> Overlays:
+    """Apply an edit to the tiny model and return {layer: {name: tensor}}, after checking that
+
+    - it returns something, only tensors that it says it touches, finite and of the model's shapes;
+    - it changes no tensor of the model in place;
+    - it repeats bit by bit, in any order of layers; if it is random it differs in every tensor from draw to draw and
+      from seed to seed, and if it is not, neither matters.
+    """
+    held = model or TinyModel()
+    chosen = parameters or resolve(edit.parameters)()
+    call = EditCall(Owned(edit, _NOBODY), chosen, None, None, _NOWHERE)
+    before = _tensors(held)
+    layers = (None, *held.info.layers)
+    made = _edited(held, call, seed, 0, layers)
+    assert any(made.values()), f"{edit.name} returned no tensor of any layer"
+    _check_untouched(held, before)
+    _check_alike(edit, made, _edited(held, call, seed, 0, tuple(reversed(layers))), None)
+    _check_alike(edit, made, _edited(held, call, seed, 1, layers), "draw")
+    _check_alike(edit, made, _edited(held, call, seed + 1, 0, layers), "seed")
+    return made
+
+
+def _weighed(
+    analysis: Analysis, parameters: Parameters, model: TinyModel, info: ModelInfo, layers: Sequence[int]
+) -> xr.Dataset:
+    """The result as the host makes it, layers in this order."""
+    made = resolve(analysis.analysis)(parameters, Context(info, 0))
+    twin = Twin(model)
+    parts = {layer: made.layer(LayerWeights(twin.base, layer, {}, info), layer) for layer in layers}
+    if hasattr(made, "join"):
+        return labelled(made.join(parts), info)
+    stacked = [part.expand_dims(layer=[layer]) for layer, part in sorted(parts.items())]
+    return labelled(xr.concat(stacked, dim="layer", join="outer", combine_attrs="override"), info)
+
+
+def _edited(model: TinyModel, call: EditCall, seed: int, draw: int, layers: Sequence[int | None]) -> Overlays:
+    twin = Twin(model, [call], seed, draw)
+    return {layer: dict(twin.overlay(layer)) for layer in layers}
+
+
+def _check_alike(edit: Edit, made: Overlays, other: Overlays, changed: str | None) -> None:
+    """Compare two applications; ``changed`` is what differed between them, if anything."""
+    for layer, tensors in made.items():
+        assert tensors.keys() == other[layer].keys(), f"{edit.name}, layer {layer}: it returns other tensors"
+        for name, tensor in tensors.items():
+            same = torch.equal(tensor, other[layer][name])
+            where = f"{edit.name}, layer {layer}, {name}"
+            if changed is None:
+                assert same, f"{where}: a second application differs; draw only from the generators it is given"
+            elif edit.random:
+                assert not same, f"{where}: it is random, but another {changed} gives the same tensor"
+            else:
+                assert same, f"{where}: it depends on the {changed}, so its descriptor must say random=True"
+
+
+def _tensors(model: TinyModel) -> dict[tuple[int | None, str], torch.Tensor]:
+    layers = (None, *model.info.layers)
+    return {(layer, name): model.tensor(layer, name).clone() for layer in layers for name in model.names(layer)}
+
+
+def _check_untouched(model: TinyModel, before: Mapping[tuple[int | None, str], torch.Tensor]) -> None:
+    for (layer, name), tensor in before.items():
+        assert torch.equal(model.tensor(layer, name), tensor), f"it changed {name} of layer {layer} in place"

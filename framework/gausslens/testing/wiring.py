@@ -1,0 +1,34 @@
+"""The plugin ``tiny``: the tiny model as a loader with its engine, for hosts of tests."""
+
+from __future__ import annotations
+
+from ..descriptors import Engine, Loader
+from ..hookspecs import hookimpl
+
+TINY = Loader(
+    name="tiny",
+    version=1,
+    summary="A tiny transformer that is made, not loaded: path builtin:testing",
+    parameters="gausslens.testing.parameters:TinyParameters",
+    claims="gausslens.testing.tiny:claims",
+    open="gausslens.testing.tiny:open_tiny",
+)
+TINY_ENGINE = Engine(
+    name="tiny",
+    version=1,
+    summary="Every site of the tiny model",
+    engine="gausslens.testing.engine:TinyEngine",
+    serves=("tiny",),
+)
+
+
+@hookimpl
+def loaders() -> list[Loader]:
+    """The tiny model."""
+    return [TINY]
+
+
+@hookimpl
+def captures() -> list[Engine]:
+    """Its engine."""
+    return [TINY_ENGINE]
