@@ -31,13 +31,12 @@ COMMANDS = {
 }
 
 
-def load_host(arguments: Namespace) -> Host:
+def load_host(arguments: Namespace, tell: bool = True) -> Host:
     """The host without the plugins that --without names; what was set aside is told on stderr."""
     from ..plugins import load, told
 
-    without = [name for value in arguments.without for name in value.split(",") if name]
-    host = load(without=without)
-    text = told(host, debug=arguments.debug)
+    host = load(without=[name.strip() for value in arguments.without for name in value.split(",") if name.strip()])
+    text = told(host, debug=arguments.debug) if tell else ""
     if text:
         print(text, file=sys.stderr)
     return host
