@@ -14,6 +14,7 @@ import torch
 from .. import passes
 from ..batch import Batch, Request, Sink
 from ..descriptors import Analysis
+from ..measure import labelled
 from ..model import OpenModel
 from ..overlay import Twin
 from ..parameters import Parameters
@@ -109,7 +110,7 @@ class _Check:
     def run(self, engine: TinyEngine | None = None, shards: Sequence[np.ndarray] | None = None) -> xr.Dataset:
         """The result, through the host's own passes."""
         cut = self.tokens.shards() if shards is None else shards
-        return _result(self._passed(self.empty, self.request, cut, engine))
+        return self._result(self._passed(self.empty, self.request, cut, engine))
 
     def folded(self, fold: Callable[[list[Any]], Any]) -> xr.Dataset:
         """The result where each prompt is a shard of its own, and ``fold`` merges their states."""
@@ -120,7 +121,10 @@ class _Check:
             state = fold([self._passed(state, one_pass, [shard]) for shard in shards])
             if index + 1 < self.request.passes:
                 state.end_pass(index)
-        return _result(state)
+        return self._result(state)
+
+    def _result(self, state: Any) -> xr.Dataset:
+        return labelled(copy.deepcopy(state).result(), self.model.info)
 
     def _passed(
         self, state: Any, request: Request, shards: Sequence[np.ndarray], engine: TinyEngine | None = None
@@ -139,8 +143,3 @@ def _merged(first: Any, second: Any) -> Any:
     state = copy.deepcopy(first)
     state.merge(copy.deepcopy(second))
     return state
-
-
-def _result(state: Any) -> xr.Dataset:
-    found: xr.Dataset = copy.deepcopy(state).result()
-    return found

@@ -1,0 +1,307 @@
+"""The analyses, edits and prompts of the probe plugin; each small enough to check by hand."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+from probes import Failing, Lines, Matrix, Of, Power, Scale, Site
+
+import gausslens
+from gausslens import HEAD_AXIS, KV_HEAD_AXIS, Batch, Context, LayerWeights, Request, StepRef, Tokens
+
+
+def _axis(site: str) -> tuple[int, str] | None:
+    if site in HEAD_AXIS:
+        return HEAD_AXIS[site], "head"
+    return (KV_HEAD_AXIS[site], "kv_head") if site in KV_HEAD_AXIS else None
+
+
+def _dataset(by_layer: dict[int, np.ndarray], site: str, long_name: str) -> xr.Dataset:
+    axis = _axis(site)
+    dims = ("layer", axis[1]) if axis else ("layer",)
+    layers = sorted(by_layer)
+    values = np.stack([by_layer[layer] for layer in layers])
+    data = {"value": (dims, values, {"long_name": long_name, "units": "1"})}
+    return xr.Dataset(data, coords={"layer": layers})
+
+
+def _kept_last(batch: Batch, site: str) -> np.ndarray:
+    """The site at real tokens in float64: [token, ...], or [token, ..., head] where it has heads."""
+    array = batch[site].double()
+    axis = _axis(site)
+    if axis:
+        array = array.movedim(axis[0], -1)
+    return array[batch.text].numpy()
+
+
+class MeanSquare:
+    """Stream, one pass: the mean square of a site over real tokens, for each layer (and head)."""
+
+    def __init__(self, parameters: Power, context: Context) -> None:
+        self.parameters = parameters
+        self.total: dict[int, np.ndarray] = {}
+        self.count: dict[int, int] = {}
+
+    def request(self) -> Request:
+        return Request((self.parameters.site,))
+
+    def update(self, batch: Batch) -> None:
+        kept = _kept_last(batch, self.parameters.site)
+        heads = _axis(self.parameters.site) is not None
+        axes = tuple(range(kept.ndim - 1)) if heads else None
+        self.total[batch.layer] = self.total.get(batch.layer, 0) + np.square(kept).sum(axis=axes)
+        self.count[batch.layer] = self.count.get(batch.layer, 0) + kept.size // (kept.shape[-1] if heads else 1)
+
+    def merge(self, other: MeanSquare) -> None:
+        for layer, total in other.total.items():
+            self.total[layer] = self.total.get(layer, 0) + total
+            self.count[layer] = self.count.get(layer, 0) + other.count[layer]
+
+    def result(self) -> xr.Dataset:
+        values = {n: np.asarray(self.parameters.scale * total / self.count[n]) for n, total in self.total.items()}
+        return _dataset(values, self.parameters.site, "mean square")
+
+
+class Spread:
+    """Stream, two passes: the variance of a site about the mean that the first pass found."""
+
+    def __init__(self, parameters: Site, context: Context) -> None:
+        self.site = parameters.site
+        self.mean: dict[int, float] = {}
+        self.total: dict[int, float] = {}
+        self.count: dict[int, int] = {}
+
+    def request(self) -> Request:
+        return Request((self.site,), passes=2)
+
+    def update(self, batch: Batch) -> None:
+        kept = batch[self.site].double()[batch.text].numpy()
+        centred = np.square(kept - self.mean[batch.layer]) if self.mean else kept
+        self.total[batch.layer] = self.total.get(batch.layer, 0.0) + float(centred.sum())
+        self.count[batch.layer] = self.count.get(batch.layer, 0) + kept.size
+
+    def merge(self, other: Spread) -> None:
+        for layer, total in other.total.items():
+            self.total[layer] = self.total.get(layer, 0.0) + total
+            self.count[layer] = self.count.get(layer, 0) + other.count[layer]
+
+    def end_pass(self, index: int) -> None:
+        assert index == 0
+        self.mean = {layer: total / self.count[layer] for layer, total in self.total.items()}
+        self.total, self.count = {}, {}
+
+    def result(self) -> xr.Dataset:
+        layers = sorted(self.total)
+        attrs = {"units": "1"}
+        return xr.Dataset(
+            {
+                "mean": ("layer", [self.mean[n] for n in layers], attrs | {"long_name": "mean"}),
+                "variance": (
+                    "layer",
+                    [self.total[n] / self.count[n] for n in layers],
+                    attrs | {"long_name": "variance"},
+                ),
+            },
+            coords={"layer": layers},
+        )
+
+
+class RowSums:
+    """Stream in blocks of rows: how many query rows of real tokens there are, and the sum of their patterns."""
+
+    def __init__(self, parameters: gausslens.NoParameters, context: Context) -> None:
+        self.sums: dict[int, np.ndarray] = {}
+
+    def request(self) -> Request:
+        return Request(("pattern",))
+
+    def update(self, batch: Batch) -> None:
+        pattern = batch["pattern"].double()
+        text = batch.text[:, batch.rows : batch.rows + pattern.shape[2]]
+        rows = pattern.sum(-1).movedim(1, -1)[text].sum(0).numpy()
+        self.sums[batch.layer] = self.sums.get(batch.layer, 0.0) + rows
+
+    def merge(self, other: RowSums) -> None:
+        for layer, sums in other.sums.items():
+            self.sums[layer] = self.sums.get(layer, 0.0) + sums
+
+    def result(self) -> xr.Dataset:
+        return _dataset(self.sums, "pattern", "sum of patterns over real query rows")
+
+
+class AllLayers:
+    """Stream of all layers at once: how much each layer adds to the residual stream, mean square."""
+
+    def __init__(self, parameters: gausslens.NoParameters, context: Context) -> None:
+        self.total: dict[int, float] = {}
+        self.count = 0
+
+    def request(self) -> Request:
+        return Request(("resid_pre",))
+
+    def update(self, batches: tuple[Batch, ...]) -> None:
+        for early, late in pairwise(batches):
+            step = (late["resid_pre"].double() - early["resid_pre"].double())[early.text]
+            self.total[early.layer] = self.total.get(early.layer, 0.0) + float(step.square().sum())
+        self.count += int(batches[0].text.sum()) * batches[0]["resid_pre"].shape[-1]
+
+    def merge(self, other: AllLayers) -> None:
+        self.count += other.count
+        for layer, total in other.total.items():
+            self.total[layer] = self.total.get(layer, 0.0) + total
+
+    def result(self) -> xr.Dataset:
+        values = {layer: np.asarray(total / self.count) for layer, total in self.total.items()}
+        return _dataset(values, "resid_pre", "mean square of what a layer adds")
+
+
+class Copy:
+    """Stream into the store: the site as it is, NaN where there is no token."""
+
+    def __init__(self, parameters: Site, context: Context) -> None:
+        self.site, self.context = parameters.site, context
+        info, tokens = context.model, context.tokens
+        self.place = {layer: number for number, layer in enumerate(info.layers)}
+        self.width = max(tokens.lengths)
+        shape = (len(info.layers), len(tokens), self.width, info.d_model)
+        attrs = {"long_name": self.site, "units": "1"}
+        context.bulk.create("site", ("layer", "prompt", "position", "d_model"), shape, "float32", attrs)
+
+    def request(self) -> Request:
+        return Request((self.site,))
+
+    def update(self, batch: Batch) -> None:
+        values = batch.numpy(self.site)
+        for row, prompt in enumerate(batch.prompts):
+            n = int(batch.mask[row].sum())
+            self.context.bulk.write("site", (self.place[batch.layer], int(prompt), slice(0, n)), values[row, :n])
+
+    def merge(self, other: Copy) -> None:
+        pass
+
+    def result(self) -> xr.Dataset:
+        lengths = ("prompt", list(self.context.tokens.lengths), {"long_name": "tokens", "units": "1"})
+        return xr.Dataset({"tokens": lengths})
+
+
+class Norm:
+    """Weights: the squared Frobenius norm of each head of a matrix."""
+
+    def __init__(self, parameters: Matrix, context: Context) -> None:
+        self.matrix = parameters.matrix
+
+    def layer(self, weights: LayerWeights, layer: int) -> xr.Dataset:
+        squares = weights[self.matrix].double().square().sum((-1, -2)).numpy()
+        dim = "kv_head" if self.matrix in ("W_K", "W_V") else "head"
+        return xr.Dataset({"norm": (dim, squares, {"long_name": f"squared norm of {self.matrix}", "units": "1"})})
+
+
+class NextToken:
+    """Forward: the mean loss of the next token of each prompt, and of the model without the variant's edits."""
+
+    def __init__(self, parameters: gausslens.NoParameters, context: Context) -> None:
+        pass
+
+    def run(self, runner: gausslens.Runner, prompts: Tokens) -> xr.Dataset:
+        losses = {name: [_loss(runner, ids, name == "base") for ids in prompts.ids] for name in ("loss", "base")}
+        attrs = {"units": "nat", "long_name": "mean loss of the next token"}
+        return xr.Dataset({name: ("prompt", values, attrs) for name, values in losses.items()})
+
+
+def _loss(runner: gausslens.Runner, ids: np.ndarray, base: bool) -> float:
+    logits = runner.forward(ids[None], base=base)["logits"][0, :-1].double()
+    return float(torch.nn.functional.cross_entropy(logits, torch.as_tensor(ids[1:])))
+
+
+class Doubled:
+    """Derived: twice a result of the same twin."""
+
+    def __init__(self, parameters: Of, context: Context) -> None:
+        self.of = parameters.of
+
+    def inputs(self, steps: Any) -> list[StepRef]:
+        return [step for step in steps if step.label == self.of]
+
+    def compute(self, inputs: dict[StepRef, xr.Dataset]) -> xr.Dataset:
+        [dataset] = inputs.values()
+        return xr.Dataset({name: (2 * v).assign_attrs(v.attrs) for name, v in dataset.data_vars.items()})
+
+
+class MeanOverAll:
+    """Derived, once for the run: the mean of a result over all twins."""
+
+    def __init__(self, parameters: Of, context: Context) -> None:
+        self.of = parameters.of
+
+    def inputs(self, steps: Any) -> list[StepRef]:
+        return [step for step in steps if step.label == self.of]
+
+    def compute(self, inputs: dict[StepRef, xr.Dataset]) -> xr.Dataset:
+        ordered = [inputs[ref] for ref in sorted(inputs, key=repr)]
+        mean = sum(d["value"] for d in ordered) / len(ordered)
+        return xr.Dataset({"value": mean.assign_attrs(ordered[0]["value"].attrs)})
+
+
+class Draws:
+    """Stream that draws: one number of the step's own generator."""
+
+    def __init__(self, parameters: gausslens.NoParameters, context: Context) -> None:
+        self.drawn = float(context.generator("x").normal())
+
+    def request(self) -> Request:
+        return Request(("resid_pre",))
+
+    def update(self, batch: Batch) -> None:
+        pass
+
+    def merge(self, other: Draws) -> None:
+        pass
+
+    def result(self) -> xr.Dataset:
+        return xr.Dataset({"drawn": ((), self.drawn, {"long_name": "a standard normal draw", "units": "1"})})
+
+
+class Fails(MeanSquare):
+    """Stream that fails where it is told to."""
+
+    def __init__(self, parameters: Failing, context: Context) -> None:
+        super().__init__(Power(site="resid_pre"), context)
+        self.failing = parameters
+        self._fail("init")
+
+    def _fail(self, at: str) -> None:
+        if self.failing.at == at:
+            raise RuntimeError(f"told to fail at {at}")
+
+    def request(self) -> Request:
+        self._fail("request")
+        return super().request()
+
+    def update(self, batch: Batch) -> None:
+        if batch.layer == self.failing.layer:
+            self._fail("update")
+        super().update(batch)
+
+    def merge(self, other: MeanSquare) -> None:
+        self._fail("merge")
+        super().merge(other)
+
+    def result(self) -> xr.Dataset:
+        self._fail("result")
+        return super().result()
+
+
+def scaled(weights: LayerWeights, parameters: Scale, generators: Any) -> dict[str, torch.Tensor]:
+    return {"W_Q": weights.W_Q * parameters.alpha}
+
+
+def redrawn(weights: LayerWeights, parameters: Any, generators: Any) -> dict[str, torch.Tensor]:
+    return {name: weights.initial(name) for name in ("W_Q", "W_K", "W_V", "W_O")}
+
+
+def lines(parameters: Lines, context: Any) -> list[gausslens.Prompt]:
+    return [gausslens.Prompt((gausslens.Part(line),)) for line in parameters.lines]

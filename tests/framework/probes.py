@@ -1,0 +1,130 @@
+"""A probe plugin: an analysis of each shape, two edits and a prompt source, so simple that every result is known.
+
+The mathematics is in probe_analyses.py: what is here imports nothing heavy, as in any plugin.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+import gausslens
+from gausslens import Parameters
+
+SEEN: list[tuple[str, Any]] = []  # (announcement, its news), for tests to look at
+
+
+class Site(Parameters):
+    site: str = Field(default="resid_pre", description="Where to look.")
+
+
+class Power(Parameters):
+    site: str = Field(default="q", description="Where to look.")
+    scale: float = Field(default=1.0, description="A factor on the result.")
+
+
+class Matrix(Parameters):
+    matrix: Literal["W_Q", "W_K", "W_V", "W_O"] = Field(default="W_Q", description="Whose norm.")
+
+
+class Of(Parameters):
+    of: str = Field(default="probe.power", description="The label to read.")
+
+
+class Failing(Parameters):
+    at: Literal["init", "request", "update", "merge", "result", "never"] = Field(default="update", description="Where.")
+    layer: int = Field(default=0, description="In which layer an update fails.")
+
+
+class Scale(Parameters):
+    alpha: float = Field(default=2.0, description="W_Q is multiplied by it.")
+
+
+class Lines(Parameters):
+    lines: list[str] = Field(default=["one two three", "four", "five six"], description="One prompt each.")
+
+
+def _analysis(name: str, shape: str, made: str, parameters: str | None = None, **more: Any) -> gausslens.Analysis:
+    model = f"probes:{parameters}" if parameters else "gausslens.parameters:NoParameters"
+    summary = f"A probe of shape {shape}"
+    return gausslens.Analysis(
+        name=name, version=1, summary=summary, shape=shape, analysis=f"probe_analyses:{made}", parameters=model, **more
+    )
+
+
+POWER = _analysis("probe.power", "stream", "MeanSquare", "Power", exchangeable=("head",))
+SPREAD = _analysis("probe.spread", "stream", "Spread", "Site")
+ROWS = _analysis("probe.rows", "stream", "RowSums", row_blocks=True)
+LAYERS = _analysis("probe.layers", "stream", "AllLayers", all_layers=True)
+COPY = _analysis("probe.copy", "stream", "Copy", "Site", bulk=True)
+DRAWS = _analysis("probe.draws", "stream", "Draws", random=True)
+FAILS = _analysis("probe.fails", "stream", "Fails", "Failing")
+NORM = _analysis("probe.norm", "weights", "Norm", "Matrix", exchangeable=("head",))
+NEXT = _analysis("probe.next", "forward", "NextToken")
+DOUBLED = _analysis("probe.doubled", "derived", "Doubled", "Of")
+MEAN = _analysis("probe.mean", "derived", "MeanOverAll", "Of", scope="run")
+
+SCALE = gausslens.Edit(
+    name="probe.scale",
+    version=1,
+    summary="W_Q times alpha",
+    parameters="probes:Scale",
+    edit="probe_analyses:scaled",
+    touches=("W_Q",),
+)
+REDRAW = gausslens.Edit(
+    name="probe.redraw",
+    version=1,
+    summary="All matrices drawn afresh from the model's own initialisation",
+    edit="probe_analyses:redrawn",
+    touches=("W_Q", "W_K", "W_V", "W_O"),
+    random=True,
+)
+LINES = gausslens.PromptSource(
+    name="lines",
+    version=1,
+    summary="One prompt for each line",
+    parameters="probes:Lines",
+    prompts="probe_analyses:lines",
+)
+
+
+@gausslens.hookimpl
+def analyses() -> list[gausslens.Analysis]:
+    return [POWER, SPREAD, ROWS, LAYERS, COPY, DRAWS, FAILS, NORM, NEXT, DOUBLED, MEAN]
+
+
+@gausslens.hookimpl
+def edits() -> list[gausslens.Edit]:
+    return [SCALE, REDRAW]
+
+
+@gausslens.hookimpl
+def prompt_sources() -> list[gausslens.PromptSource]:
+    return [LINES]
+
+
+@gausslens.hookimpl
+def run_started(run: Any) -> None:
+    SEEN.append(("run_started", run))
+
+
+@gausslens.hookimpl
+def step_started(run: Any, step: Any) -> None:
+    SEEN.append(("step_started", step))
+
+
+@gausslens.hookimpl
+def step_finished(run: Any, step: Any) -> None:
+    SEEN.append(("step_finished", step))
+
+
+@gausslens.hookimpl
+def run_failed(run: Any, step: Any, error: BaseException) -> None:
+    SEEN.append(("run_failed", (step, error)))
+
+
+@gausslens.hookimpl
+def run_finished(run: Any, summary: dict[str, Any]) -> None:
+    SEEN.append(("run_finished", summary))

@@ -1,0 +1,312 @@
+"""The tools for plugin authors: they pass what is right, and each catches the mistake that it is for."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+import types
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import probe_analyses
+import probes
+import pytest
+import torch
+import xarray as xr
+
+import gausslens
+from gausslens import Context, Part, Prompt, Request, StepRef, Twin
+from gausslens.testing import (
+    TinyEngine,
+    TinyModel,
+    TinyParameters,
+    check_derived,
+    check_edit,
+    check_forward,
+    check_references,
+    check_result,
+    check_round_trip,
+    check_stream,
+    check_weights,
+    host_of,
+)
+
+
+@pytest.mark.parametrize("analysis", [probes.POWER, probes.SPREAD, probes.ROWS, probes.LAYERS, probes.DRAWS])
+def test_right_streams_pass(analysis: gausslens.Analysis) -> None:
+    check_stream(analysis)
+
+
+def test_right_weights_forward_derived_and_edits_pass() -> None:
+    norm = check_weights(probes.NORM)
+    model = TinyModel()
+    wanted = [model.tensor(layer, "W_Q").double().square().sum((1, 2)).numpy() for layer in (0, 1)]
+    np.testing.assert_allclose(norm["norm"], wanted, rtol=1e-12)
+    assert norm["norm"].dims == ("layer", "head")
+    loss = check_forward(probes.NEXT)
+    np.testing.assert_array_equal(loss["loss"], loss["base"])
+    given = {StepRef("trained", "probe.power", "probe.power"): check_stream(probes.POWER)}
+    np.testing.assert_allclose(check_derived(probes.DOUBLED, given)["value"], 2 * next(iter(given.values()))["value"])
+    check_edit(probes.SCALE)
+    check_edit(probes.REDRAW)
+
+
+def test_a_stream_sees_what_the_model_computes() -> None:
+    """The mean square of resid_pre in layer 0 is that of W_E[token] + W_pos[position] over real tokens."""
+    model = TinyModel()
+    texts = ("ab", "cde fg")
+    found = check_stream(probes.POWER, probes.Power(site="resid_pre"), model=model, texts=texts)
+    rows = []
+    for text in texts:
+        ids = torch.tensor([256, *text.encode()])
+        rows.append((model.tensor(None, "W_E")[ids] + model.tensor(None, "W_pos")[: len(ids)])[1:])
+    wanted = torch.cat(rows).double().square().mean()
+    np.testing.assert_allclose(found["value"].sel(layer=0), wanted, rtol=1e-12)
+
+
+class CountsPadding(probe_analyses.MeanSquare):
+    def update(self, batch: Any) -> None:
+        self.total[batch.layer] = self.total.get(batch.layer, 0) + batch["q"].double().square().sum((0, 1, 3)).numpy()
+        self.count[batch.layer] = self.count.get(batch.layer, 0) + batch.tokens.numel()
+
+
+class KeepsArrays(probe_analyses.MeanSquare):
+    def update(self, batch: Any) -> None:
+        self.kept = [*getattr(self, "kept", []), batch]
+        super().update(batch)
+
+    def result(self) -> xr.Dataset:
+        for batch in self.kept:
+            self.total[batch.layer] = self.total[batch.layer] + float(batch["q"].sum())
+        return super().result()
+
+
+class ForgetsToAdd(probe_analyses.MeanSquare):
+    def merge(self, other: Any) -> None:
+        self.total = {layer: (total + other.total[layer]) / 2 for layer, total in self.total.items()}
+
+
+class SharesState(probe_analyses.MeanSquare):
+    def __deepcopy__(self, memo: Any) -> SharesState:
+        made = copy.copy(self)
+        made.count = dict(self.count)
+        return made
+
+
+class HasNoUnits(probe_analyses.MeanSquare):
+    def result(self) -> xr.Dataset:
+        found = super().result()
+        found["value"].attrs = {}
+        return found
+
+
+class TakesTheFirstLayer(probe_analyses.MeanSquare):
+    def update(self, batch: Any) -> None:
+        self.first = getattr(self, "first", batch.layer)
+        super().update(batch)
+
+    def merge(self, other: Any) -> None:
+        super().merge(other)
+
+    def result(self) -> xr.Dataset:
+        return super().result() + self.first
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (CountsPadding, "how prompts are cut"),
+        (KeepsArrays, "arrays are reused"),
+        (ForgetsToAdd, "how prompts are cut|associative"),
+        (SharesState, "is state shared"),
+        (HasNoUnits, "long_name and units"),
+        (TakesTheFirstLayer, "layers come in another order"),
+    ],
+)
+def test_wrong_streams_are_caught(made: type, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe_analyses, "Wrong", made, raising=False)
+    gausslens.reference.resolve.cache_clear()
+    with pytest.raises(AssertionError, match=said):
+        check_stream(replace(probes.POWER, analysis="probe_analyses:Wrong"))
+
+
+def _in_place(weights: Any, parameters: Any, generators: Any) -> dict[str, torch.Tensor]:
+    weights.W_K.mul_(2)
+    return {"W_Q": weights.W_Q * 1}
+
+
+def _unseeded(weights: Any, parameters: Any, generators: Any) -> dict[str, torch.Tensor]:
+    return {"W_Q": torch.randn_like(weights.W_Q)}
+
+
+def _always_the_same(weights: Any, parameters: Any, generators: Any) -> dict[str, torch.Tensor]:
+    return {"W_Q": torch.randn(weights.W_Q.shape, generator=torch.Generator().manual_seed(1))}
+
+
+def _secretly_random(weights: Any, parameters: Any, generators: Any) -> dict[str, torch.Tensor]:
+    return {"W_Q": torch.randn(weights.W_Q.shape, generator=generators.torch("W_Q"))}
+
+
+def _nothing(weights: Any, parameters: Any, generators: Any) -> dict[str, torch.Tensor]:
+    return {}
+
+
+@pytest.mark.parametrize(
+    ("edit", "random", "said"),
+    [
+        (_in_place, False, "changed W_K of layer 0 in place"),
+        (_unseeded, True, "a second application differs"),
+        (_always_the_same, True, "another draw gives the same"),
+        (_secretly_random, False, "must say random=True"),
+        (_nothing, False, "returned no tensor"),
+    ],
+)
+def test_wrong_edits_are_caught(edit: Any, random: bool, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe_analyses, "wrong", edit, raising=False)
+    gausslens.reference.resolve.cache_clear()
+    with pytest.raises(AssertionError, match=said):
+        check_edit(replace(probes.SCALE, edit="probe_analyses:wrong", random=random))
+
+
+def _plugin(**contributed: Any) -> types.SimpleNamespace:
+    hooks = {}
+    for name, value in contributed.items():
+        exec(f"def {name}(): return value", scope := {"value": value})
+        hooks[name] = gausslens.hookimpl(scope[name])
+    return types.SimpleNamespace(**hooks)
+
+
+class Undescribed(gausslens.Parameters):
+    size: int = 3
+
+
+def test_a_right_plugin_passes_and_gives_its_host() -> None:
+    host = check_references(probes)
+    assert "probe.power" in host.analyses
+    assert set(host.loaders) == {"tiny"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"analysis": "probe_analyses:NoSuch"}, "has no 'NoSuch'"),
+        ({"analysis": "no_such_module:X"}, "no_such_module"),
+        ({"analysis": "probe_analyses:Norm"}, "has no method request"),
+        ({"analysis": "probe_analyses:lines"}, "is not a class"),
+        ({"parameters": "probe_analyses:MeanSquare"}, "not a subclass of gausslens.Parameters"),
+        ({"parameters": "probes:Undescribed"}, "parameter size has no description"),
+        ({"estimate": "probe_analyses:_axis"}, "cannot be called with 3 arguments"),
+    ],
+)
+def test_wrong_references_are_caught(changed: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "Undescribed", Undescribed, raising=False)
+    gausslens.reference.resolve.cache_clear()
+    with pytest.raises(AssertionError, match=said):
+        check_references(_plugin(analyses=[replace(probes.POWER, **changed)]))
+
+
+def test_a_plugin_that_imports_heavy_libraries_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "heavy_plugin.py").write_text(
+        "import numpy\nimport gausslens\n@gausslens.hookimpl\ndef analyses():\n    return []\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import heavy_plugin
+
+    with pytest.raises(AssertionError, match="imports numpy"):
+        check_references(heavy_plugin)
+
+
+def test_a_broken_plugin_is_not_a_host() -> None:
+    with pytest.raises(AssertionError, match="only Analysis"):
+        host_of(wrong=types.SimpleNamespace(analyses=gausslens.hookimpl(lambda: [3])))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "said"),
+    [
+        (xr.Dataset(), "no variable"),
+        (xr.Dataset({"x": ((), 1.0, {"units": "1"})}), "long_name"),
+        (xr.Dataset({"x": ("dim_0", [1.0], {"units": "1", "long_name": "x"})}), "has no name"),
+        (xr.Dataset({"x": ((), object(), {"units": "1", "long_name": "x"})}), "objects cannot be stored"),
+    ],
+)
+def test_malformed_results_are_caught(dataset: xr.Dataset, said: str) -> None:
+    with pytest.raises(AssertionError, match=said):
+        check_result(dataset)
+
+
+def test_the_store_gives_back_what_it_was_given(tmp_path: Path) -> None:
+    given = check_stream(probes.POWER)
+    back = check_round_trip(given, tmp_path)
+    assert back["value"].dtype == given["value"].dtype
+
+
+def test_the_tiny_model_is_its_own_null_save_where_a_head_is_planted() -> None:
+    plain, planted = TinyModel(), TinyModel(TinyParameters(planted=[(1, 2, 4.0)]))
+    for layer in (0, 1):
+        for name in plain.names(layer):
+            ratio = planted.tensor(layer, name) / plain.tensor(layer, name)
+            wanted = torch.ones_like(ratio)
+            if (layer, name) == (1, "W_Q"):
+                wanted[2] = 4.0
+            torch.testing.assert_close(ratio, wanted)
+    assert torch.equal(plain.tensor(0, "W_Q"), plain.initial(0, "W_Q", 0))
+    assert not torch.equal(plain.tensor(0, "W_Q"), plain.initial(0, "W_Q", 1))
+    assert plain.info.fingerprint != planted.info.fingerprint
+
+
+def test_the_tiny_tokeniser_maps_bytes_to_words_and_segments() -> None:
+    model = TinyModel()
+    tokens = model.tokenise([Prompt((Part("é b ", "example.0.word"), Part("c", "target")))])
+    assert tokens.pieces[0] == ("<bos>", "<0xC3>", "<0xA9>", " ", "b", " ", "c")
+    assert tokens.word[0].tolist() == [-1, 0, 0, -1, 1, -1, 2]
+    assert [tokens.segments[i] for i in tokens.segment[0]] == ["special", *["example.0.word"] * 5, "target"]
+    assert tokens.text[0].tolist() == [False] + [True] * 6
+    assert "".join(tokens.rendered[0][a:b] for a, b in tokens.span[0][2:]) == "é b c"
+    assert TinyEngine().runner(Twin(model)).decode(tokens.ids[0]) == "é b c"
+
+
+def test_replacing_with_the_same_changes_nothing_and_with_another_does() -> None:
+    model = TinyModel()
+    runner = TinyEngine().runner(Twin(model))
+    ids = model.tokenise([Prompt((Part("some text"),))]).ids[0][None]
+    plain = runner.forward(ids, ("z",))
+    same = runner.forward(ids, replace=lambda layer, scores, pattern, v: pattern)
+    heads = runner.forward(ids, replace=lambda layer, scores, pattern, v: plain[layer, "z"])
+    flat = runner.forward(ids, replace=lambda layer, scores, pattern, v: torch.ones_like(pattern) / pattern.shape[-1])
+    assert torch.equal(same["logits"], plain["logits"])
+    assert torch.equal(heads["logits"], plain["logits"])
+    assert not torch.allclose(flat["logits"], plain["logits"])
+
+
+def test_padding_changes_nothing() -> None:
+    model = TinyModel()
+    tokens = model.tokenise([Prompt((Part("ab"),)), Prompt((Part("a much longer prompt"),))])
+    runner = TinyEngine().runner(Twin(model))
+    ids, _, mask = tokens.padded([0, 1])
+    together = runner.forward(ids, mask=mask)["logits"][0, :3]
+    torch.testing.assert_close(together, runner.forward(tokens.ids[0][None])["logits"][0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_layer_without_attention_is_left_out() -> None:
+    model = TinyModel(TinyParameters(layers=3, attention_free=[1]))
+    found = check_stream(probes.POWER, model=model)
+    assert found["layer"].values.tolist() == [0, 2]
+    assert model.names(1) == ()
+
+
+def test_the_pytest_plugin_starts_light() -> None:
+    heavy = "('torch', 'numpy', 'xarray', 'pydantic')"
+    script = f"import sys, gausslens.testing; print([m for m in {heavy} if m in sys.modules])"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
+
+
+def test_a_context_gives_independent_repeatable_generators() -> None:
+    context = Context(TinyModel().info, 7)
+    assert context.generator("a").random() == context.generator("a").random()
+    assert context.generator("a").random() != context.generator("b").random()
+    assert Request(("q",)).passes == 1
