@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -117,10 +119,7 @@ class Loading:
             self.manager.register(found, candidate.plugin)
             self.manager.check_pending()
         except pluggy.PluginValidationError as error:
-            unknown = [c.name for c in self.manager.get_hookcallers(found) or [] if not c.has_spec()]
-            if unknown:
-                return f"there is no hook {unknown[0]!r}{did_you_mean(unknown[0], SPECIFIED)}"
-            return "; ".join(line.strip() for line in str(error).splitlines()[1:] if line.strip()) or str(error)
+            return self._misfit(found, str(error))
         implemented = self._implementations(candidate)
         for hook, each in implemented.items():
             if len(each) > 1:
@@ -133,6 +132,18 @@ class Loading:
         if not implemented:
             self.warnings.append(f"plugin {candidate.plugin} of {candidate.whose} implements no hook")
         return None
+
+    def _misfit(self, found: Any, message: str) -> str:
+        """What pluggy refuses, in our words where they are better."""
+        unknown = [c.name for c in self.manager.get_hookcallers(found) or [] if not c.has_spec()]
+        if unknown:
+            return f"there is no hook {unknown[0]!r}{did_you_mean(unknown[0], SPECIFIED)}"
+        foreign = re.search(r"definition: (\w+)\(.*Argument\(s\) {(.*?)}", message, re.DOTALL)
+        if foreign and foreign[1] in SPECIFIED:
+            known = inspect.signature(getattr(hookspecs, foreign[1])).parameters
+            may = f"it may ask for {', '.join(known)}" if known else "it takes no arguments"
+            return f"{foreign[1]} asks for {foreign[2]}, which is not there: {may}"
+        return " ".join(message.split())
 
     def _collect(self, candidate: Candidate) -> str | None:
         returned: dict[str, list[Descriptor]] = {}
