@@ -12,7 +12,7 @@ import pluggy
 
 from . import hookspecs
 from .descriptors import Descriptor
-from .discovery import GIVEN, Candidate, order
+from .discovery import Candidate, order
 from .host import Broken, Host, Plugin, in_one_line
 from .owner import Owned, Owner
 from .screening import HOOKS, MOST, problems
@@ -196,7 +196,7 @@ class Loading:
                 candidate.version,
                 candidate.entry_point,
                 cause,
-                "" if candidate.distribution == GIVEN else f"--without {switch or candidate.plugin}",
+                "" if candidate.given is not None else f"--without {switch or candidate.plugin}",
                 tuple(sorted(offers)),
                 error,
             )

@@ -33,12 +33,21 @@ def load(
     installed, troubles = candidates()
     loading = Loading(warnings=troubles)
     chosen, left_out = _chosen(installed, without, only, loading)
-    given = [Candidate(name, GIVEN, "", type(what).__name__, what) for name, what in (extra or {}).items()]
+    given = [_given(name, what, installed) for name, what in (extra or {}).items()]
     chosen = [c for c in chosen if c.plugin not in (extra or {})] + given
     # A plugin that prints when it is imported must not corrupt what the command prints.
     with redirect_stdout(sys.stderr):
         loading.load(chosen)
     return loading.host(left_out)
+
+
+def _given(name: str, what: Any, installed: list[Candidate]) -> Candidate:
+    """A plugin passed from Python; one of our own modules stays ours, whatever name it is given."""
+    module = getattr(what, "__name__", type(what).__name__)
+    known = next((c for c in installed if c.ours and c.entry_point == module), None)
+    if known is not None:
+        return Candidate(name, known.distribution, known.version, module, what)
+    return Candidate(name, GIVEN, "", module, what)
 
 
 def _chosen(
