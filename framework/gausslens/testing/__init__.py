@@ -9,15 +9,21 @@
         result = check_stream(my_plugin.MY_ANALYSIS)
 
 This module is also a pytest plugin, loaded in every test run where gausslens is installed: so it imports nothing heavy
-until a name or a fixture is used.
+until a name or a fixture is used. Its fixtures are ``gausslens_host``, ``gausslens_model`` and ``gausslens_run``.
 """
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 if TYPE_CHECKING:
+    from ..plugins import Host
+    from ..store.results import Results
     from .derived import check_derived as check_derived
     from .engine import TinyEngine as TinyEngine
     from .engine import TinyRunner as TinyRunner
@@ -57,3 +63,35 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+@pytest.fixture
+def gausslens_host() -> Callable[..., Host]:
+    """``gausslens_host("reinit", mine=my_plugin)``: a host of exactly these plugins and the tiny model."""
+    from .references import host_of
+
+    return host_of
+
+
+@pytest.fixture
+def gausslens_model() -> Any:
+    """A tiny model with its weights as they are made: TinyModel()."""
+    from .tiny import TinyModel
+
+    return TinyModel()
+
+
+@pytest.fixture
+def gausslens_run(tmp_path: Path) -> Callable[..., Results]:
+    """``gausslens_run({"analyses": [...]}, "models", mine=my_plugin)``: run a study with a host of exactly these plugins.
+
+    It runs on the tiny model unless the study says otherwise, and into a store of this test's own.
+    """
+    from ..perform import run
+    from .references import host_of
+
+    def running(study: Mapping[str, Any], *installed: str, **given: Any) -> Results:
+        whole = {"gausslens": 1, "name": "test", "model": {"path": "builtin:testing"}, **study}
+        return run(whole, store=tmp_path / "store", host=host_of(*installed, **given), shown=False)
+
+    return running

@@ -25,11 +25,14 @@ METHODS = {
 }
 
 
-def host_of(**plugins: ModuleType | Any) -> Host:
-    """A host of exactly these plugins, by name, and of the tiny model: ``host_of(sinks=gausslens_sinks.plugin)``."""
+def host_of(*installed: str, **given: ModuleType | Any) -> Host:
+    """A host of exactly these plugins, and of the tiny model (``builtin:testing``).
+
+    ``host_of("models", "reinit", sinks=gausslens_sinks.plugin)``: installed plugins by name, others as their modules.
+    """
     from . import wiring
 
-    host = load(only=(), extra={"tiny": wiring, **plugins})
+    host = load(only=installed, extra={"tiny": wiring, **given})
     assert not host.broken, "; ".join(f"{b.plugin}: {b.cause}" for b in host.broken)
     return host
 
