@@ -82,6 +82,8 @@ class Analysis(Descriptor):
     all_layers   wants the batches of all layers at once (stream)
     bulk         writes large arrays through context.bulk (stream)
     scope        of a derived analysis: "variant" (once for each draw) or "run" (once)
+    names        parameters of a derived analysis that only name labels or variants, and are not told in its result:
+                 they are not part of the key, for the keys of its inputs are
     exchangeable dimensions over which the null may be pooled for an empirical p, as ("head",)
     prompts      prompts used where the run file gives none, as {"source": "text", "text": [...]}
     estimate     "package.module:function" of (parameters, info, tokens) -> Estimate of memory and disk
@@ -94,6 +96,7 @@ class Analysis(Descriptor):
     all_layers: bool = False
     bulk: bool = False
     scope: Literal["variant", "run"] = "variant"
+    names: tuple[str, ...] = ()
     exchangeable: tuple[str, ...] = ()
     prompts: Mapping[str, Any] | None = None
     estimate: str | None = None

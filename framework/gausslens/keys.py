@@ -42,12 +42,14 @@ def of_model(call: ModelCall, info: ModelInfo) -> dict[str, Any]:
 
 def of_use(use: Use, seed: int) -> dict[str, Any]:
     """Which analysis, with every parameter; the seed of the run where it draws."""
-    used = _used(use.analysis, use.parameters.canonical())
+    descriptor = use.analysis.descriptor
+    counted = {name: value for name, value in use.parameters.canonical().items() if name not in descriptor.names}
+    used = _used(use.analysis, counted)
     if use.layers is not None:
         used["layers"] = sorted(set(use.layers))
     if use.heads is not None:
         used["heads"] = sorted(set(use.heads))
-    if use.analysis.descriptor.random:
+    if descriptor.random:
         used["seed"] = seed
     return used
 

@@ -160,6 +160,8 @@ class _Planner:
             check_request(request, opened.running, opened.model)
         except GausslensError as error:
             raise PlanError(f"{use.mark}: {use.label}: {error}") from error
+        except Exception:
+            return  # a defect of the analysis: its steps fail, and say so, when the run comes to them
 
     def _measure(self, use: Use, opened: Opened, variant: str, point: Point, draw: int | None) -> None:
         shape = use.analysis.descriptor.shape

@@ -62,8 +62,8 @@ DRAWS = _analysis("probe.draws", "stream", "Draws", random=True)
 FAILS = _analysis("probe.fails", "stream", "Fails", "Failing")
 NORM = _analysis("probe.norm", "weights", "Norm", "Matrix", exchangeable=("head",))
 NEXT = _analysis("probe.next", "forward", "NextToken")
-DOUBLED = _analysis("probe.doubled", "derived", "Doubled", "Of")
-MEAN = _analysis("probe.mean", "derived", "MeanOverAll", "Of", scope="run")
+DOUBLED = _analysis("probe.doubled", "derived", "Doubled", "Of", names=("of",))
+MEAN = _analysis("probe.mean", "derived", "MeanOverAll", "Of", scope="run", names=("of",))
 
 SCALE = gausslens.Edit(
     name="probe.scale",
