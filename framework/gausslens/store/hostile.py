@@ -1,0 +1,126 @@
+"""What is checked before anything of a store is followed or read: paths, links, filters, sizes, names."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import h5py
+from h5py import h5d, h5l, h5pl, h5t, h5z
+
+from ..errors import StoreError
+from . import seal
+from .disk import is_file
+from .layout import PARTS, check_array_name
+
+# A part has at most this many arrays, of at most this many dimensions.
+MOST_ARRAYS = 10_000
+MOST_DIMENSIONS = 32
+# Deflate cannot make more of a byte; what claims more is a bomb.
+MOST_RATIO = 1100
+FILTERS = {
+    h5z.FILTER_DEFLATE: "deflate",
+    h5z.FILTER_SHUFFLE: "shuffle",
+    h5z.FILTER_FLETCHER32: "fletcher32",
+    h5z.FILTER_LZF: "lzf",
+}
+_CLASSES = {h5t.INTEGER, h5t.FLOAT, h5t.STRING}
+
+
+def check_place(root: Path, path: Path) -> None:
+    """A file of the store is a regular file at its own real path: no link leads there, nor a FIFO."""
+    if not is_file(path):
+        if not os.path.lexists(path):
+            raise StoreError(f"{path} is missing: run again, or `gausslens store verify` to see what else is")
+        raise StoreError(f"{path} is not a regular file: refused")
+    if path.resolve() != root.resolve() / path.relative_to(root):
+        raise StoreError(f"{path} is reached through a link: refused")
+
+
+def check_link(root: Path, filename: str, target: str) -> Path:
+    """The part an external link of the index names: relative, below ``parts/``, and nothing else."""
+    pure = PurePosixPath(filename)
+    inside = len(pure.parts) == 3 and pure.parts[0] == PARTS and ".." not in pure.parts and str(pure) == filename
+    if pure.is_absolute() or not inside or not filename.isprintable():
+        raise StoreError(f"a link to {filename!r} leads out of the store's parts: refused")
+    if target != f"/{pure.parts[1]}/{pure.stem}":
+        raise StoreError(f"a link to {target!r} in {filename} is not to that part's result: refused")
+    path = root / pure
+    check_place(root, path)
+    return path
+
+
+_quiet = threading.RLock()
+
+
+@contextmanager
+def no_plugins() -> Iterator[None]:
+    """HDF5 finds no filter plugin on disk meanwhile: a file cannot make it load a library."""
+    with _quiet:
+        places = [h5pl.get(i) for i in range(h5pl.size())]
+        for _ in places:
+            h5pl.remove(0)
+        try:
+            yield
+        finally:
+            for place in places:
+                h5pl.append(place)
+
+
+def open_checked(path: str, root: str) -> h5py.File:
+    """Open a file of the store for reading, after its place and its seal were checked."""
+    check_place(Path(root), Path(path))
+    for finding in seal.check(Path(path), arrays=False):
+        raise StoreError(f"{path} is refused: {finding}")
+    with no_plugins():
+        try:
+            return h5py.File(path, "r")
+        except OSError as error:
+            # Where locks fail; and HDF5 wants whoever has it open in this process to have asked for the same.
+            with suppress(OSError):
+                return h5py.File(path, "r", locking=False)
+            raise StoreError(f"{path} is not an HDF5 file that can be read: {error}") from None
+
+
+def arrays_of(group: Any, size: int) -> dict[str, Any]:
+    """The arrays of a result's group, each checked; anything else in it is refused. ``size`` is that of the file."""
+    if group.id.links.get_info is None or len(group) > MOST_ARRAYS:
+        raise StoreError(f"{len(group)} arrays in one result, more than {MOST_ARRAYS}: refused")
+    found = {}
+    for name in group:
+        check_array_name(name)
+        if group.id.links.get_info(name.encode()).type != h5l.TYPE_HARD:
+            raise StoreError(f"{name!r} is a link to elsewhere: refused")
+        array = group[name]
+        if not isinstance(array, h5py.Dataset):
+            raise StoreError(f"{name!r} is not an array: refused")
+        check_array(name, array, size)
+        found[name] = array
+    return found
+
+
+def check_array(name: str, array: h5py.Dataset, size: int) -> None:
+    """Refuse virtual and external storage, foreign types and filters, and sizes that cannot be."""
+    how = array.id.get_create_plist()
+    layout = how.get_layout()
+    if layout not in (h5d.CONTIGUOUS, h5d.CHUNKED, h5d.COMPACT):
+        raise StoreError(f"{name!r} is a virtual array: refused")
+    if how.get_external_count():
+        raise StoreError(f"{name!r} keeps its values in another file: refused")
+    for index in range(how.get_nfilters()):
+        code = how.get_filter(index)[0]
+        if code not in FILTERS:
+            raise StoreError(f"{name!r} needs the HDF5 filter {code}; only {', '.join(FILTERS.values())} are allowed")
+    kind = array.id.get_type()
+    if kind.get_class() not in _CLASSES or array.id.get_space().get_simple_extent_type() == h5py.h5s.NULL:
+        raise StoreError(f"{name!r} holds neither numbers nor text: refused")
+    if array.ndim > MOST_DIMENSIONS:
+        raise StoreError(f"{name!r} has {array.ndim} dimensions, more than {MOST_DIMENSIONS}: refused")
+    claimed = array.size * kind.get_size()
+    stored = array.id.get_storage_size()
+    if stored > size or (claimed > stored if layout != h5d.CHUNKED else claimed > stored * MOST_RATIO):
+        raise StoreError(f"{name!r} claims {claimed} bytes of which the file holds {stored}: refused")

@@ -1,0 +1,99 @@
+"""The index ``store.h5``: runs, variants, labels and draws as links to parts. Derived, and replaced whole."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import h5py
+from h5py import h5g
+
+from . import seal
+from .disk import Temporary, Writer, locked, told
+from .hostile import open_checked
+from .layout import INDEX, LOCK, PARTS, TYPE_VERSION, check_version, entry_of
+from .manifest import manifests, newest_steps
+from .part import PartFile
+
+
+def links(root: Path) -> dict[str, tuple[str, str]]:
+    """What the index should hold now: for each ``run/variant/label/draw`` the part and the group in it."""
+    finished = {entry for entry, _ in parts(root)}
+    found = {}
+    for (run, variant, label), (_, steps) in newest_steps(manifests(root)).items():
+        for step in steps:
+            if (step.analysis, step.key) in finished:
+                target = f"{PARTS}/{step.analysis}/{step.key}.h5", entry_of(step.analysis, step.key)
+                found[f"{run}/{variant}/{label}/{step.member}"] = target
+    return found
+
+
+def parts(root: Path) -> Iterator[tuple[tuple[str, str], Path]]:
+    """Analysis and key of every part there is, with its path; links and other files are left out."""
+    with told("read", root):
+        for directory in sorted(os.scandir(root / PARTS), key=lambda e: e.name):
+            if directory.is_dir(follow_symlinks=False):
+                for entry in os.scandir(directory.path):
+                    if entry.name.endswith(".h5") and entry.is_file(follow_symlinks=False):
+                        yield (directory.name, entry.name.removesuffix(".h5")), Path(entry.path)
+
+
+def build_index(writer: Writer) -> Path:
+    """Make the index anew; writers take turns, readers see the old one or the new one."""
+    root = writer.root
+    final = root / INDEX
+    with locked(root / LOCK):
+        temporary = Temporary(writer, ".h5")
+        try:
+            with told("write", final):
+                with PartFile(temporary.descriptor, "store-index", {"built": datetime.now(UTC).isoformat()}) as out:
+                    _write_links(out, links(root))
+                seal.seal(temporary.descriptor, ())
+            temporary.replace(final)
+        finally:
+            temporary.drop()
+    return final
+
+
+def _write_links(out: PartFile, wanted: dict[str, tuple[str, str]]) -> None:
+    groups: dict[str, h5g.GroupID] = {}
+    for place, (filename, target) in wanted.items():
+        above, _, member = place.rpartition("/")
+        if above not in groups:
+            groups[above] = h5g.create(out.file.id, above.encode(), out.links)
+        groups[above].links.create_external(member.encode(), filename.encode(), target.encode())
+
+
+def open_index(root: Path) -> h5py.File:
+    """The index, checked and open for reading; its links are not followed by us."""
+    return open_checked(os.fspath(root / INDEX), os.fspath(root))
+
+
+def check_index(root: Path) -> None:
+    """Refuse a store of a newer version."""
+    with open_index(root) as index:
+        version = index.attrs.get(TYPE_VERSION)
+        check_version(None if version is None else int(version), "the store", root)
+
+
+def listed(root: Path) -> dict[str, tuple[str, str]]:
+    """The links that the index holds, as they are."""
+    found: dict[str, tuple[str, str]] = {}
+    with open_index(root) as index:
+        _list(index.id, "", found, 0)
+    return found
+
+
+def _list(group: h5g.GroupID, above: str, found: dict[str, tuple[str, str]], depth: int) -> None:
+    for name in group:
+        kind = group.links.get_info(name).type
+        place = f"{above}{name.decode()}"
+        if kind == h5py.h5l.TYPE_EXTERNAL:
+            filename, target = group.links.get_val(name)
+            found[place] = filename.decode(), target.decode()
+        elif kind == h5py.h5l.TYPE_HARD and depth < 3:
+            _list(h5g.open(group, name), f"{place}/", found, depth + 1)
+        else:
+            found[place] = "", ""

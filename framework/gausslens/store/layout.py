@@ -1,0 +1,73 @@
+"""Names, places and versions of the store: what lies where, and which names are allowed."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from pathlib import Path
+
+from ..errors import StoreError
+
+# The version of the format on disk, one number for every type; schemas/STORE.md says what each type holds.
+VERSION = 1
+TYPE = "encoding-type"
+TYPE_VERSION = "encoding-version"
+CONVENTIONS = "CF-1.11"
+
+INDEX = "store.h5"
+PARTS = "parts"
+RUNS = "runs"
+TEMPORARY = "tmp"
+LOCK = "index.lock"
+
+# Runs, variants and keys; labels and analyses also hold dots.
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,200}")
+_DOTTED = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}")
+# What netCDF, h5netcdf and CF lists of names all take; Unicode letters are fine.
+_ARRAY = re.compile(r"\w[\w.@+-]{0,199}")
+
+
+class NotAStore(StoreError):
+    """The path is not a store: nothing was read or written."""
+
+    code = 2
+
+
+class NewerStore(StoreError):
+    """The store was written by a newer gausslens."""
+
+    code = 2
+
+
+def check_version(found: object, what: str, where: Path | str) -> None:
+    """Refuse what a newer version wrote, and what has no version at all."""
+    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
+        raise StoreError(f"{where}: {what} has no version that can be read ({TYPE_VERSION} is {found!r})")
+    if found > VERSION:
+        raise NewerStore(
+            f"{where}: {what} is of version {found}; this gausslens reads up to {VERSION}: upgrade gausslens to open it"
+        )
+
+
+def check_name(name: str, what: str, *, dotted: bool = False) -> str:
+    """The name of a run, variant, label, analysis or key; it becomes part of a path, so little is allowed."""
+    if not (_DOTTED if dotted else _NAME).fullmatch(name):
+        raise StoreError(f"{what} {name!r}: letters, digits, _ and -{' and .' if dotted else ''} only, up to 200")
+    return name
+
+
+def check_array_name(name: object) -> str:
+    """The name of an array or a dimension."""
+    if not isinstance(name, str) or not _ARRAY.fullmatch(name) or unicodedata.normalize("NFC", name) != name:
+        raise StoreError(f"array or dimension {name!r}: a name is a letter, digit or _, then also . @ + -, up to 200")
+    return name
+
+
+def part_path(root: Path, analysis: str, key: str) -> Path:
+    """Where the part of this key is."""
+    return root / PARTS / check_name(analysis, "analysis", dotted=True) / f"{check_name(key, 'key')}.h5"
+
+
+def entry_of(analysis: str, key: str) -> str:
+    """The group of a part that holds its arrays."""
+    return f"/{analysis}/{key}"

@@ -1,0 +1,184 @@
+"""Manifests: what a run planned. Immutable, committed like a part before the first step of the run."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from ..errors import StoreError
+from ..seeds import digest
+from .disk import Temporary, Writer, is_file, told
+from .layout import RUNS, check_name, check_version
+
+FORMAT = "gausslens-run"
+# A manifest of 10,000 steps is about 30 MB.
+MOST_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Step:
+    """A planned step: which result it is for the user, and under which key it is stored."""
+
+    variant: str
+    label: str
+    analysis: str
+    key: str
+    draw: int | None = None
+    sweep: Mapping[str, Any] = field(default_factory=dict)
+    ingredients: Mapping[str, Any] = field(default_factory=dict)
+    against: str | None = None
+
+    @property
+    def point(self) -> tuple[tuple[str, Any], ...]:
+        """Draw and swept values: the place of this step among those of its variant and label."""
+        draw = () if self.draw is None else (("draw", self.draw),)
+        return (*draw, *self.sweep.items())
+
+    @property
+    def member(self) -> str:
+        """The name of this step below its label in the index and in packs."""
+        return ",".join(quote(str(v) if n == "draw" else f"{n}={v}", safe="=+ ") for n, v in self.point) or "result"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The plan of a run: its resolved run file and its steps."""
+
+    run: str
+    plan: str
+    created: str
+    steps: tuple[Step, ...]
+    resolved: Mapping[str, Any] = field(default_factory=dict)
+    distributions: Mapping[str, Any] = field(default_factory=dict)
+    path: Path = Path()
+
+    @property
+    def age(self) -> tuple[datetime, str]:
+        """Orders manifests from oldest to newest."""
+        return datetime.fromisoformat(self.created), self.path.name
+
+
+def write_manifest(writer: Writer, run: str, manifest: Mapping[str, Any]) -> Path:
+    """Commit a manifest, unless the newest one of the store is of the same run and plan."""
+    root = writer.root
+    body = {"format": FORMAT, "version": 1, **manifest, "run": check_name(run, "run")}
+    body.setdefault("created", datetime.now(UTC).isoformat())
+    try:
+        body = {**body, "digest": digest(body)}
+        data = json.dumps(body, indent=1).encode()
+        plan = check_name(str(body["plan"]), "plan")
+        parse(body, Path(run))
+    except (KeyError, ValueError, TypeError) as error:
+        raise StoreError(f"the manifest of run {run!r} cannot be stored: {error!r}") from None
+    newest = max(manifests(root), key=lambda m: m.age, default=None)
+    if newest is not None and (newest.run, newest.plan) == (run, plan):
+        return newest.path
+    number = 1
+    while True:
+        # A plan that comes back after another took its place is named again: manifests never change.
+        final = root / RUNS / run / (f"{plan}.json" if number == 1 else f"{plan}.{number}.json")
+        temporary = Temporary(writer, ".json")
+        try:
+            temporary.write(data)
+            if temporary.commit(final):
+                return final
+        finally:
+            temporary.drop()
+        number += 1
+
+
+def manifest_paths(root: Path) -> list[Path]:
+    """Where manifests are; links are not followed."""
+    found = []
+    with told("read", root):
+        for directory in sorted(os.scandir(root / RUNS), key=lambda e: e.name):
+            if directory.is_dir(follow_symlinks=False):
+                found += sorted(Path(directory.path).glob("*.json"))
+    return found
+
+
+def manifests(root: Path) -> list[Manifest]:
+    """All manifests that can be read, oldest first; ``verify`` tells of the others."""
+    return sorted(_readable(root), key=lambda m: m.age)
+
+
+def _readable(root: Path) -> Iterator[Manifest]:
+    from .layout import NewerStore
+
+    for path in manifest_paths(root):
+        try:
+            yield read_manifest(path)
+        except NewerStore:
+            raise
+        except StoreError:
+            continue
+
+
+def read_manifest(path: Path) -> Manifest:
+    """One manifest, checked."""
+    with told("read", path):
+        if not is_file(path):
+            raise StoreError(f"{path} is not a regular file")
+        if path.stat().st_size > MOST_BYTES:
+            raise StoreError(f"{path} is larger than a manifest can be")
+        data = path.read_bytes()
+    try:
+        body = json.loads(data)
+    except (ValueError, RecursionError):
+        raise StoreError(f"{path} is not JSON: it was damaged or cut short") from None
+    if not isinstance(body, dict) or body.get("format") != FORMAT:
+        raise StoreError(f"{path} is not the manifest of a run")
+    check_version(body.get("version"), "the manifest", path)
+    sealed = body.pop("digest", None)
+    try:
+        if digest(body) != sealed:
+            raise StoreError(f"{path}: its digest does not match: it was damaged or changed after it was written")
+        return parse(body, path)
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise StoreError(f"{path}: {error!r}") from None
+
+
+def parse(body: Mapping[str, Any], path: Path) -> Manifest:
+    """A manifest from plain data; every name is checked, for names become paths."""
+    datetime.fromisoformat(body["created"])
+    return Manifest(
+        run=check_name(body["run"], "run"),
+        plan=check_name(body["plan"], "plan"),
+        created=body["created"],
+        steps=tuple(_step(s) for s in body["steps"]),
+        resolved=dict(body.get("resolved", {})),
+        distributions=dict(body.get("distributions", {})),
+        path=path,
+    )
+
+
+def _step(body: Mapping[str, Any]) -> Step:
+    draw = body.get("draw")
+    against = body.get("against")
+    return Step(
+        variant=check_name(body["variant"], "variant"),
+        label=check_name(body["label"], "label", dotted=True),
+        analysis=check_name(body["analysis"], "analysis", dotted=True),
+        key=check_name(body["key"], "key"),
+        draw=None if draw is None else int(draw),
+        sweep={check_name(n, "swept parameter"): v for n, v in (body.get("sweep") or {}).items()},
+        ingredients=dict(body.get("ingredients") or {}),
+        against=None if against is None else check_name(against, "null"),
+    )
+
+
+def newest_steps(found: Sequence[Manifest]) -> dict[tuple[str, str, str], tuple[Manifest, tuple[Step, ...]]]:
+    """For each (run, variant, label) the newest manifest that has it, and its steps."""
+    newest: dict[tuple[str, str, str], tuple[Manifest, tuple[Step, ...]]] = {}
+    for manifest in found:
+        grouped: dict[tuple[str, str, str], list[Step]] = {}
+        for step in manifest.steps:
+            grouped.setdefault((manifest.run, step.variant, step.label), []).append(step)
+        newest |= {name: (manifest, tuple(steps)) for name, steps in grouped.items()}
+    return newest

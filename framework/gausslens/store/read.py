@@ -1,0 +1,175 @@
+"""Reading parts as xarray datasets: checked first, opened late, small arrays at once and large ones when used."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import numpy as np
+from h5py import h5r
+from xarray.backends import BackendArray, CachingFileManager
+from xarray.core import indexing
+
+from ..errors import GausslensError, StoreError
+from .codec import REAL_IMAG, TEXT, crc_of, decode_text, decode_values, decoded_dtype, user_attributes
+from .hostile import arrays_of, no_plugins, open_checked
+from .layout import TYPE, TYPE_VERSION, check_version, entry_of, part_path
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+# Arrays up to this size are read with the dataset, and checked against their crc32.
+EAGER_BYTES = 1 << 20
+
+
+class Lazy(BackendArray):
+    """An array that is read when it is indexed. Files are opened as needed; few are open at a time."""
+
+    def __init__(
+        self,
+        files: CachingFileManager[h5py.File],
+        where: str,
+        shape: tuple[int, ...],
+        stored: np.dtype,
+        kind: str | None,
+    ):
+        self.files = files
+        self.where = where
+        self.kind = kind
+        self.shape = shape[:-1] if kind in ("complex64", "complex128") else shape
+        self.dtype = decoded_dtype(stored, kind)
+
+    def __getitem__(self, key: Any) -> Any:
+        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER_1VECTOR, self._read)
+
+    def _read(self, key: tuple[Any, ...]) -> np.ndarray:
+        with explained(self.where), no_plugins(), self.files.acquire_context() as file:
+            return decode_values(np.asarray(file[self.where][(*key, ...)]), self.kind)
+
+
+@contextmanager
+def explained(where: str) -> Iterator[None]:
+    """HDF5's and Python's complaints about a bad file, as one StoreError."""
+    try:
+        yield
+    except GausslensError:
+        raise
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        MemoryError,
+    ) as error:
+        raise StoreError(f"{where} cannot be read: {error!r}; `gausslens store verify` says more") from error
+
+
+def read_part(root: Path, analysis: str, key: str) -> xr.Dataset:
+    """The result of one step."""
+    path = part_path(root, analysis, key)
+    return read_result(root, path, entry_of(analysis, key))
+
+
+def read_result(root: Path, path: Path, entry: str) -> xr.Dataset:
+    """The result in a group of a part or a pack."""
+    import xarray as xr
+
+    files = CachingFileManager(open_checked, os.fspath(path), os.fspath(root))
+    with explained(f"{path}{entry}"), no_plugins(), files.acquire_context() as file:
+        group = file[entry]
+        attrs = attributes(group)
+        check_type(attrs, "step-result", f"{path}{entry}")
+        arrays = arrays_of(group, path.stat().st_size)
+        variables = decode_arrays(file, arrays, files, entry)
+        auxiliary = [c for c in attrs.get("coordinates", "").split() if c in variables]
+        coordinates = {n: v for n, v in variables.items() if n in auxiliary or v.dims == (n,)}
+        data = {n: v for n, v in variables.items() if n not in coordinates}
+        dataset = xr.Dataset(data, coordinates, json.loads(attrs.get("attributes", "{}")))
+    files.close()  # what is large opens it again
+    dataset.set_close(files.close)
+    return dataset
+
+
+def decode_arrays(
+    file: Any, arrays: dict[str, Any], files: CachingFileManager[h5py.File], entry: str
+) -> dict[str, xr.Variable]:
+    """Arrays on disk as variables: helpers folded in, made-up coordinates left out."""
+    import xarray as xr
+
+    attrs = {name: attributes(array) for name, array in arrays.items()}
+    helpers = {helper for a in attrs.values() for helper in str(a.get("lossless", "")).split()}
+    found = {}
+    for name, array in arrays.items():
+        check_type(attrs[name], "array", f"{entry}/{name}")
+        if name in helpers or attrs[name].get("implied"):
+            continue
+        dims = dims_of(file, array)
+        kind = attrs[name].get("dtype")
+        data: Any
+        if array.dtype == TEXT:
+            data = _text(arrays, name, attrs)
+        elif array.nbytes <= EAGER_BYTES:
+            decoded_dtype(array.dtype, kind)
+            data = decode_values(whole(array, attrs[name]["crc32"]), kind)
+        else:
+            data = indexing.LazilyIndexedArray(Lazy(files, f"{entry}/{name}", array.shape, array.dtype, kind))
+        own = dims[:-1] if dims and dims[-1] == REAL_IMAG and kind in ("complex64", "complex128") else dims
+        found[name] = xr.Variable(own, data, user_attributes(attrs[name]), fastpath=True)
+    return found
+
+
+def whole(array: h5py.Dataset, crc: int) -> np.ndarray:
+    """All values of an array, checked."""
+    values = np.asarray(array.asstr()[()] if array.dtype == TEXT else array[()])
+    values = values if array.dtype == TEXT else values.reshape(array.shape)
+    if crc_of(values) != crc:
+        raise StoreError(f"{array.file.filename}{array.name} does not match its crc32: the file was damaged")
+    return values
+
+
+def _text(arrays: dict[str, Any], name: str, attrs: dict[str, dict[str, Any]]) -> np.ndarray:
+    text = np.asarray(whole(arrays[name], attrs[name]["crc32"]), dtype=object)
+    helpers = attrs[name].get("lossless")
+    if helpers is None:
+        return text
+    values, offsets = (whole(arrays[h], attrs[h]["crc32"]) for h in helpers.split())
+    return decode_text(text, values, offsets)
+
+
+def dims_of(file: Any, array: h5py.Dataset) -> tuple[str, ...]:
+    """The names of an array's dimension scales."""
+    name = array.name.rsplit("/", 1)[1]
+    if "DIMENSION_LIST" not in array.attrs:
+        return (name,) if array.ndim else ()
+    found = []
+    for references in array.attrs["DIMENSION_LIST"]:
+        scale = h5r.get_name(references[0], file.id)
+        if scale is None or scale.decode().rsplit("/", 1)[0] != array.name.rsplit("/", 1)[0]:
+            raise StoreError(f"{array.file.filename}{array.name} has a dimension that is not in its group")
+        found.append(scale.decode().rsplit("/", 1)[1])
+    return tuple(found)
+
+
+def attributes(owner: Any) -> dict[str, Any]:
+    """Attributes as Python values; those of HDF5's own machinery are left out."""
+    found = {}
+    for name in owner.attrs:
+        if name not in ("DIMENSION_LIST", "REFERENCE_LIST", "CLASS", "NAME"):
+            value = owner.attrs[name]
+            found[name] = value.tolist() if isinstance(value, np.generic | np.ndarray) else value
+    return found
+
+
+def check_type(attrs: dict[str, Any], kind: str, where: str) -> None:
+    """Refuse an element of another type or of a newer version."""
+    if attrs.get(TYPE) != kind:
+        raise StoreError(f"{where} is of type {attrs.get(TYPE)!r}, not {kind!r}: refused")
+    check_version(attrs.get(TYPE_VERSION), kind, where)

@@ -1,0 +1,117 @@
+"""The seal: the last bytes of every HDF5 file of the store, by which any flipped bit is found without HDF5.
+
+After the HDF5 bytes (readers ignore what follows their end) comes one line of JSON and a footer of 32 bytes::
+
+    {"arrays":[[offset,bytes,crc32],...],"rest":"<sha-256>","size":<bytes before the line>}
+    gausslens-seal-1 <length of the line, 8 digits> <crc32 of the line, 8 hex>\\n   (padded on the left)
+
+``rest`` is the digest of every byte that is in none of the arrays. So a bulk array is read once, for its crc32, and
+the rest can be checked in microseconds before HDF5 is let near it: a damaged file can crash HDF5.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from ..errors import StoreError
+
+_MAGIC = b"gausslens-seal-1"
+_FOOTER = len(_MAGIC) + 1 + 10 + 1 + 8 + 1
+_BLOCK = 1 << 24
+_BUFFER = 1 << 18
+
+Extent = tuple[int, int, int]  # offset, bytes, crc32
+
+
+def seal(descriptor: int, extents: Iterable[Extent]) -> None:
+    """Append the seal to a finished file."""
+    size = os.fstat(descriptor).st_size
+    arrays = sorted(extents)
+    line = json.dumps({"arrays": arrays, "rest": _rest(descriptor, size, arrays), "size": size}, separators=(",", ":"))
+    data = line.encode() + b"\n"
+    data += b"%s %010d %08x\n" % (_MAGIC, len(data), zlib.crc32(data))
+    while data:
+        written = os.pwrite(descriptor, data, size)
+        data, size = data[written:], size + written
+
+
+def check(path: Path, *, arrays: bool) -> Iterator[str]:
+    """What is wrong with a sealed file, in words; with ``arrays``, the bytes of the arrays are checked too."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        yield from _check(descriptor, arrays)
+    finally:
+        os.close(descriptor)
+
+
+def _check(descriptor: int, arrays: bool) -> Iterator[str]:
+    found = _read(descriptor)
+    if isinstance(found, str):
+        yield found
+        return
+    size, extents, rest = found
+    if _rest(descriptor, size, extents) != rest:
+        yield "its digest does not match: the file was damaged or changed after it was written"
+    for offset, length, crc in extents if arrays else ():
+        if crc32(descriptor, offset, length) != crc:
+            yield f"the array at byte {offset} does not match its crc32: the file was damaged after it was written"
+
+
+def _read(descriptor: int) -> tuple[int, list[Extent], str] | str:
+    """Size, extents and digest of the rest; or what is wrong with the seal."""
+    total = os.fstat(descriptor).st_size
+    footer = os.pread(descriptor, _FOOTER, max(0, total - _FOOTER))
+    words = footer.split()
+    if len(footer) != _FOOTER or len(words) != 3 or words[0] != _MAGIC or not words[1].isdigit():
+        return "it has no seal: it was cut short, or something else wrote it"
+    length = int(words[1])
+    start = total - _FOOTER - length
+    if start < 0:
+        return "its seal is damaged"
+    line = os.pread(descriptor, length, start)
+    if footer != b"%s %010d %08x\n" % (_MAGIC, length, zlib.crc32(line)):
+        return "its seal is damaged"
+    try:
+        sealed = json.loads(line)
+        size, rest = int(sealed["size"]), str(sealed["rest"])
+        extents = [(int(o), int(n), int(c)) for o, n, c in sealed["arrays"]]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return "its seal is damaged"
+    ends = [0] + [o + n for o, n, _ in extents]
+    starts = [o for o, _, _ in extents] + [size]
+    if size != start or any(e > b for e, b in zip(ends, starts, strict=True)) or any(n < 0 for _, n, _ in extents):
+        return "its seal does not fit its size: it was cut short or added to"
+    return size, extents, rest
+
+
+def _rest(descriptor: int, size: int, arrays: list[Extent]) -> str:
+    """SHA-256 of the bytes that are in no array."""
+    found = hashlib.sha256()
+    place = 0
+    for offset, length in [(o, n) for o, n, _ in arrays] + [(size, 0)]:
+        while place < offset:
+            data = os.pread(descriptor, min(_BLOCK, offset - place), place)
+            if not data:
+                raise StoreError("the file became shorter while it was read")
+            found.update(data)
+            place += len(data)
+        place += length
+    return found.hexdigest()
+
+
+def crc32(descriptor: int, offset: int, length: int) -> int:
+    """CRC-32 of a stretch of a file, through a buffer that stays in the processor's cache."""
+    found = 0
+    buffer = memoryview(bytearray(min(_BUFFER, length)))
+    while length:
+        got = os.preadv(descriptor, [buffer[: min(_BUFFER, length)]], offset)
+        if not got:
+            raise StoreError("the file became shorter while it was read")
+        found = zlib.crc32(buffer[:got], found)
+        offset, length = offset + got, length - got
+    return found
