@@ -14,8 +14,10 @@ from .version import VERSION as __version__
 if TYPE_CHECKING:
     from .batch import HEAD_AXIS as HEAD_AXIS
     from .batch import KV_HEAD_AXIS as KV_HEAD_AXIS
+    from .batch import SITES as SITES
     from .batch import Batch as Batch
     from .batch import Request as Request
+    from .batch import Sink as Sink
     from .descriptors import Analysis as Analysis
     from .descriptors import Edit as Edit
     from .descriptors import Engine as Engine
@@ -51,6 +53,8 @@ _HOMES = {
     "KV_HEAD_AXIS": "batch",
     "Batch": "batch",
     "Request": "batch",
+    "Sink": "batch",
+    "SITES": "batch",
     "Analysis": "descriptors",
     "Edit": "descriptors",
     "Engine": "descriptors",

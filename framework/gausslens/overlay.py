@@ -80,6 +80,10 @@ class Twin:
         """The tensors of a layer as the edits leave them, narrowed to the heads in ``info``."""
         return LayerWeights(self.base, layer, self.overlay(layer), info)
 
+    def adopt(self, layer: int | None, name: str, tensor: torch.Tensor) -> None:
+        """Keep an edited tensor in an engine's storage, which holds the same values, so that it is in memory once."""
+        self._made[layer][name] = tensor
+
     def forget(self, layer: int | None) -> None:
         """Drop the edited tensors of a layer; they are made again, the same, when next asked for."""
         self._made.pop(layer, None)

@@ -26,11 +26,16 @@ class Part:
 
 @dataclass(frozen=True)
 class Prompt:
-    """One prompt: its parts in order. ``ids`` gives token numbers instead, for sources that have no text."""
+    """One prompt: its parts in order. ``ids`` gives token numbers instead, for sources that have no text.
+
+    ``chunk`` asks the model side to cut it into prompts of that many tokens, ``max_tokens`` to keep no more than that.
+    """
 
     parts: tuple[Part, ...] = ()
     ids: tuple[int, ...] | None = None
     name: str | None = None
+    chunk: int | None = None
+    max_tokens: int | None = None
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,96 @@
 """The wiring: hook implementations and nothing else."""
+
+from __future__ import annotations
+
+from gausslens import Analysis, Engine, Loader, PromptSource, hookimpl
+
+
+@hookimpl
+def loaders() -> list[Loader]:
+    """Ways to open a model."""
+    return [
+        Loader(
+            name="builtin",
+            version=1,
+            summary="models that come with gausslens: builtin:tiny",
+            parameters="gausslens_models.parameters:BuiltinParameters",
+            claims="gausslens_models.builtin:claims",
+            open="gausslens_models.builtin:open_builtin",
+            rank=100,
+        ),
+        Loader(
+            name="transformers",
+            version=1,
+            summary="a local directory, a GGUF file, hub:owner/name or a live module, run by transformers",
+            parameters="gausslens_models.parameters:TransformersParameters",
+            claims="gausslens_models.opening:claims_directory",
+            open="gausslens_models.pretrained:open_pretrained",
+            rank=50,
+        ),
+        Loader(
+            name="weights",
+            version=1,
+            summary="the tensors of a local directory, one at a time; no model is built",
+            parameters="gausslens_models.parameters:WeightsParameters",
+            claims="gausslens_models.opening:claims_files",
+            open="gausslens_models.weights:open_weights",
+            rank=10,
+        ),
+    ]
+
+
+@hookimpl
+def captures() -> list[Engine]:
+    """Engines that run models and hand out activations."""
+    return [
+        Engine(
+            name="transformers",
+            version=1,
+            summary="plain transformers: forward hooks and a registered attention function",
+            engine="gausslens_models.engine:TransformersEngine",
+            serves=("transformers", "builtin"),
+            rank=50,
+        ),
+    ]
+
+
+@hookimpl
+def prompt_sources() -> list[PromptSource]:
+    """Where prompts come from."""
+    return [
+        PromptSource(
+            name="text",
+            version=1,
+            summary="texts in the run file",
+            parameters="gausslens_models.parameters:TextParameters",
+            prompts="gausslens_models.sources:text",
+        ),
+        PromptSource(
+            name="file",
+            version=1,
+            summary="texts of a .txt, .jsonl, .json, .csv or .tsv file, whole or in chunks",
+            parameters="gausslens_models.parameters:FileParameters",
+            prompts="gausslens_models.sources:file",
+        ),
+        PromptSource(
+            name="tokens",
+            version=1,
+            summary="token numbers",
+            parameters="gausslens_models.parameters:TokensParameters",
+            prompts="gausslens_models.sources:tokens",
+        ),
+        PromptSource(
+            name="repeated-random",
+            version=1,
+            summary="random tokens that repeat",
+            parameters="gausslens_models.parameters:RepeatedRandomParameters",
+            prompts="gausslens_models.sources:repeated_random",
+            random=True,
+        ),
+    ]
+
+
+@hookimpl
+def analyses() -> list[Analysis]:
+    """Raw capture."""
+    return []

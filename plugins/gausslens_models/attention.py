@@ -1,0 +1,126 @@
+"""The attention function that gausslens registers with transformers: the model's own eager one, watched.
+
+The model hands it q and k after position and norm, v, the mask and the scaling. Outputs and patterns come from the
+eager function of the model's own module, so they are its own, bit for bit; long sequences go through it in blocks of
+query rows, whose size depends on nothing but the shapes.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import eager_mask
+
+from gausslens import ModelError
+
+NAME = "gausslens"
+# Scores of one block: with the softmax beside it about twice this is held at a time.
+BLOCK_BYTES = 64 * 2**20
+
+Handler = Callable[["Call"], torch.Tensor | None]
+_HANDLERS: weakref.WeakKeyDictionary[torch.nn.Module, Handler] = weakref.WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a layer's attention: q [prompt, head, query, d_head]; k and v [prompt, kv_head, key, d_head]."""
+
+    module: torch.nn.Module
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    mask: torch.Tensor | None
+    options: Mapping[str, Any]
+
+    def rows(self, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Head outputs [prompt, query, head, d_head] and pattern of some query rows."""
+        eager = _eager_of(self.module)
+        mask = None if self.mask is None else self.mask[:, :, start:end, : self.key.shape[2]]
+        whole = start == 0 and end == self.query.shape[2]
+        query = self.query if whole else self.query[:, :, start:end]
+        out, pattern = eager(self.module, query, self.key, self.value, mask, **self.options)
+        return out, pattern
+
+    def scores(self, start: int, end: int) -> torch.Tensor:
+        """What enters the softmax in these rows: scaled, soft-capped, with the mask; -inf where masked."""
+        scaling = self.options.get("scaling")
+        query = self.query[:, :, start:end]
+        found: torch.Tensor = torch.matmul(query, self._repeated(self.key).transpose(2, 3))
+        found = found * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+        cap = self.options.get("softcap")
+        if cap is not None:
+            found = torch.tanh(found / cap) * cap
+        if self.mask is not None:
+            mask = self.mask[:, :, start:end, : self.key.shape[2]]
+            found = (found + mask).masked_fill(mask <= torch.finfo(mask.dtype).min / 2, -torch.inf)
+        return found
+
+    def mixed(self, pattern: torch.Tensor) -> torch.Tensor:
+        """Head outputs that another pattern would give, in the same blocks as the model's own."""
+        value = self._repeated(self.value)
+        blocks = [torch.matmul(pattern[:, :, a:b], value) for a, b in self.blocks()]
+        return torch.cat(blocks, dim=2).transpose(1, 2).contiguous()
+
+    def blocks(self) -> Iterator[tuple[int, int]]:
+        """Blocks of query rows: one, unless scores of all rows would be large."""
+        prompts, heads, length, _ = self.query.shape
+        row = prompts * heads * self.key.shape[2] * self.query.element_size()
+        size = max(1, BLOCK_BYTES // max(row, 1))
+        for start in range(0, length, size):
+            yield start, min(start + size, length)
+
+    def _repeated(self, tensor: torch.Tensor) -> torch.Tensor:
+        groups = self.query.shape[1] // tensor.shape[1]
+        return tensor if groups == 1 else tensor.repeat_interleave(groups, dim=1)
+
+
+def attend(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    """What transformers calls for every layer while a capture is on."""
+    call = Call(module, query, key, value, attention_mask, options)
+    handler = _HANDLERS.get(module)
+    out = handler(call) if handler is not None else None
+    return (plain(call) if out is None else out), None
+
+
+def plain(call: Call) -> torch.Tensor:
+    """The head outputs as the model makes them."""
+    found = [call.rows(start, end)[0] for start, end in call.blocks()]
+    return found[0] if len(found) == 1 else torch.cat(found, dim=1)
+
+
+def watch(module: torch.nn.Module, handler: Handler) -> Callable[[], None]:
+    """Let the handler see this module's calls; returns what ends it. One at a time."""
+    if module in _HANDLERS:
+        raise ModelError("this model is being captured already: finish that first")
+    _HANDLERS[module] = handler
+    return lambda: _HANDLERS.pop(module, None) and None
+
+
+def watched() -> int:
+    """How many modules are being watched."""
+    return len(_HANDLERS)
+
+
+def _eager_of(module: torch.nn.Module) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+    home = sys.modules[type(module).__module__]
+    found = getattr(home, "eager_attention_forward", None)
+    if found is None:
+        raise ModelError(f"{type(module).__name__} has no eager attention function that can be watched")
+    return found  # type: ignore[no-any-return]
+
+
+AttentionInterface.register(NAME, attend)
+AttentionMaskInterface.register(NAME, eager_mask)

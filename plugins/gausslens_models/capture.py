@@ -1,0 +1,260 @@
+"""A capture: hooks on a live module for one forward pass, owned by a context manager, checked layer by layer."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gausslens import ModelError
+
+from .attention import NAME, Call, plain, watch
+from .layout import split
+from .opening import quiet
+from .slots import Tap
+
+if TYPE_CHECKING:
+    from .pretrained import PretrainedModel
+
+SQUARE = ("scores", "pattern")
+OF_ATTENTION = ("q_rot", "k_rot", "scores", "pattern", "z")
+FORMS = {"q": "query", "k": "key_value", "v": "key_value"}
+# replace(layer, scores, pattern, v) -> pattern or head outputs, or None
+Replace = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor | None]
+
+
+class _Enough(Exception):
+    """Not an error: the last layer that was asked for is done."""
+
+
+@dataclass
+class Seen:
+    """What was seen of one layer; with ``rows`` its scores and patterns are made again, block by block, when asked."""
+
+    arrays: dict[str, torch.Tensor] = field(default_factory=dict)
+    fired: dict[str, int] = field(default_factory=dict)
+    call: Call | None = None
+
+    def add(self, site: str, tensor: torch.Tensor) -> None:
+        """Note what a site holds, and that it fired."""
+        self.arrays[site] = tensor.detach()
+        self.fired[site] = self.fired.get(site, 0) + 1
+
+    def square(self, sites: Sequence[str], start: int, end: int) -> dict[str, torch.Tensor]:
+        """Scores and pattern of some query rows."""
+        assert self.call is not None
+        found = {"scores": self.call.scores(start, end)} if "scores" in sites else {}
+        return found | ({"pattern": self.call.rows(start, end)[1].detach()} if "pattern" in sites else {})
+
+
+class Capture:
+    """One forward pass of a model, with what is wanted of each layer handed to ``done(layer, seen)`` as it completes.
+
+    ``wanted`` is {layer: sites}. With ``rows`` the square sites stay unmade: ``seen.square`` makes them. ``replace``
+    may put its own pattern or head outputs in place of a layer's.
+    """
+
+    def __init__(
+        self,
+        model: PretrainedModel,
+        wanted: Mapping[int, Sequence[str]],
+        done: Callable[[int, Seen], None],
+        rows: bool = False,
+        replace: Replace | None = None,
+    ) -> None:
+        self.model, self.wanted, self.done, self.rows, self.replace = model, wanted, done, rows, replace
+        self.seen: dict[int, Seen] = {}
+        self.finished: set[int] = set()
+        self._shape: tuple[int, int] = (0, 0)
+
+    def run(self, ids: torch.Tensor, mask: torch.Tensor, logits: bool, embed: bool, whole: bool) -> dict[str, Any]:
+        """Run the model on [prompt, position] and return embed and logits if asked.
+
+        ``whole`` says that layers after the last wanted one must run too.
+        """
+        module = self.model.module
+        body = module if logits else module.base_model
+        found: dict[str, Any] = {}
+        self._shape = (ids.shape[0], ids.shape[1])
+        last = max(self.wanted, default=-1)
+        with contextlib.ExitStack() as stack, torch.no_grad():
+            stack.enter_context(watching(module))
+            if embed:
+                stack.enter_context(_hook(module.get_input_embeddings(), lambda _m, _a, out: found.update(embed=out)))
+            for layer in range(self.model.info.n_layers):
+                self._install(stack, layer, stop=layer == last and not (logits or whole))
+            with contextlib.suppress(_Enough):
+                output = body(input_ids=ids, attention_mask=mask, use_cache=False)
+                if logits:
+                    found["logits"] = output.logits
+        lost = sorted(set(self.wanted) - self.finished)
+        if lost:
+            raise ModelError(f"{self.model.name}: layer {lost[0]} never ran: nothing was captured there")
+        self._check_whole(found, logits, embed)
+        return found
+
+    def _install(self, stack: contextlib.ExitStack, layer: int, stop: bool) -> None:
+        sites = self.wanted.get(layer, ())
+        if not sites and self.replace is None:
+            return
+        module = self.model.layer_module(layer)
+        taps = self.model.taps
+        if sites:
+            stack.enter_context(_pre_hook(module, partial(self._begin, layer)))
+        for site in sites:
+            if site in taps:
+                tap = taps[site]
+                place = module.get_submodule(tap.module)
+                note = partial(self._tapped, layer, site, tap)
+                stack.enter_context(_hook(place, note) if tap.end == "out" else _pre_hook(place, note))
+        if self.replace is not None or set(sites) & set(OF_ATTENTION):
+            attention = module.get_submodule(self.model.layout.family.attention)
+            stack.callback(watch(attention, partial(self._attended, layer)))
+        if sites:
+            stack.enter_context(_hook(module, partial(self._end, layer, stop)))
+
+    def _begin(self, layer: int, _module: Any, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        self.seen[layer] = Seen()
+        if "resid_pre" in self.wanted[layer]:
+            self.seen[layer].add("resid_pre", _first(arguments, named))
+
+    def _tapped(self, layer: int, site: str, tap: Tap, _module: Any, arguments: Any, result: Any) -> None:
+        tensor = _first(arguments, result) if tap.end == "in" else _plain(result)
+        tensor = tensor.reshape(*self._shape, -1)
+        form = FORMS.get(site, "as is")
+        if tap.part or form != "as is":
+            tensor = split(tensor, -1, form, tap.part, self.model.layout.sizes)
+        self.seen[layer].add(site, tensor)
+
+    def _attended(self, layer: int, call: Call) -> torch.Tensor | None:
+        sites = self.wanted.get(layer, ())
+        seen = self.seen.get(layer, Seen())
+        if "q_rot" in sites:
+            seen.add("q_rot", call.query.transpose(1, 2))
+        if "k_rot" in sites:
+            seen.add("k_rot", call.key.transpose(1, 2))
+        square = set(sites) & set(SQUARE)
+        if not (square or "z" in sites or self.replace):
+            return None
+        if self.replace is None and (self.rows or not square):
+            out = plain(call)
+            if square:
+                seen.call = call
+        else:
+            out = self._square(layer, call, seen, square)
+        if "z" in sites:
+            seen.add("z", out)
+        return out
+
+    def _square(self, layer: int, call: Call, seen: Seen, sites: set[str]) -> torch.Tensor:
+        """Head outputs with whole scores and patterns beside them, which ``replace`` may change."""
+        found = [call.rows(start, end) for start, end in call.blocks()]
+        out = torch.cat([f[0] for f in found], dim=1) if len(found) > 1 else found[0][0]
+        pattern = torch.cat([f[1] for f in found], dim=2) if len(found) > 1 else found[0][1]
+        length = call.query.shape[2]
+        scores = call.scores(0, length) if self.replace is not None or "scores" in sites else pattern
+        if self.replace is not None:
+            given = self.replace(layer, scores, pattern, call.value.transpose(1, 2))
+            if given is not None:
+                out, pattern = _replaced(layer, call, given, out, pattern)
+        for site, array in (("scores", scores), ("pattern", pattern)):
+            if site in sites:
+                seen.add(site, array)
+        return out
+
+    def _end(self, layer: int, stop: bool, _module: Any, _arguments: Any, result: Any) -> None:
+        seen = self.seen.pop(layer)
+        if "resid_post" in self.wanted[layer]:
+            seen.add("resid_post", _plain(result))
+        self._check(layer, seen)
+        self.done(layer, seen)
+        self.finished.add(layer)
+        if stop:
+            raise _Enough
+
+    def _check(self, layer: int, seen: Seen) -> None:
+        """Each site once, with the shape and a type that a site of this model has."""
+        for site in self.wanted[layer]:
+            if seen.call is not None and site in SQUARE:
+                continue
+            times = seen.fired.get(site, 0)
+            if times != 1:
+                raise ModelError(f"{self.model.name}: {site} of layer {layer} fired {times} times; it must fire once")
+            shape = self.model.site_shape(site, *self._shape)
+            array = seen.arrays[site]
+            if tuple(array.shape) != shape or not array.is_floating_point():
+                got = f"{array.dtype} {list(array.shape)}"
+                raise ModelError(f"{self.model.name}: {site} of layer {layer} is {got}, not {list(shape)}")
+
+    def _check_whole(self, found: Mapping[str, Any], logits: bool, embed: bool) -> None:
+        for site, asked in (("logits", logits), ("embed", embed)):
+            if asked and site not in found:
+                raise ModelError(f"{self.model.name}: {site} never fired: nothing was captured there")
+
+
+@contextlib.contextmanager
+def watching(module: Any) -> Iterator[None]:
+    """The module in evaluation mode, with our attention function; afterwards as before."""
+    before = module.config._attn_implementation
+    training = [m for m in module.modules() if m.training]
+    try:
+        with quiet():
+            module.set_attn_implementation(NAME)
+        if module.config._attn_implementation != NAME:
+            raise ModelError(
+                f"{type(module).__name__} does not let its attention be watched: use `loader: transformer-lens`"
+            )
+        module.eval()
+        yield
+    finally:
+        for one in training:
+            one.training = True
+        with quiet():
+            module.set_attn_implementation(before)
+
+
+def _replaced(
+    layer: int, call: Call, given: torch.Tensor, out: torch.Tensor, pattern: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    if given.shape == pattern.shape == out.shape:
+        raise ModelError("as many positions as heads: a pattern cannot be told from head outputs; use a longer prompt")
+    if given.shape == pattern.shape:
+        return call.mixed(given.to(pattern.dtype)), given
+    if given.shape == out.shape:
+        return given.to(out.dtype), pattern
+    raise ModelError(
+        f"replace gave {list(given.shape)} in layer {layer}; a pattern is {list(pattern.shape)}, head outputs are "
+        f"{list(out.shape)}"
+    )
+
+
+def _plain(result: Any) -> torch.Tensor:
+    found: torch.Tensor = result[0] if isinstance(result, tuple) else result
+    return found
+
+
+def _first(arguments: tuple[Any, ...], named: Any) -> torch.Tensor:
+    found: torch.Tensor = arguments[0] if arguments else named["hidden_states"]
+    return found
+
+
+@contextlib.contextmanager
+def _hook(module: torch.nn.Module, note: Callable[..., None]) -> Iterator[None]:
+    handle = module.register_forward_hook(lambda m, a, r: note(m, a, r))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextlib.contextmanager
+def _pre_hook(module: torch.nn.Module, note: Callable[..., None]) -> Iterator[None]:
+    handle = module.register_forward_pre_hook(lambda m, a, k: note(m, a, k), with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()

@@ -1,0 +1,144 @@
+"""The tensors of a checkpoint on disk, one at a time: safetensors or .bin, in one file or in shards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gausslens import ModelError
+
+if TYPE_CHECKING:
+    import torch
+
+SAFETENSORS = ("model.safetensors.index.json", "model.safetensors")
+PICKLED = ("pytorch_model.bin.index.json", "pytorch_model.bin")
+# A header longer than this is not a header: safetensors itself refuses it.
+_MOST_HEADER = 100_000_000
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor on disk: its file, and its shape and type as the file says."""
+
+    file: Path
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Checkpoint:
+    """A directory of weights. Headers are read at once, tensors when asked for; no file stays open."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.files = weight_files(directory)
+        self.tensors: dict[str, Stored] = {}
+        for file in self.files:
+            for name, stored in _headers(file):
+                if name in self.tensors:
+                    raise ModelError(f"{directory}: {name} is in {self.tensors[name].file.name} and in {file.name}")
+                self.tensors[name] = stored
+        self._refuse_lost()
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each tensor."""
+        return {name: stored.shape for name, stored in self.tensors.items()}
+
+    def read(self, name: str) -> torch.Tensor:
+        """One tensor. Its file is opened for this and closed: an open one keeps what was read in memory."""
+        stored = self.tensors[name]
+        if stored.file.suffix == ".safetensors":
+            from safetensors import safe_open
+
+            with safe_open(stored.file, framework="pt") as file:
+                tensor: torch.Tensor = file.get_tensor(name)
+        else:
+            tensor = _unpickled(stored.file)[name].clone()
+        return tensor
+
+    def _refuse_lost(self) -> None:
+        """An index names tensors: each must be where it says."""
+        for index in (SAFETENSORS[0], PICKLED[0]):
+            file = self.directory / index
+            if not file.is_file() or not self.files or self.files[0].suffix != _suffix(index):
+                continue
+            for name, shard in _weight_map(file).items():
+                found = self.tensors.get(name)
+                if found is None or found.file.name != shard:
+                    raise ModelError(f"{self.directory}: incomplete checkpoint: {index} says {name} is in {shard}")
+
+
+def weight_files(directory: Path) -> tuple[Path, ...]:
+    """The files that hold the weights, safetensors before .bin; none where there are none."""
+    for index, single in (SAFETENSORS, PICKLED):
+        if (directory / index).is_file():
+            names = sorted(set(_weight_map(directory / index).values()))
+            lost = [n for n in names if not (directory / n).is_file()]
+            if lost:
+                raise ModelError(f"{directory}: incomplete checkpoint: {index} names {lost[0]}, which is not there")
+            return tuple(directory / n for n in names)
+        if (directory / single).is_file():
+            return (directory / single,)
+    return ()
+
+
+def _suffix(index: str) -> str:
+    return Path(index.removesuffix(".index.json")).suffix
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    try:
+        found = json.loads(index.read_text("utf-8"))["weight_map"]
+        names = {str(k): str(v) for k, v in found.items()}
+    except (ValueError, KeyError, AttributeError) as error:
+        raise ModelError(f"{index}: not an index of shards: {error!r}") from error
+    for shard in names.values():
+        # A shard lies beside its index: a path that leaves the directory is not followed.
+        if Path(shard).name != shard or shard in ("", ".", ".."):
+            raise ModelError(f"{index}: the shard {shard!r} is not the name of a file beside it")
+    return names
+
+
+def _headers(file: Path) -> Iterator[tuple[str, Stored]]:
+    if file.suffix == ".safetensors":
+        for name, entry in _safetensors_header(file).items():
+            if name != "__metadata__":
+                yield name, Stored(file, tuple(entry["shape"]), str(entry["dtype"]))
+        return
+    for name, tensor in _unpickled(file).items():
+        yield name, Stored(file, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+
+
+def _safetensors_header(file: Path) -> dict[str, Any]:
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        if not 0 < length < _MOST_HEADER:
+            raise ModelError(f"{file}: not a safetensors file")
+        text = stream.read(length)
+    try:
+        header = json.loads(text)
+        size = 8 + length + max((e["data_offsets"][1] for n, e in header.items() if n != "__metadata__"), default=0)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{file}: not a safetensors file: {error!r}") from error
+    if file.stat().st_size < size:
+        raise ModelError(f"{file}: cut short: {file.stat().st_size} bytes, its header says {size}")
+    return dict(header)
+
+
+def _unpickled(file: Path) -> dict[str, torch.Tensor]:
+    import torch
+
+    try:
+        found = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
+    except Exception as error:
+        raise ModelError(
+            f"{file}: cannot be read as plain tensors ({type(error).__name__}); save the model as safetensors"
+        ) from error
+    held = found.get("state_dict", found) if isinstance(found, dict) else {}
+    tensors = {str(k): v for k, v in held.items() if isinstance(v, torch.Tensor)}
+    if not tensors:
+        raise ModelError(f"{file}: holds no tensors by name")
+    return tensors

@@ -1,0 +1,131 @@
+"""Engine `transformers`: captures any site of a plain transformers model, one layer in memory at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gausslens import Batch, ModelError
+
+from .capture import Capture, Seen
+from .patching import Patches
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from gausslens import ModelInfo, Request, Sink, Tokens, Twin
+
+    from .pretrained import PretrainedModel
+
+
+class TransformersEngine:
+    """Captures through a registered attention function and forward hooks."""
+
+    def __init__(self) -> None:
+        self.patches = Patches()
+
+    def sites(self, model: PretrainedModel) -> tuple[str, ...]:
+        """The sites that some layer of this model has."""
+        return model.sites
+
+    def run(self, twin: Twin, tokens: Tokens, shard: np.ndarray, request: Request, sink: Sink) -> None:
+        """Run one shard; the sink gets each layer as soon as it is done."""
+        model: Any = twin.base
+        ids, text, mask = (torch.from_numpy(a).to(model.device) for a in tokens.padded(shard))
+        wanted = wanted_sites(model, request.sites, request.layers)
+        heads, kv_heads = model.info.heads, model.info.kv_heads
+
+        def batch(layer: int | None, arrays: Mapping[str, torch.Tensor], rows: int = 0, last: bool = True) -> None:
+            sink(Batch(layer, shard, ids, text, mask, arrays, heads, kv_heads, rows, last))
+
+        def done(layer: int, seen: Seen) -> None:
+            if seen.call is None:
+                batch(layer, seen.arrays)
+                return
+            length = ids.shape[1]
+            for start in range(0, length, request.rows or length):
+                end = min(start + (request.rows or length), length)
+                square = seen.square(wanted[layer], start, end)
+                batch(layer, seen.arrays | square, start, end == length)
+
+        capture = Capture(model, wanted, done, rows=request.rows is not None)
+        whole = {s: s in request.sites for s in ("embed", "logits")}
+        with self.patches.applied(twin, layers_needed(model, wanted, whole["logits"])):
+            found = capture.run(ids, mask.long(), whole["logits"], whole["embed"], whole=False)
+        if found:
+            batch(None, found)
+
+    def runner(self, twin: Twin) -> TransformersRunner:
+        """The runner of ``forward`` analyses."""
+        return TransformersRunner(self, twin)
+
+
+class TransformersRunner:
+    """Runs a twin, or its base, on tokens."""
+
+    def __init__(self, engine: TransformersEngine, twin: Twin) -> None:
+        self.engine, self.twin = engine, twin
+        self.model: Any = twin.base
+
+    @property
+    def info(self) -> ModelInfo:
+        """The facts of the model."""
+        info: ModelInfo = self.model.info
+        return info
+
+    def forward(
+        self,
+        tokens: np.ndarray,
+        sites: Sequence[str] = (),
+        replace: Callable[..., torch.Tensor | None] | None = None,
+        base: bool = False,
+        mask: np.ndarray | None = None,
+    ) -> Mapping[Any, torch.Tensor]:
+        """Logits where no sites are asked; else {site of the model: array, (layer, site): array}."""
+        asked = tuple(sites) or ("logits",)
+        wanted = wanted_sites(self.model, asked, None)
+        found: dict[Any, torch.Tensor] = {}
+
+        def done(layer: int, seen: Seen) -> None:
+            found.update({(layer, site): array for site, array in seen.arrays.items()})
+
+        ids = torch.as_tensor(tokens, dtype=torch.long, device=self.model.device)
+        kept = torch.ones_like(ids) if mask is None else torch.as_tensor(mask).to(ids)
+        capture = Capture(self.model, wanted, done, replace=replace)
+        with self._applied(base):
+            found.update(capture.run(ids, kept, "logits" in asked, "embed" in asked, whole=False))
+        return found
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token numbers."""
+        if self.model.tokenizer is None:
+            raise ModelError(f"{self.model.name} has no tokenizer")
+        return str(self.model.tokenizer.decode([int(i) for i in ids]))
+
+    def _applied(self, base: bool) -> Any:
+        from contextlib import nullcontext
+
+        every = list(range(self.model.info.n_layers))
+        return nullcontext() if base else self.engine.patches.applied(self.twin, every)
+
+
+def wanted_sites(model: Any, sites: Sequence[str], layers: Sequence[int] | None) -> dict[int, tuple[str, ...]]:
+    """{layer: sites} for the sites of layers; those that a layer lacks left out. Unknown sites are refused."""
+    unknown = [s for s in sites if s not in model.sites]
+    if unknown:
+        raise ModelError(f"{model.name} has no site {unknown[0]!r}; its sites: {', '.join(model.sites)}")
+    of_layers = [s for s in sites if s not in ("embed", "logits")]
+    info = model.info
+    wanted = {}
+    for layer in info.layers if layers is None else layers:
+        has = tuple(s for s in of_layers if s not in info.lacking.get(layer, {}))
+        if has:
+            wanted[layer] = has
+    return wanted
+
+
+def layers_needed(model: Any, wanted: Mapping[int, Sequence[str]], logits: bool) -> list[int]:
+    """The layers that a pass goes through."""
+    return list(range(model.info.n_layers if logits else max(wanted, default=-1) + 1))

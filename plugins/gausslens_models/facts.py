@@ -1,0 +1,115 @@
+"""The facts of a model that its config, its layout and its tokenizer tell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gausslens import ModelInfo
+
+from .layout import Layout
+
+
+def model_info(
+    name: str, config: Any, layout: Layout, fingerprint: str, dtype: str, tokenizer: Any = None
+) -> ModelInfo:
+    """The host's view of a model."""
+    sizes, family = layout.sizes, layout.family
+    n_layers = len(layout.places) - 1
+    counted = {p.theirs for places in layout.places.values() for p in places.values()} | set(layout.unclaimed)
+    return ModelInfo(
+        name=name,
+        family=family.name,
+        fingerprint=fingerprint,
+        dtype=dtype,
+        n_layers=n_layers,
+        n_heads=sizes.heads,
+        n_kv_heads=sizes.kv_heads,
+        d_model=sizes.d_model,
+        d_head=sizes.d_head,
+        d_mlp=_d_mlp(layout),
+        vocabulary=int(layout.shapes[layout.places[None]["W_E"].theirs][0]),
+        n_parameters=sum(_count(layout.shapes[n]) for n in counted),
+        kv_of_head=tuple(h * sizes.kv_heads // sizes.heads for h in range(sizes.heads)),
+        layers=tuple(range(n_layers)),
+        heads=tuple(range(sizes.heads)),
+        kv_heads=tuple(range(sizes.kv_heads)),
+        causal=family.causal or bool(getattr(config, "is_decoder", False)),
+        max_positions=getattr(config, "max_position_embeddings", None),
+        lacking=lacking(config, layout),
+        facts=_facts(config, layout) | _of_tokenizer(tokenizer),
+    )
+
+
+def lacking(config: Any, layout: Layout) -> dict[int, dict[str, str]]:
+    """Why a layer does not have a site, by layer and site."""
+    reasons = dict(layout.family.lacking)
+    for key, value, _, lost in layout.family.when:
+        if getattr(config, key, None) == value:
+            reasons |= lost
+    return {layer: dict(reasons) for layer in layout.places if layer is not None} if reasons else {}
+
+
+def _facts(config: Any, layout: Layout) -> dict[str, Any]:
+    family = layout.family
+    windows = _windows(config, len(layout.places) - 1)
+    facts: dict[str, Any] = {
+        "position": family.position,
+        "norm": family.norm,
+        "norm_epsilon": _first(config, ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps"), 1e-5),
+        "query_norm": "q_norm.w" in family.tensors,
+        "tied": layout.tied,
+        "sliding_window": windows,
+        "soft_cap": getattr(config, "attn_logit_softcapping", None),
+        "final_soft_cap": getattr(config, "final_logit_softcapping", None),
+        "unclaimed": layout.unclaimed,
+    }
+    if family.position == "rotary":
+        facts["rotary"] = getattr(config, "rope_parameters", None)
+    return facts
+
+
+def _of_tokenizer(tokenizer: Any) -> dict[str, Any]:
+    """Which tokens are special, and whether the tokenizer puts BOS before a text."""
+    if tokenizer is None:
+        return {"special_ids": (), "bos": None}
+    put = tokenizer("a", add_special_tokens=True)["input_ids"]
+    bos = tokenizer.bos_token_id
+    return {
+        "special_ids": tuple(sorted(tokenizer.all_special_ids)),
+        "bos": bos if bos is not None and put[:1] == [bos] else None,
+    }
+
+
+def _windows(config: Any, n_layers: int) -> tuple[int | None, ...]:
+    """The sliding window of each layer, None where a layer sees everything before it."""
+    window = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None)
+    if window is None or getattr(config, "use_sliding_window", True) is False:
+        return (None,) * n_layers
+    if kinds is None:
+        return (int(window),) * n_layers
+    return tuple(int(window) if kind == "sliding_attention" else None for kind in kinds)
+
+
+def _d_mlp(layout: Layout) -> int:
+    for places in layout.places.values():
+        if "W_out" in places:
+            place = places["W_out"]
+            shape = layout.shapes[place.theirs]
+            return int(shape[0] if place.slot.turned else shape[1])
+    return 0
+
+
+def _first(config: Any, keys: tuple[str, ...], default: float) -> float:
+    for key in keys:
+        value = getattr(config, key, None)
+        if value is not None:
+            return float(value)
+    return default
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    total = 1
+    for n in shape:
+        total *= n
+    return total

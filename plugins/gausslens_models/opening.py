@@ -1,0 +1,118 @@
+"""Reading what says what a model is: config, tokenizer, and which of the loaders a path is for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gausslens import InputError, ModelError
+
+if TYPE_CHECKING:
+    import torch
+
+    from gausslens import ModelSpec
+
+HUB = "hub:"
+LIVE = "live:"
+
+
+def claims_directory(path: str) -> bool:
+    """A directory with a config, a GGUF file, a hub id, or a live model."""
+    if path.startswith(HUB):
+        return True
+    if path.startswith(LIVE):
+        return not path.startswith(f"{LIVE}TransformerBridge")
+    return claims_files(path) or Path(path).suffix == ".gguf"
+
+
+def claims_files(path: str) -> bool:
+    """A local directory with a config."""
+    return (Path(path) / "config.json").is_file()
+
+
+def located(spec: ModelSpec) -> tuple[str, dict[str, Any]]:
+    """What to give to from_pretrained: a name, and the arguments that keep it from the network unless told."""
+    trusted = bool(getattr(spec.parameters, "trust_remote_code", False))
+    if spec.path.startswith(HUB):
+        name, _, revision = spec.path.removeprefix(HUB).partition("@")
+        return name, {"trust_remote_code": trusted} | ({"revision": revision} if revision else {})
+    path = Path(spec.path)
+    gguf = getattr(spec.parameters, "gguf_file", None)
+    if path.suffix == ".gguf":
+        path, gguf = path.parent, path.name
+    if not path.is_dir():
+        raise InputError(f"{spec.path}: no such directory (a model of the hub is written hub:owner/name)")
+    extra = {"gguf_file": gguf} if gguf else {}
+    return str(path), {"trust_remote_code": trusted, "local_files_only": True} | extra
+
+
+def read_config(spec: ModelSpec) -> Any:
+    """The config, with the defaults of its class; quantised checkpoints are refused."""
+    from transformers import AutoConfig
+
+    name, arguments = located(spec)
+    try:
+        with quiet():
+            config = AutoConfig.from_pretrained(name, **arguments)
+    except Exception as error:
+        raise ModelError(f"{spec.path}: its config cannot be read: {_first_line(error)}") from error
+    quantised = getattr(config, "quantization_config", None)
+    if quantised is not None and "gguf_file" not in arguments:
+        method = quantised.get("quant_method") if isinstance(quantised, dict) else type(quantised).__name__
+        raise ModelError(
+            f"{spec.path}: its weights are quantised ({method}), so they are not the numbers that the model computes "
+            "with; use the checkpoint it was made from, or load it with transformers, call model.dequantize() and "
+            "save_pretrained() to a new directory"
+        )
+    return config
+
+
+def read_tokenizer(spec: ModelSpec) -> Any:
+    """The tokenizer, or None where the model comes without one."""
+    from transformers import AutoTokenizer
+
+    if spec.tokenizer is not None:
+        return spec.tokenizer
+    if spec.path.startswith(LIVE):
+        return None
+    name, arguments = located(spec)
+    files = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
+    if "gguf_file" not in arguments and Path(name).is_dir() and not any((Path(name) / f).is_file() for f in files):
+        return None
+    try:
+        with quiet():
+            return AutoTokenizer.from_pretrained(name, **arguments)
+    except Exception as error:
+        raise ModelError(f"{spec.path}: its tokenizer cannot be read: {_first_line(error)}") from error
+
+
+def torch_dtype(spec: ModelSpec) -> torch.dtype:
+    """The type that the weights are wanted in: float32 unless the run file says otherwise."""
+    import torch
+
+    known = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if (spec.dtype or "float32") not in known:
+        raise InputError(f"dtype: {spec.dtype}; it is one of {', '.join(known)}")
+    return known[spec.dtype or "float32"]
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """transformers says less and shows no progress bars; afterwards as before."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,183 @@
+"""Loader `transformers`: local directories, GGUF files, hub ids and live modules, run by plain transformers."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gausslens import SITES, ModelError, ModelSpec
+
+from .checkpoint import Checkpoint, weight_files
+from .fingerprint import fingerprint
+from .layout import Layout, family_of, make_layout
+from .opening import HUB, LIVE, located, quiet, read_config
+from .weights import CheckpointModel
+
+if TYPE_CHECKING:
+    import torch
+
+    from .slots import Tap
+
+
+class PretrainedModel(CheckpointModel):
+    """A model that can run. Weights are read from files until the module is built, from the module afterwards."""
+
+    def __init__(self, spec: ModelSpec, name: str | None = None) -> None:
+        self._module: Any = spec.model
+        super().__init__(spec, name)
+
+    @property
+    def module(self) -> Any:
+        """The transformers model, built when first asked for."""
+        if self._module is None:
+            self._module = self._load()
+        return self._module
+
+    @cached_property
+    def module_layout(self) -> Layout:
+        """Where our tensors are in the module: its parameters' names may have another prefix than the files'."""
+        shapes = {n: tuple(p.shape) for n, p in self.module.named_parameters()}
+        return make_layout(self.layout.family, self.config, shapes, self.spec.path, self.headed)
+
+    @property
+    def headed(self) -> bool:
+        """Whether there is a language-model head."""
+        if self.spec.model is not None:
+            return self.spec.model.get_output_embeddings() is not None
+        return super().headed
+
+    def tensor(self, layer: int | None, name: str) -> torch.Tensor:
+        """One tensor: of the module where it is in memory, else of the files."""
+        if self._module is None and self.checkpoint is not None:
+            return super().tensor(layer, name)
+        layout = self.module_layout
+        place = layout.places[layer][name]
+        theirs = self.module.get_parameter(place.theirs).detach()
+        if theirs.is_meta:  # device_map left it on disk
+            return super().tensor(layer, name)
+        found = layout.view(place, theirs)
+        return (found.float() + place.slot.plus).to(found.dtype) if place.slot.plus else found
+
+    @property
+    def device(self) -> torch.device:
+        """Where token numbers go in."""
+        weight: torch.Tensor = self.module.get_input_embeddings().weight
+        return weight.device
+
+    @cached_property
+    def sites(self) -> tuple[str, ...]:
+        """The sites that some layer has, and those of the whole model."""
+        lost = [set(self.info.lacking.get(n, {})) for n in self.info.layers]
+        everywhere = set.intersection(*lost) if lost else set()
+        return tuple(s for s in SITES if s not in everywhere and (s != "logits" or self.headed))
+
+    @cached_property
+    def taps(self) -> dict[str, Tap]:
+        """Where the sites of a layer are seen."""
+        found = dict(self.layout.family.taps)
+        for key, value, taps, _ in self.layout.family.when:
+            if getattr(self.config, key, None) == value:
+                found |= taps
+        return found
+
+    def layer_module(self, layer: int) -> Any:
+        """The module of a layer."""
+        theirs = next(iter(self.module_layout.places[layer].values())).theirs
+        stack = f"{self.layout.family.layers}.{layer}."
+        head, _, _ = theirs.partition(stack)
+        return self.module.get_submodule((head + stack).rstrip("."))
+
+    def site_shape(self, site: str, prompts: int, length: int) -> tuple[int, ...]:
+        """The shape that a site has for so many prompts of this length."""
+        sizes = self.layout.sizes
+        if site in ("scores", "pattern"):
+            return (prompts, sizes.heads, length, length)
+        if site in ("q", "q_rot", "z", "k", "v", "k_rot"):
+            return (prompts, length, sizes.heads if site in ("q", "q_rot", "z") else sizes.kv_heads, sizes.d_head)
+        return (prompts, length, self.info.d_mlp if site in ("mlp_pre", "mlp_post") else sizes.d_model)
+
+    def close(self) -> None:
+        """Let go of the module."""
+        super().close()
+        self._module = self.spec.model
+        self.__dict__.pop("module_layout", None)
+
+    def model_class(self) -> Any:
+        """The class of the module, or the one that would be built."""
+        return type(self.spec.model) if self.spec.model is not None else super().model_class()
+
+    def _config(self) -> Any:
+        return self.spec.model.config if self.spec.model is not None else read_config(self.spec)
+
+    def _checkpoint(self) -> Checkpoint | None:
+        if self.spec.model is not None or self._is_gguf():
+            return None
+        directory = Path(self.spec.path)
+        if self.spec.path.startswith(HUB):
+            directory = _downloaded(self.spec)
+        if not weight_files(directory):
+            raise ModelError(f"{self.spec.path}: no weights there: neither model.safetensors nor pytorch_model.bin")
+        return Checkpoint(directory)
+
+    def _layout(self) -> Layout:
+        if self.checkpoint is not None:
+            return super()._layout()
+        family = family_of(self.config, self.spec.path)
+        shapes = {n: tuple(p.shape) for n, p in self.module.named_parameters()}
+        return make_layout(family, self.config, shapes, self.spec.path, self.headed)
+
+    def _fingerprint(self) -> str:
+        if self.checkpoint is not None:
+            return super()._fingerprint()
+        return module_fingerprint(self.module)
+
+    def _is_gguf(self) -> bool:
+        return Path(self.spec.path).suffix == ".gguf" or bool(getattr(self.spec.parameters, "gguf_file", None))
+
+    def _load(self) -> Any:
+        name, arguments = located(self.spec)
+        device_map = getattr(self.spec.parameters, "device_map", None)
+        with quiet():
+            module, report = self.model_class().from_pretrained(
+                name, dtype=self.dtype, device_map=device_map, output_loading_info=True, **arguments
+            )
+        for what in ("missing_keys", "mismatched_keys"):
+            if report.get(what):
+                found = ", ".join(sorted(map(str, report[what]))[:8])
+                raise ModelError(f"{self.spec.path}: {what.replace('_keys', '')} in the checkpoint: {found}")
+        module.eval().requires_grad_(False)
+        return module if device_map else module.to(self.spec.device)
+
+
+def open_pretrained(spec: ModelSpec) -> PretrainedModel:
+    """Open a directory, a GGUF file, a hub id, or a live module passed from Python."""
+    if spec.path.startswith(LIVE) and spec.model is None:
+        raise ModelError(f"{spec.path} stands for a model passed from Python: give it as model=")
+    return LiveModel(spec) if spec.model is not None else PretrainedModel(spec)
+
+
+class LiveModel(PretrainedModel):
+    """A module that the caller holds; it is never changed for longer than a run, and never let go of."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        import torch
+
+        if not isinstance(spec.model, torch.nn.Module) or not hasattr(spec.model, "config"):
+            raise ModelError(f"{type(spec.model).__name__} is not a transformers model: pass one, or a directory")
+        super().__init__(spec)
+        self.dtype = next(spec.model.parameters()).dtype
+
+
+def module_fingerprint(module: Any) -> str:
+    """The fingerprint of a module in memory: its config and its parameters."""
+    parameters = sorted(module.named_parameters(), key=lambda item: item[0])
+    return fingerprint(module.config.to_dict(), parameters)
+
+
+def _downloaded(spec: ModelSpec) -> Path:
+    from huggingface_hub import snapshot_download
+
+    name, arguments = located(spec)
+    patterns = ["*.json", "*.safetensors", "*.bin", "*.model", "*.txt", "*.jinja"]
+    return Path(snapshot_download(name, revision=arguments.get("revision"), allow_patterns=patterns))

@@ -1,0 +1,95 @@
+"""How a family of models is written down: slots for tensors, taps for sites."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where a tensor of ours lies in the checkpoint.
+
+    ``form`` is how it is cut into heads or turned (layout.FORMS). ``part`` picks one of several that are fused: "q",
+    "k", "v" behind each other, "q|", "k|", "v|" interleaved head by head, "0/2", "1/2" halves. ``turned`` says that the
+    checkpoint stores [in, out] (Conv1D) where a linear layer stores [out, in]. ``plus`` is added to what is stored.
+    """
+
+    tensor: str
+    form: str = "as is"
+    part: str = ""
+    turned: bool = False
+    plus: float = 0.0
+
+
+@dataclass(frozen=True)
+class Tap:
+    """Where a site is seen: the input ("in") or the output ("out") of a module of the layer, and its part if fused."""
+
+    module: str
+    end: str = "out"
+    part: str = ""
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family: where its layers, tensors and sites are.
+
+    ``optional`` tensors may be absent from a whole checkpoint. ``ignored`` are parts of names that hold nothing of
+    ours (buffers, heads of other tasks). ``lacking`` gives reasons for sites that no layer has; ``when`` rows apply
+    where the config has that value: (key, value, taps, lacking).
+    """
+
+    name: str
+    model_types: tuple[str, ...]
+    layers: str
+    attention: str
+    tensors: dict[str, Slot]
+    taps: dict[str, Tap]
+    outside: dict[str, Slot]
+    optional: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ("rotary_emb.inv_freq",)
+    lacking: dict[str, str] = field(default_factory=dict)
+    when: tuple[tuple[str, object, dict[str, Tap], dict[str, str]], ...] = ()
+    position: str = "rotary"
+    norm: str = "rms"
+    causal: bool = True
+
+
+def norm(ours: str, theirs: str, plus: float = 0.0, bias: bool = False) -> dict[str, Slot]:
+    """The gain of a norm, and its bias."""
+    slots = {f"{ours}.w": Slot(f"{theirs}.weight", plus=plus)}
+    return slots | ({f"{ours}.b": Slot(f"{theirs}.bias")} if bias else {})
+
+
+def attention(q: str, k: str, v: str, o: str) -> dict[str, Slot]:
+    """Attention as four linear layers."""
+    return {
+        "W_Q": Slot(f"{q}.weight", "query"),
+        "W_K": Slot(f"{k}.weight", "key_value"),
+        "W_V": Slot(f"{v}.weight", "key_value"),
+        "W_O": Slot(f"{o}.weight", "output"),
+        "b_Q": Slot(f"{q}.bias", "query"),
+        "b_K": Slot(f"{k}.bias", "key_value"),
+        "b_V": Slot(f"{v}.bias", "key_value"),
+        "b_O": Slot(f"{o}.bias"),
+    }
+
+
+def fused(qkv: str, o: str, interleaved: str = "", turned: bool = False) -> dict[str, Slot]:
+    """Attention with q, k and v in one matrix."""
+    slots = {}
+    for letter, form in (("Q", "query"), ("K", "key_value"), ("V", "key_value")):
+        part = letter.lower() + interleaved
+        slots[f"W_{letter}"] = Slot(f"{qkv}.weight", form, part, turned)
+        slots[f"b_{letter}"] = Slot(f"{qkv}.bias", form, part)
+    return slots | {"W_O": Slot(f"{o}.weight", "output", turned=turned), "b_O": Slot(f"{o}.bias")}
+
+
+def mlp(up: str, down: str, turned: bool = False) -> dict[str, Slot]:
+    """An MLP of two linear layers."""
+    return {
+        "W_in": Slot(f"{up}.weight", "in_out", turned=turned),
+        "b_in": Slot(f"{up}.bias"),
+        "W_out": Slot(f"{down}.weight", "in_out", turned=turned),
+        "b_out": Slot(f"{down}.bias"),
+    }
