@@ -234,7 +234,8 @@ def _untouched(study: Study) -> Point:
 def _tokenised(call: PromptCall, opened: Opened, study: Study) -> Tokens:
     name = call.source.descriptor.name
     seed = derive(study.seed, "prompts", name, call.parameters.canonical())
-    facts = {"vocabulary": opened.model.info.vocabulary, "max_positions": opened.model.info.max_positions}
+    info = opened.model.info
+    facts = {**info.facts, "vocabulary": info.vocabulary, "max_positions": info.max_positions}
     prompts = resolve(call.source.descriptor.prompts)(call.parameters, SourceContext(study.directory, seed, facts))
     if not prompts:
         raise PlanError(f"{call.mark}: the prompt source {name} gave no prompts")
