@@ -1,0 +1,156 @@
+"""A table against a parameter model: the values, or every mistake at its place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from ..suggest import did_you_mean, near
+from . import wording
+from .fields import choices_at, field_at, names_at, type_in_words
+from .nodes import Node, Path
+
+if TYPE_CHECKING:
+    from .problems import Problems
+
+M = TypeVar("M", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class _Fault:
+    """What pydantic found, and the node that it is about.
+
+    ``absent`` is the key or item that is missing there; ``union`` the way to the first union that was tried, None where
+    there was none; ``of_key`` whether it is the key that is wrong.
+    """
+
+    error: Any
+    node: Node
+    absent: str | int | None = None
+    union: Path | None = None
+    of_key: bool = False
+
+    @property
+    def kind(self) -> str:
+        return str(self.error["type"])
+
+    @property
+    def location(self) -> Path:
+        return tuple(self.error["loc"])
+
+    @property
+    def depth(self) -> int:
+        return len(self.node.path) + (self.absent is not None)
+
+
+def checked(
+    model: type[M], table: Node, problems: Problems, also: Iterable[str] = (), at: str = ""
+) -> tuple[M | None, Node]:
+    """The values of a table, and the table with misspelt keys put right, so that what they name is checked too.
+
+    ``also`` are keys that belong beside those of the model; ``at`` says at which point of a sweep it is.
+    """
+    if not table.is_table:
+        problems.value(table, f"should be a table, is {table.described()}", _as_table(model, table))
+        return None, table
+    while True:
+        try:
+            return model.model_validate_json(json.dumps(table.plain()), strict=True), table
+        except ValidationError as error:
+            faults = [_fault(found, table) for found in error.errors(include_url=False, include_input=False)]
+        unknown = [f for f in faults if f.kind == "extra_forbidden" and f.union is None]
+        for fault in unknown:
+            table = _put_right(table, fault, model, also, problems)
+        if not unknown:
+            for group in _grouped(faults):
+                _note(group, model, problems, at)
+            return None, table
+
+
+def _as_table(model: type[BaseModel], node: Node) -> str:
+    """How a text, which was given alone, is written as a table."""
+    first = next(iter(names_at(model, ())), None)
+    return f"write {{{first}: {node.value}}}" if isinstance(node.value, str) and first and len(node.value) < 80 else ""
+
+
+def _fault(error: Any, table: Node) -> _Fault:
+    node, union, steps = table, None, error["loc"]
+    for index, step in enumerate(steps):
+        below = node.step(step)
+        if below is not None:
+            node = below
+        elif step == "[key]":
+            return _Fault(error, node, union=union, of_key=True)
+        elif error["type"] == "missing" and index == len(steps) - 1:
+            return _Fault(error, node, step, union)
+        elif union is None:
+            union = tuple(steps[:index])  # pydantic names the member of the union where no step of the file is
+    return _Fault(error, node, union=union)
+
+
+def _put_right(table: Node, fault: _Fault, model: type[BaseModel], also: Iterable[str], problems: Problems) -> Node:
+    """Note an unknown key, and call it what it was meant to be, or drop it."""
+    *above, name = fault.location
+    known = [*names_at(model, above), *(() if above else also)]
+    problems.key(fault.node, "unknown key", did_you_mean(str(name), known).lstrip(":; ") or "there are none here")
+    beside = table
+    for step in above:
+        beside = beside.step(step) or beside
+    meant = near(str(name), known, most=1)
+    is_free = bool(meant) and beside.get(meant[0]) is None and meant[0] not in also
+    return table.renamed(fault.location, meant[0] if is_free else None)
+
+
+def _grouped(faults: list[_Fault]) -> list[list[_Fault]]:
+    """Each fault alone; of those that the members of a union raise, together the ones that came furthest."""
+    groups = [[fault] for fault in faults if fault.union is None]
+    unions: dict[Path, list[_Fault]] = {}
+    for fault in faults:
+        if fault.union is not None:
+            unions.setdefault(fault.union, []).append(fault)
+    for tried in unions.values():
+        places: dict[Any, list[_Fault]] = {}
+        deepest = max(fault.depth for fault in tried)
+        for fault in tried:
+            if fault.depth == deepest and not _is_twin(fault, tried):
+                what = fault.kind if fault.kind in ("missing", "extra_forbidden") else ""
+                places.setdefault((fault.node.path, fault.absent, what), []).append(fault)
+        groups += places.values()
+    return groups
+
+
+def _is_twin(fault: _Fault, others: list[_Fault]) -> bool:
+    """Whether a key is missing only because it is misspelt."""
+    if fault.absent is None:
+        return False
+    strangers = [
+        o.location[-1] for o in others if o.kind == "extra_forbidden" and o.location[:-1] == fault.location[:-1]
+    ]
+    return any(near(str(name), [str(fault.absent)]) for name in strangers)
+
+
+def _note(group: list[_Fault], model: type[BaseModel], problems: Problems, at: str) -> None:
+    fault = group[0]
+    node, location = fault.node, fault.location
+    field = field_at(model, location)
+    if fault.absent is not None:
+        said = [field.description or "", type_in_words(field.annotation)] if field else []
+        problems.add(node.place, (*node.path, fault.absent), "missing", ": ".join(filter(None, reversed(said))))
+    elif fault.kind == "extra_forbidden":
+        hint = did_you_mean(str(location[-1]), names_at(model, location[:-1])).lstrip(":; ")
+        problems.key(node, "unknown key", hint)
+    elif fault.of_key:
+        problems.key(node, f"this key {wording.worded([fault.error], Node(node.path[-1], node.place), [])}")
+    else:
+        choices = choices_at(model, location)
+        message = wording.worded([f.error for f in group], node, choices)
+        suggestion = wording.remedy(fault.error, node)
+        if not suggestion and isinstance(node.value, str) and near(node.value, choices):
+            suggestion = did_you_mean(node.value, choices).lstrip(":; ")
+        if not suggestion and field is not None and isinstance(field.default, bool | int | float | str):
+            suggestion = f"the default is {json.dumps(field.default)}"
+        problems.value(node, f"{message} (at {at})" if at and not location else message, suggestion)

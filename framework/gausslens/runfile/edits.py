@@ -1,0 +1,131 @@
+"""One edit of a variant: its parameters, and every combination of the values that it sweeps."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ..study import EditCall
+from ..suggest import did_you_mean, near
+from . import blocks
+from .fields import names_at
+from .names import find
+from .parts import part
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..descriptors import Edit
+    from ..owner import Owned
+    from .nodes import Node
+    from .parts import Reading
+
+MOST_POINTS = 10_000
+# Dimensions that results have already: a sweep must not make a second one.
+DIMENSIONS = ("draw", "layer", "head", "kv_head", "query", "key", "position", "token", "prompt", "feature", "d_model")
+KEYS = blocks.keys(blocks.EditBlock)
+
+Values = tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class EditRead:
+    """An edit as read: a call for each combination of swept values, and how it reads with every default filled in."""
+
+    edit: Owned[Edit] | None
+    choices: tuple[tuple[Values, EditCall], ...] = ()
+    resolved: Mapping[str, Any] | None = None
+
+
+def read_edit(reading: Reading, entry: Node) -> EditRead:
+    """One entry of a list of edits."""
+    values, ours, rest = part(entry, blocks.EditBlock, reading.problems)
+    edit = find("edit", ours.get("edit"), reading.host, reading.problems)
+    model = reading.model(edit, entry) if edit is not None else None
+    if edit is None or model is None:
+        return EditRead(edit)
+    sweep = ours.get("sweep")
+    swept = _known(reading, sweep, rest, names_at(model, ())) if sweep is not None and sweep.is_table else {}
+    lists = [_checked_values(reading, node) for node in swept.values()]
+    if math.prod(map(len, lists)) > MOST_POINTS:
+        reading.problems.key(entry, f"its sweep has more than {MOST_POINTS:,} points")
+        lists = [items[:1] for items in lists]
+    layers, heads = (indices(values.layers), indices(values.heads)) if values else (None, None)
+    choices = []
+    for items in itertools.product(*lists):
+        given = dict(zip(swept, items, strict=True))
+        table = replace(rest, value=rest.value | given)
+        at = ", ".join(f"{name} {node.described()}" for name, node in given.items())
+        parameters = reading.parameters(edit, table, KEYS, at)
+        if parameters is not None:
+            taken = tuple((name, _taken(parameters.canonical().get(name), node)) for name, node in given.items())
+            choices.append((taken, EditCall(edit, parameters, layers, heads, entry.place)))
+    return EditRead(edit, tuple(choices), _resolved(edit, choices, list(swept)))
+
+
+def _known(reading: Reading, sweep: Node, rest: Node, known: list[str]) -> dict[str, Node]:
+    """The swept parameters by name; a misspelt one is told and put right."""
+    found: dict[str, Node] = {}
+    for written, node in sweep.value.items():
+        name = written
+        if name not in known:
+            reading.problems.key(node, "there is no such parameter to sweep", did_you_mean(name, known).lstrip(":; "))
+            meant = near(name, [k for k in known if k not in sweep.value and rest.get(k) is None], most=1)
+            if not meant:
+                continue
+            name = meant[0]
+        elif name in DIMENSIONS:
+            reading.problems.key(node, "cannot be swept: results have a dimension of this name already")
+        elif rest.get(name) is not None:
+            reading.problems.key(node, "is swept here and given as well", "keep one of the two")
+        if node.is_list:
+            found[name] = node
+    return found
+
+
+def _checked_values(reading: Reading, node: Node) -> list[Node]:
+    """The values of one sweep: scalars of one sort, all different, so that they can be a dimension."""
+    if not node.value:
+        reading.problems.value(node, "a sweep needs at least one value")
+    seen: list[Any] = []
+    for item in node.value:
+        if item.value is None or isinstance(item.value, dict | list):
+            wanted = "a swept value is a number, a text, true or false"
+            reading.problems.value(item, f"{wanted}; this is {item.described()}")
+        elif seen and _sort(item.value) is not _sort(seen[0]):
+            reading.problems.value(item, f"the values of a sweep are of one sort, and this is {item.described()}")
+        elif item.value in seen:
+            reading.problems.value(item, f"{item.described()} is swept twice", "keep one")
+        else:
+            seen.append(item.value)
+    found: list[Node] = node.value
+    return found
+
+
+def _sort(value: Any) -> type:
+    return float if isinstance(value, int | float) and not isinstance(value, bool) else type(value)
+
+
+def _taken(canonical: Any, node: Node) -> Any:
+    """The swept value as the parameters hold it: 1 is 1.0 where a number is wanted."""
+    return canonical if isinstance(canonical, bool | int | float | str) else node.value
+
+
+def indices(values: list[int] | None) -> tuple[int, ...] | None:
+    """Layers or heads in order, each once; an empty list is all."""
+    return tuple(sorted(set(values))) if values else None
+
+
+def _resolved(edit: Owned[Edit], choices: list[tuple[Values, EditCall]], swept: list[str]) -> dict[str, Any]:
+    if not choices:
+        return {}
+    call = choices[0][1]
+    return {
+        "edit": edit.descriptor.name,
+        "layers": list(call.layers) if call.layers else None,
+        "heads": list(call.heads) if call.heads else None,
+        "sweep": {name: list(dict.fromkeys(dict(values)[name] for values, _ in choices)) for name in swept},
+        **{name: value for name, value in call.parameters.canonical().items() if name not in swept},
+    }

@@ -1,0 +1,120 @@
+"""A run file as a tree of values that know their place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Sequence
+
+    from ..study import Mark
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A value of a run file.
+
+    ``value`` is None, a bool, int, float or str, a list of nodes, or a dict of nodes (a table). ``mark`` is where it
+    starts, ``key`` where its key does (None for what has none), ``path`` how it is reached. ``text`` is a scalar as it
+    was written without quotes.
+    """
+
+    value: Any
+    mark: Mark
+    path: Path = ()
+    key: Mark | None = None
+    text: str | None = None
+
+    @property
+    def place(self) -> Mark:
+        """Where its key is, or itself."""
+        return self.key or self.mark
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it holds keys."""
+        return isinstance(self.value, dict)
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it holds items."""
+        return isinstance(self.value, list)
+
+    @property
+    def nodes(self) -> list[Node]:
+        """Its items, or the values of its keys; none where it is a scalar."""
+        if isinstance(self.value, dict):
+            return list(self.value.values())
+        return self.value if isinstance(self.value, list) else []
+
+    def get(self, key: str) -> Node | None:
+        """The value of a key, where this is a table that has it."""
+        return self.value.get(key) if isinstance(self.value, dict) else None
+
+    def step(self, step: str | int) -> Node | None:
+        """What one step of a path leads to; None where it leads nowhere."""
+        if isinstance(self.value, dict):
+            return self.value.get(step)
+        if isinstance(self.value, list) and isinstance(step, int) and 0 <= step < len(self.value):
+            found: Node = self.value[step]
+            return found
+        return None
+
+    def plain(self) -> Any:
+        """The values alone."""
+        if isinstance(self.value, dict):
+            return {key: node.plain() for key, node in self.value.items()}
+        return [node.plain() for node in self.value] if isinstance(self.value, list) else self.value
+
+    def moved(self, path: Path, key: Mark | None) -> Node:
+        """The same values at another path."""
+        value = self.value
+        if isinstance(value, dict):
+            value = {k: node.moved((*path, k), node.key) for k, node in value.items()}
+        elif isinstance(value, list):
+            value = [node.moved((*path, i), None) for i, node in enumerate(value)]
+        return replace(self, value=value, path=path, key=key)
+
+    def only(self, keys: Container[str]) -> Node:
+        """This table with some of its keys."""
+        return replace(self, value={k: node for k, node in self.value.items() if k in keys})
+
+    def but(self, keys: Container[str]) -> Node:
+        """This table without some of its keys."""
+        return replace(self, value={k: node for k, node in self.value.items() if k not in keys})
+
+    def renamed(self, path: Sequence[str | int], name: str | None) -> Node:
+        """The tree with one key called ``name``, or without it where ``name`` is None; paths stay as in the file."""
+        step, *rest = path
+        if rest and isinstance(self.value, list) and isinstance(step, int):
+            items = [n.renamed(rest, name) if i == step else n for i, n in enumerate(self.value)]
+            return replace(self, value=items)
+        table: dict[str, Node] = {}
+        for key, node in self.value.items():
+            if key != step:
+                table[key] = node
+            elif rest:
+                table[key] = node.renamed(rest, name)
+            elif name is not None:
+                table[name] = node
+        return replace(self, value=table)
+
+    def described(self) -> str:
+        """What it is, in words."""
+        from .problems import shortened
+
+        value = self.value
+        if value is None:
+            return "empty" if self.text == "" else "null"
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, str):
+            return f"the text {shortened(value)}"
+        if isinstance(value, dict):
+            return "a table" if value else "an empty table"
+        if isinstance(value, list):
+            return "a list" if value else "an empty list"
+        return shortened(self.text or repr(value))[1:-1]

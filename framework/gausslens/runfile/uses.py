@@ -1,0 +1,136 @@
+"""The analyses of a run file: labels, parameters, and which variants and prompts each is for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..study import PromptCall, Use
+from ..suggest import did_you_mean
+from . import blocks
+from .checking import checked
+from .edits import indices
+from .names import find, owner_of
+from .nodes import Node
+from .parts import read_prompts
+from .plaindata import from_python
+from .problems import Problems, shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..descriptors import Analysis
+    from ..owner import Owned
+    from .parts import Reading
+
+RUNS_THE_MODEL = ("stream", "forward")
+
+
+def read_uses(
+    reading: Reading, entries: Sequence[Node], variants: Sequence[str], prompts: PromptCall | None, given: bool
+) -> list[Use]:
+    """Every entry of `analyses:`. ``prompts`` are those of the run; ``given`` whether it has any, right or wrong."""
+    found, labels = [], dict[str, Node]()
+    for entry in entries:
+        block, table = checked(blocks.AnalysisBlock, entry, reading.problems)
+        _check_label(reading, table, labels)
+        _check_variants(reading, table.get("variants"), variants)
+        analysis = find("analysis", table.get("use"), reading.host, reading.problems)
+        own = _own_prompts(reading, table)
+        if analysis is None:
+            continue
+        parameters = reading.parameters(analysis, _parameters(table))
+        called = _prompts(reading, table, analysis, own or prompts, given)
+        if block is None or parameters is None:
+            continue
+        label = block.label or analysis.descriptor.name
+        on = tuple(block.variants or variants)
+        layers, heads = indices(block.layers), indices(block.heads)
+        found.append(Use(label, analysis, parameters, layers, heads, on, called, entry.place))
+    return found
+
+
+def _check_label(reading: Reading, entry: Node, labels: dict[str, Node]) -> None:
+    label = entry.get("as") or entry.get("use")
+    if label is not None and label.value is None:
+        label = entry.get("use")
+    if label is None or not isinstance(label.value, str):
+        return
+    first = labels.setdefault(label.value, label)
+    if first is not label:
+        where = f" (line {first.mark.line})" if first.mark.line else f" ({first.path[0]}[{first.path[1]}])"
+        message = f"the label {shortened(label.value)} is given to two analyses{where}"
+        reading.problems.value(label, message, "name one of them with `as`")
+
+
+def _check_variants(reading: Reading, node: Node | None, variants: Sequence[str]) -> None:
+    seen = set()
+    for item in node.nodes if node is not None else ():
+        if isinstance(item.value, str) and item.value not in variants:
+            hint = did_you_mean(item.value, variants).lstrip(":; ")
+            reading.problems.value(item, f"there is no variant {shortened(item.value)}", hint)
+        elif isinstance(item.value, str) and item.value in seen:
+            reading.problems.value(item, f"the variant {item.value} is named twice", "keep one")
+        elif isinstance(item.value, str):
+            seen.add(item.value)
+
+
+def _parameters(entry: Node) -> Node:
+    given = entry.get("with")
+    if given is not None and given.is_table:
+        return given
+    # Told already where it is no table; then the defaults are looked at, so that nothing is told twice.
+    return Node({}, entry.mark, (*entry.path, "with"), entry.place)
+
+
+def _own_prompts(reading: Reading, entry: Node) -> PromptCall | None:
+    node = entry.get("prompts")
+    return read_prompts(reading, node) if node is not None and node.is_table else None
+
+
+def _prompts(
+    reading: Reading, entry: Node, analysis: Owned[Analysis], chosen: PromptCall | None, given: bool
+) -> PromptCall | None:
+    """The prompts of a step: its own, else the run's, else the analysis'; none where it does not run the model."""
+    own = entry.get("prompts")
+    if analysis.descriptor.shape not in RUNS_THE_MODEL:
+        if own is not None and own.value is not None:
+            what = "weights" if analysis.descriptor.shape == "weights" else "results"
+            reading.problems.key(own, f"{analysis.descriptor.name} reads {what} and takes no prompts", "leave them out")
+        return None
+    if chosen is not None or given or (own is not None and own.value is not None):
+        return chosen
+    if analysis.descriptor.prompts is None:
+        message = f"{analysis.descriptor.name} runs the model and has no prompts"
+        reading.problems.key(entry, message, "add to the run file, as `prompts: {source: text, text: [Hello world]}`")
+        return None
+    return _default_prompts(reading, entry, analysis)
+
+
+def _default_prompts(reading: Reading, entry: Node, analysis: Owned[Analysis]) -> PromptCall | None:
+    """The prompts that a descriptor gives; a mistake in them is its plugin's."""
+    apart = Problems(reading.problems.file)
+    table = from_python(dict(analysis.descriptor.prompts or {}), apart, entry.place, ("prompts",))
+    called = read_prompts(replace(reading, problems=apart), table)
+    for problem in apart:
+        message = f"the prompts that {analysis.descriptor.name} brings are wrong ({problem.path}: {problem.message})"
+        reading.problems.key(entry, message, f"{owner_of(analysis)} is at fault; give prompts of your own")
+    return called
+
+
+def resolved(use: Use) -> dict[str, Any]:
+    """How an entry reads with every default filled in."""
+    return {
+        "use": use.analysis.descriptor.name,
+        "as": use.label,
+        "with": use.parameters.canonical(),
+        "layers": list(use.layers) if use.layers else None,
+        "heads": list(use.heads) if use.heads else None,
+        "variants": list(use.variants),
+        "prompts": resolved_prompts(use.prompts),
+    }
+
+
+def resolved_prompts(call: PromptCall | None) -> dict[str, Any] | None:
+    """How a `prompts:` block reads with every default filled in."""
+    return {"source": call.source.descriptor.name, **call.parameters.canonical()} if call is not None else None
