@@ -5,11 +5,12 @@ STAMP  := $(VENV)/.installed
 BIN    := $(VENV)/bin
 DEMO   := examples/demo.yaml
 
-.PHONY: help demo test lint benchmarks schemas clean
+.PHONY: help install demo test lint benchmarks schemas clean
 
 help:
 	@echo "make demo        run the example study on the built-in model: a table, and a report to look at"
 	@echo "make test        the tests (GAUSSLENS_FULL=1: the long ones too)"
+	@echo "make install     only set up the environment"
 	@echo "make lint        ruff, mypy, import-linter"
 	@echo "make benchmarks  ratios to what the machine can do"
 	@echo "make schemas     write the JSON Schemas again"
@@ -22,6 +23,8 @@ $(STAMP): setup.cfg pyproject.toml constraints.txt
 	@echo "Installing into $(VENV); the first time takes a few minutes."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
+
+install: $(STAMP)
 
 demo: $(STAMP)
 	@$(BIN)/gausslens run $(DEMO)

@@ -83,7 +83,7 @@ def gausslens_model() -> Any:
 
 @pytest.fixture
 def gausslens_run(tmp_path: Path) -> Callable[..., Results]:
-    """``gausslens_run({"analyses": [...]}, "models", mine=my_plugin)``: run a study with a host of exactly these plugins.
+    """``gausslens_run({"analyses": [...]}, "models", mine=my_plugin)``: a run with a host of exactly these plugins.
 
     It runs on the tiny model unless the study says otherwise, and into a store of this test's own.
     """

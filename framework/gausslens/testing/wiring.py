@@ -12,7 +12,7 @@ TINY = Loader(
     parameters="gausslens.testing.parameters:TinyParameters",
     claims="gausslens.testing.tiny:claims",
     open="gausslens.testing.tiny:open_tiny",
-    rank=100,  # it claims one path, which other loaders of builtin: models may claim with the rest
+    rank=1000,  # it claims one path, which other loaders of builtin: models may claim with the rest
 )
 TINY_ENGINE = Engine(
     name="tiny",

@@ -1,0 +1,1 @@
+"""Attention sinks: how much of each head's attention rests on the first token."""
