@@ -114,7 +114,7 @@ def prepare(
     from . import plugins, runfile
 
     host = host or plugins.load(without=without)
-    study = runfile.read(source, host, sets, live=model is not None)
+    study = runfile.read(source, host, sets, live=None if model is None else type(model).__name__)
     opened = open_model(study.model, host, model, tokenizer) if study.model is not None else None
     return host, study, opened, make_plan(study, opened)
 
