@@ -89,18 +89,15 @@ class MarchenkoPastur:
     def distribution(self, x: ArrayLike) -> Floats:
         """F(x), in closed form.
 
-        With r = sqrt((b - x)(x - a)), u = (2x - a - b)/(b - a) and w = ((a + b)x - 2ab)/(x(b - a)), the integral of the
-        density is 2 pi p s2 F = r + (a + b)/2 (asin u + pi/2) - sqrt(ab) (asin w + pi/2).
+        With l = sqrt(x - a), r = sqrt(b - x), s = atan2(l, r) and t = atan2(l sqrt b, r sqrt a), integrating the density
+        gives pi p s2 F = l r / 2 + (a + b)/2 s - sqrt(ab) t. (With arcsines, half of the digits go at the edges.)
         """
         a, b = self.edges
         at = np.clip(np.asarray(x, dtype=np.float64), a, b)
-        root = np.sqrt((b - at) * (at - a))
-        first = np.arcsin(np.clip((2 * at - a - b) / (b - a), -1, 1)) + np.pi / 2
-        second = np.zeros_like(at)
-        if a > 0:  # a square matrix has a = 0, and no second term
-            second = np.arcsin(np.clip(((a + b) * at - 2 * a * b) / (at * (b - a)), -1, 1)) + np.pi / 2
-        total = root + (a + b) / 2 * first - np.sqrt(a * b) * second
-        F: Floats = np.clip(total / (2 * np.pi * self.small * self.variance), 0.0, 1.0)
+        left, right = np.sqrt(at - a), np.sqrt(b - at)
+        s, t = np.arctan2(left, right), np.arctan2(np.sqrt(b) * left, np.sqrt(a) * right)
+        total = left * right / 2 + (a + b) / 2 * s - np.sqrt(a * b) * t
+        F: Floats = np.clip(total / (np.pi * self.small * self.variance), 0.0, 1.0)
         return F
 
     def quantiles(self, shares: ArrayLike) -> Floats:
@@ -113,7 +110,8 @@ class MarchenkoPastur:
             middle = (low + high) / 2
             below = self.distribution(middle) < at
             low, high = np.where(below, middle, low), np.where(below, high, middle)
-        return (low + high) / 2
+        found: Floats = (low + high) / 2
+        return found
 
     def typical(self) -> Floats:
         """The p squared singular values that the law expects, largest first: its quantiles at (i - 1/2)/p."""

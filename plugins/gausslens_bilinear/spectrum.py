@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +13,8 @@ from .laws import MarchenkoPastur
 from .singular import effective_rank, squared_singular_values
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from .parameters import SpectrumParameters
 
 # Attention's matrices carry heads on their first axis; the MLP's do not.
@@ -46,13 +47,10 @@ class Spectrum:
         self.model = context.model
 
     def layer(self, weights: LayerWeights, layer: int) -> xr.Dataset:
-        """The spectra of one layer: of each matrix as a whole, and of its heads where asked for."""
+        """The spectra of one layer: of each matrix, and of its heads where asked for; nothing if it has no matrix."""
         names: list[str] = [m for m in self.parameters.matrices if m in weights]
         if not names:
-            raise ModelError(
-                f"layer {layer} of {self.model.name} has none of {', '.join(self.parameters.matrices)}; "
-                f"it has {', '.join(weights.names)}"
-            )
+            return xr.Dataset()
         tensors = {name: weights[name].detach().cpu().double().numpy() for name in names}
         found = _described({n: _whole(n, t)[None] for n, t in tensors.items()}, "", "tensor").isel(block=0)
         if self.parameters.per_head:
@@ -65,7 +63,10 @@ class Spectrum:
 
     def join(self, layers: Mapping[int, xr.Dataset]) -> xr.Dataset:
         """All layers in order; where one lacks a matrix that another has, NaN stands for it."""
-        joined = xr.concat([layers[n] for n in sorted(layers)], dim="layer", join="outer", combine_attrs="override")
+        found = [layers[n] for n in sorted(layers) if layers[n].data_vars]
+        if not found:
+            raise ModelError(f"no layer of {self.model.name} has any of {', '.join(self.parameters.matrices)}")
+        joined = xr.concat(found, dim="layer", join="outer", combine_attrs="override")
         return joined.assign_attrs(model=self.model.name)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gausslens import LayerWeights, ModelError
+from gausslens import LayerWeights
 
 from .parameters import ConfigParameters, ReinitParameters
 
@@ -27,10 +27,5 @@ def touched(parameters: ReinitParameters) -> tuple[str, ...]:
 
 
 def present(weights: LayerWeights, parameters: ReinitParameters) -> list[str]:
-    """Those of them that this layer has; it is an error if it has none of the matrices."""
-    if not any(m in weights for m in parameters.matrices):
-        raise ModelError(
-            f"layer {weights.layer} of {weights.info.name} has none of {', '.join(parameters.matrices)}; "
-            f"it has {', '.join(weights.names)}"
-        )
+    """Those of them that this layer has."""
     return [name for name in touched(parameters) if name in weights]

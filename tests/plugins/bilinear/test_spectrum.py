@@ -1,0 +1,128 @@
+"""bilinear.spectrum, and the singular values that it takes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+import gausslens_bilinear.plugin
+from gausslens import Context, LayerWeights, ModelError
+from gausslens.testing import TinyModel, TinyParameters, check_references, check_round_trip, check_weights
+from gausslens_bilinear.parameters import SpectrumParameters
+from gausslens_bilinear.plugin import SPECTRUM
+from gausslens_bilinear.singular import effective_rank, squared_singular_values
+from gausslens_bilinear.spectrum import Spectrum
+
+
+@given(n=st.integers(1, 12), m=st.integers(1, 12), seed=st.integers(0, 2**32 - 1), stack=st.integers(1, 3))
+def test_squared_singular_values_are_those_of_the_decomposition(n: int, m: int, seed: int, stack: int) -> None:
+    A = np.random.default_rng(seed).normal(size=(stack, n, m))
+    expected = np.linalg.svd(A, compute_uv=False) ** 2
+    found = squared_singular_values(A)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-13 * expected.max())
+    assert np.all(np.diff(found) <= 0)
+
+
+def test_an_ill_conditioned_matrix_keeps_its_small_values() -> None:
+    rng = np.random.default_rng(0)
+    u, v = (np.linalg.qr(rng.normal(size=(n, 5)))[0] for n in (20, 30))
+    planted = np.array([1.0, 1e-2, 1e-5, 1e-7, 1e-9])
+    found = squared_singular_values(u * planted @ v.T)
+    np.testing.assert_allclose(found[:5], planted**2, rtol=1e-5)
+    assert found[5] < 1e-28
+
+
+def test_effective_rank() -> None:
+    np.testing.assert_allclose(effective_rank([[1.0, 1, 1, 0], [4, 0, 0, 0], [0, 0, 0, 0]]), [3, 1, 0])
+
+
+def test_everything_that_the_plugin_names_exists() -> None:
+    host = check_references(gausslens_bilinear.plugin)
+    assert "bilinear.spectrum" in host.analyses
+
+
+@pytest.mark.parametrize("per_head", [False, True])
+def test_as_the_host_runs_it(per_head: bool) -> None:
+    result = check_weights(SPECTRUM, SpectrumParameters(per_head=per_head))
+    check_round_trip(result)
+    assert result["tensor"].values.tolist() == ["W_Q", "W_K", "W_V", "W_O"]
+
+
+def test_whole_matrices_are_true_tensors_with_key_value_heads_not_repeated() -> None:
+    model = TinyModel()
+    info, result = model.info, check_weights(SPECTRUM)
+    one = result.sel(layer=1)
+    shapes = {str(t): (int(one["rows"].sel(tensor=t)), int(one["columns"].sel(tensor=t))) for t in one["tensor"].values}
+    d, wide, narrow = info.d_model, info.n_heads * info.d_head, info.n_kv_heads * info.d_head
+    assert shapes == {"W_Q": (d, wide), "W_K": (d, narrow), "W_V": (d, narrow), "W_O": (wide, d)}
+    for name in ("W_Q", "W_K", "W_O"):
+        tensor = model.tensor(1, name).double()
+        whole = tensor.reshape(-1, d) if name == "W_O" else tensor.permute(1, 0, 2).reshape(d, -1)
+        values = torch.linalg.svdvals(whole).square().numpy()
+        found = one["squared"].sel(tensor=name).dropna("feature").values
+        np.testing.assert_allclose(found, values, rtol=1e-9, atol=1e-12)
+        assert float(one["sum"].sel(tensor=name)) == pytest.approx(float(whole.square().sum()))
+        assert float(one["maximum"].sel(tensor=name)) == pytest.approx(values[0])
+        assert float(one["variance"].sel(tensor=name)) == pytest.approx(float(whole.var(correction=0)))
+
+
+def test_heads_have_spectra_of_their_own() -> None:
+    model = TinyModel()
+    result = check_weights(SPECTRUM, SpectrumParameters(per_head=True))
+    assert result["head_squared"].dims == ("layer", "head_tensor", "head", "head_feature")
+    assert result["kv_head_squared"].dims == ("layer", "kv_head_tensor", "kv_head", "kv_head_feature")
+    for name, head, prefix in (("W_Q", 2, "head"), ("W_O", 3, "head"), ("W_K", 1, "kv_head"), ("W_V", 0, "kv_head")):
+        values = torch.linalg.svdvals(model.tensor(0, name)[head].double()).square().numpy()
+        where = {"layer": 0, f"{prefix}_tensor": name, prefix: head}
+        np.testing.assert_allclose(result[f"{prefix}_squared"].sel(where), values, rtol=1e-9)
+        assert float(result[f"{prefix}_maximum"].sel(where)) == pytest.approx(values[0])
+
+
+def test_random_weights_are_noise_and_a_planted_head_is_not() -> None:
+    plain = TinyParameters(d_model=48, d_head=12, heads=4, kv_heads=4)
+    chance = check_weights(SPECTRUM, model=TinyModel(plain))
+    assert float(chance["distance"].max()) < 0.1
+    assert float(np.abs(chance["maximum_law_z"]).max()) < 4
+    planted = TinyModel(plain.model_copy(update={"planted": [(1, 2, 8.0)]}))
+    found = check_weights(SPECTRUM, model=planted)
+    assert float(found["beyond"].sel(layer=1, tensor="W_Q")) >= 3
+    assert float(found["maximum_law_z"].sel(layer=1, tensor="W_Q")) > 10
+    np.testing.assert_array_equal(found["squared"].sel(tensor="W_K"), chance["squared"].sel(tensor="W_K"))
+
+
+def test_only_the_matrices_asked_for_in_that_order() -> None:
+    result = check_weights(SPECTRUM, SpectrumParameters(matrices=("W_O", "W_Q")))
+    assert result["tensor"].values.tolist() == ["W_O", "W_Q"]
+
+
+def test_layers_without_the_matrices_are_left_out() -> None:
+    model = TinyModel(TinyParameters(layers=3, attention_free=[1]))
+    result = check_weights(SPECTRUM, model=model)
+    assert result["layer"].values.tolist() == [0, 2]
+
+
+def test_matrices_that_no_layer_has_are_an_error() -> None:
+    model = TinyModel()
+    spectrum = Spectrum(SpectrumParameters(matrices=("W_gate",)), Context(model.info, 0))
+    parts = {n: spectrum.layer(LayerWeights(model, n), n) for n in model.info.layers}
+    with pytest.raises(ModelError, match="no layer of tiny has any of W_gate"):
+        spectrum.join(parts)
+
+
+def test_a_matrix_of_zeros_has_no_law() -> None:
+    class Zeros(TinyModel):
+        def tensor(self, layer: int | None, name: str) -> torch.Tensor:
+            return torch.zeros_like(super().tensor(layer, name))
+
+    result = check_weights(SPECTRUM, model=Zeros())
+    assert float(result["maximum"].max()) == 0
+    assert np.isnan(result["distance"]).all()
+
+
+def test_the_same_matrix_twice_is_refused() -> None:
+    with pytest.raises(ValidationError, match="W_Q is named twice"):
+        SpectrumParameters(matrices=("W_Q", "W_Q"))

@@ -1,0 +1,153 @@
+"""gaussian.moments: as the host runs it, and on batches made by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+import gausslens_gaussian.plugin
+from gausslens import Batch, Context, GausslensError
+from gausslens.testing import TinyModel, TinyParameters, check_references, check_round_trip, check_stream
+from gausslens_gaussian.moments import Moments, estimate
+from gausslens_gaussian.parameters import MomentsParameters
+from gausslens_gaussian.plugin import MOMENTS
+
+
+def batch(site: str, values: np.ndarray, layer: int | None = 0, text: np.ndarray | None = None) -> Batch:
+    shape = values.shape[:2]
+    kept = np.ones(shape, dtype=bool) if text is None else text
+    return Batch(
+        layer=layer,
+        prompts=np.arange(shape[0]),
+        tokens=torch.zeros(shape, dtype=torch.long),
+        text=torch.from_numpy(kept),
+        mask=torch.ones(shape, dtype=torch.bool),
+        arrays={site: torch.from_numpy(values)},
+        heads=(0, 1, 2, 3),
+        kv_heads=(0, 1),
+    )
+
+
+def made(**parameters: Any) -> Moments:
+    return Moments(MomentsParameters(**parameters), Context(TinyModel().info, 0))
+
+
+def test_everything_that_the_plugin_names_exists() -> None:
+    host = check_references(gausslens_gaussian.plugin)
+    assert {"gaussian.moments", "gaussian.compare"} <= set(host.analyses)
+
+
+@pytest.mark.parametrize("site", ["embed", "resid_pre", "q", "v", "z"])
+def test_it_does_not_matter_how_prompts_are_cut(site: str) -> None:
+    # In float64: another shard moves float32 activations by their rounding, which is not ours to test.
+    result = check_stream(MOMENTS, MomentsParameters(site=site), model=TinyModel(dtype="float64"), rtol=1e-9)
+    check_round_trip(result)
+    assert ("layer" in result.dims) == (site != "embed")
+    assert result["trace"].dims[1:] == {"q": ("head",), "z": ("head",), "v": ("kv_head",)}.get(site, ())
+
+
+def test_layers_without_attention_are_left_out() -> None:
+    model = TinyModel(TinyParameters(layers=3, attention_free=[1]))
+    result = check_stream(MOMENTS, MomentsParameters(site="q"), model=model, atol=1e-6)
+    assert result["layer"].values.tolist() == [0, 2]
+
+
+def test_a_planted_gaussian_is_found() -> None:
+    rng = np.random.default_rng(0)
+    scale, mean, n = np.array([3.0, 2.0, 1.0, 0.5]), np.array([10.0, 0, 0, -5.0]), 40_000
+    analysis = made(keep=2)
+    for part in np.array_split(rng.normal(size=(n // 100, 100, 4)) * scale + mean, 7):
+        analysis.update(batch("resid_pre", part))
+    result = analysis.result().isel(layer=0)
+    variance = scale**2
+    # sd of a sample variance of a Gaussian is variance sqrt(2 / (n - 1)); trace adds independent ones.
+    error = np.sqrt(2 / (n - 1))
+    assert int(result["count"]) == n
+    assert abs(float(result["trace"]) - variance.sum()) < 3 * error * np.sqrt((variance**2).sum())
+    assert np.all(np.abs(result["spectrum"].values - variance[:2]) < 3 * error * variance[:2])
+    assert np.all(np.abs(result["mean"].values - mean) < 4 * scale / np.sqrt(n))
+    exact = 0.5 * np.log(2 * np.pi * np.e * variance).sum()
+    # The sample entropy has sd sqrt(d / 2n) and bias -d(d + 1) / 4n.
+    assert abs(float(result["entropy"]) - exact) < 3 * np.sqrt(4 / (2 * n)) + 20 / (4 * n)
+    p = variance / variance.sum()
+    assert float(result["effective_rank"]) == pytest.approx(np.exp(-(p * np.log(p)).sum()), rel=0.02)
+    assert float(result["anisotropy"]) == pytest.approx(p.max(), rel=0.02)
+
+
+def test_lengths_tell_a_sphere_from_a_cloud() -> None:
+    rng = np.random.default_rng(1)
+    sphere = rng.normal(size=(4, 500, 64))
+    sphere *= 8 / np.linalg.norm(sphere, axis=-1, keepdims=True)
+    analysis = made()
+    analysis.update(batch("resid_pre", sphere, layer=0))
+    analysis.update(batch("resid_pre", rng.normal(size=(4, 500, 64)), layer=1))
+    result = analysis.result()
+    np.testing.assert_allclose(result["length_mean"], [8, 8], rtol=0.01)
+    assert float(result["length_sd"][0]) < 1e-12
+    # The length of a standard Gaussian has variance 1/2, less a term of order 1/d.
+    assert float(result["length_sd"][1]) == pytest.approx(np.sqrt(0.5), abs=0.05)
+
+
+def test_only_text_tokens_count_unless_all_are_asked_for() -> None:
+    rng = np.random.default_rng(2)
+    values, text = rng.normal(size=(3, 20, 4)), rng.random((3, 20)) < 0.5
+    values[~text] = 1e6
+    plain, everything = made(), made(tokens="all")
+    for analysis in (plain, everything):
+        analysis.update(batch("resid_pre", values, text=text))
+    assert int(plain.result()["count"][0]) == text.sum()
+    np.testing.assert_allclose(plain.result()["covariance"][0], np.cov(values[text].T), rtol=1e-10)
+    assert int(everything.result()["count"][0]) == 60
+
+
+def test_two_byte_activations_lose_nothing_more() -> None:
+    values = np.random.default_rng(3).normal(50, 1, (2, 300, 3)).astype(np.float32)
+    given = batch("resid_pre", values)
+    given.arrays = {"resid_pre": torch.from_numpy(values).bfloat16()}
+    analysis = made()
+    analysis.update(given)
+    kept = given.arrays["resid_pre"].double().numpy().reshape(-1, 3)
+    np.testing.assert_allclose(analysis.result()["covariance"][0], np.cov(kept.T), rtol=1e-10)
+
+
+def test_a_wide_site_keeps_its_diagonal_and_leading_directions() -> None:
+    rng = np.random.default_rng(4)
+    values = rng.normal(size=(1, 300, 1100)) * np.linspace(2, 0.1, 1100)
+    analysis = made(site="mlp_out", keep=3)
+    analysis.update(batch("mlp_out", values))
+    result = analysis.result().isel(layer=0)
+    assert "covariance" not in result
+    covariance = np.cov(values[0].T)
+    np.testing.assert_allclose(result["variance"], np.diag(covariance), rtol=1e-10)
+    u = result["directions"].values
+    np.testing.assert_allclose(u @ covariance @ u.T, np.diag(result["spectrum"].values), atol=1e-8)
+    assert int(result["rank"]) == 299
+
+
+def test_one_token_is_too_few_and_it_says_so() -> None:
+    analysis = made()
+    analysis.update(batch("resid_pre", np.ones((1, 1, 4))))
+    with pytest.raises(GausslensError, match=r"resid_pre of tiny: .*two text tokens or more, and there were 1"):
+        analysis.result()
+
+
+@pytest.mark.parametrize("site", ["scores", "pattern", "logits"])
+def test_what_holds_no_vectors_is_refused(site: str) -> None:
+    with pytest.raises(ValidationError, match=f"{site} holds .*, not vectors"):
+        MomentsParameters(site=site)
+
+
+def test_the_estimate_is_what_is_held_and_stored() -> None:
+    info = TinyModel().info
+    analysis = made(site="q")
+    values = np.random.default_rng(5).normal(size=(2, 9, info.n_heads, info.d_head))
+    for layer in info.layers:
+        analysis.update(batch("q", values, layer=layer))
+    held = sum(state.scatter.nbytes for state in analysis.vectors.values())
+    told = estimate(analysis.parameters, info, None)
+    assert told.memory == 2 * held
+    assert told.disk == analysis.result()["covariance"].nbytes
