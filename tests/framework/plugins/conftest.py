@@ -91,7 +91,7 @@ class Shelf:
         self.plugin(
             "bad-name",
             f"from gausslens import Analysis\n{mark}def analyses():\n"
-            "    return [Analysis(name='gaussian.moments', version=1, shape='stream', summary='Mine.', analysis='m:M')]\n",
+            "    return [Analysis(name='gaussian.moments', version=1, shape='stream', summary='?', analysis='m:M')]\n",
         )
 
 

@@ -1,0 +1,279 @@
+"""HOOKS.md says what the code says, and the plugin that it writes works, part by part."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gausslens import announce, batch, descriptors, hookspecs, model, prompts, shapes
+from gausslens.testing import (
+    TinyModel,
+    check_derived,
+    check_edit,
+    check_forward,
+    check_references,
+    check_stream,
+    check_weights,
+)
+
+PAGE = Path(__file__).parents[3] / "framework" / "HOOKS.md"
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+CALLED = [
+    *(vars(descriptors)[n] for n in ("Descriptor", "Analysis", "Edit", "PromptSource", "Loader", "Engine")),
+    descriptors.ReportSection,
+    shapes.Context,
+    shapes.Estimate,
+    announce.RunNews,
+    announce.StepNews,
+    prompts.Prompt,
+    prompts.Part,
+    batch.Request,
+]
+PROTOCOLS = [
+    shapes.StreamAnalysis,
+    shapes.WeightsAnalysis,
+    shapes.ForwardAnalysis,
+    shapes.DerivedAnalysis,
+    shapes.Runner,
+    shapes.Bulk,
+    shapes.CaptureEngine,
+    model.OpenModel,
+]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code of the page; those of a file of the example name it in their first line."""
+
+    text: str
+
+    @property
+    def file(self) -> str | None:
+        found = re.match(r"# (\S+\.(?:py|toml))\n", self.text)
+        return found[1] if found else None
+
+
+def blocks(until: str | None = None) -> list[Block]:
+    text = PAGE.read_text(encoding="utf-8")
+    return [Block(found[2]) for found in FENCE.finditer(text[: text.index(until)] if until else text)]
+
+
+def headings() -> list[str]:
+    return re.findall(r"^### `(.+)`$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def _parameter(p: inspect.Parameter) -> str:
+    default = "" if p.default is p.empty else f" = {p.default!r}".replace("'", '"')
+    default = " = {}" if "<factory>" in default else default
+    stars = "**" if p.kind is p.VAR_KEYWORD else ""
+    return f"{stars}{p.name}: {p.annotation}{default}" if p.annotation is not p.empty else p.name
+
+
+def called(function: Any) -> str:
+    signature = inspect.signature(function)
+    inside = ", ".join(map(_parameter, signature.parameters.values()))
+    return f"{function.__name__}({inside}) -> {signature.return_annotation}"
+
+
+def constructed(kind: type) -> str:
+    parameters = list(inspect.signature(kind).parameters.values())
+    lines = ["*"] if parameters[0].kind is inspect.Parameter.KEYWORD_ONLY else []
+    lines += map(_parameter, parameters)
+    return f"{kind.__name__}(\n" + "".join(f"    {line},\n" for line in lines) + ")\n"
+
+
+def protocol(kind: type) -> str:
+    lines = []
+    for name, member in vars(kind).items():
+        if isinstance(member, property):
+            lines.append(f"    {name}: {inspect.signature(member.fget).return_annotation}\n")  # type: ignore[arg-type]
+        elif inspect.isfunction(member) and not name.startswith("_"):
+            lines.append(f"    def {called(member)}\n")
+    return f"class {kind.__name__}:\n" + "".join(lines)
+
+
+def test_every_hook_stands_under_its_exact_signature() -> None:
+    specified = [f for f in vars(hookspecs).values() if hasattr(f, "gausslens_spec")]
+    assert len(specified) == 11
+    assert sorted(headings()) == sorted(map(called, specified))
+
+
+@pytest.mark.parametrize("kind", CALLED, ids=lambda kind: kind.__name__)
+def test_every_descriptor_is_shown_with_all_its_fields(kind: type) -> None:
+    assert [b.text for b in blocks() if b.text.startswith(f"{kind.__name__}(")] == [constructed(kind)]
+
+
+@pytest.mark.parametrize("kind", PROTOCOLS, ids=lambda kind: kind.__name__)
+def test_every_class_behind_them_is_shown_with_all_its_methods(kind: type) -> None:
+    assert [b.text for b in blocks() if b.text.startswith(f"class {kind.__name__}:")] == [protocol(kind)]
+
+
+def test_every_descriptor_class_is_on_the_page() -> None:
+    public = [v for v in vars(descriptors).values() if isinstance(v, type) and issubclass(v, descriptors.Descriptor)]
+    assert set(public) <= set(CALLED)
+
+
+def written(found: list[Block], directory: Path) -> ModuleType:
+    """The plugin that the blocks make, imported."""
+    for block in found:
+        if block.file is not None:
+            path = directory / block.file
+            path.parent.mkdir(exist_ok=True)
+            with path.open("a", encoding="utf-8") as file:
+                file.write(block.text)
+    return importlib.import_module("gausslens_norms.plugin")
+
+
+def _forget() -> None:
+    for name in [n for n in sys.modules if n.split(".")[0] == "gausslens_norms"]:
+        del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def norms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
+    """The plugin of the whole page."""
+    directory = tmp_path_factory.mktemp("page")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(directory))
+        yield written(blocks(), directory)
+        _forget()
+
+
+def test_the_first_four_files_are_a_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    _forget()
+    try:
+        plugin = written(blocks(until="## What a plugin may rely on"), tmp_path)
+        assert list(check_references(plugin).analyses) == ["norms.activations"]
+        check_stream(plugin.ACTIVATIONS)
+    finally:
+        _forget()
+    assert {p.name for p in tmp_path.rglob("*.py")} == {"plugin.py", "parameters.py", "activations.py", "test_norms.py"}
+    assert 'norms = "gausslens_norms.plugin"' in (tmp_path / "pyproject.toml").read_text(encoding="utf-8")
+
+
+def test_the_host_takes_it_whole(norms: ModuleType) -> None:
+    host = check_references(norms)
+    [record] = [p for p in host.plugins if p.plugin == "plugin"]
+    assert sorted(record.hooks) == sorted(heading.split("(")[0] for heading in headings())
+
+
+def test_its_stream_analysis(norms: ModuleType) -> None:
+    result = check_stream(norms.ACTIVATIONS)
+    assert (result["length"] > 0).all()
+
+
+def test_its_weights_analysis(norms: ModuleType) -> None:
+    model = TinyModel()
+    result = check_weights(norms.WEIGHTS, model=model)
+    assert result["norm"].values[1, 0] == pytest.approx(float(model.tensor(1, "W_Q")[0].norm()))
+
+
+def test_its_forward_analysis(norms: ModuleType) -> None:
+    assert (check_forward(norms.SURPRISE)["surprise"] == 0).all()  # nothing was edited
+
+
+def test_its_derived_analysis(norms: ModuleType) -> None:
+    lengths = check_stream(norms.ACTIVATIONS)
+    ref = shapes.StepRef("trained", "norms.activations", "norms.activations")
+    found = check_derived(norms.GROWTH, {ref: lengths})
+    assert float(found["growth"]) == pytest.approx(float(lengths["length"][-1] / lengths["length"][0]))
+
+
+def test_its_edit(norms: ModuleType) -> None:
+    for tensors in check_edit(norms.UNIT).values():
+        for tensor in tensors.values():
+            np.testing.assert_allclose(tensor.flatten(1).norm(dim=1), 1.0, rtol=1e-6)
+
+
+def test_its_source(norms: ModuleType) -> None:
+    from gausslens.reference import resolve
+
+    parameters = resolve(norms.COUNTING.parameters)(prompts=3)
+    made = resolve(norms.COUNTING.prompts)(parameters, shapes.SourceContext(Path()))
+    assert ["".join(part.text for part in prompt.parts) for prompt in made][2] == "Count: 1 2 3"
+    assert len(TinyModel().tokenise(made)) == 3
+
+
+def test_its_loader_and_engine(norms: ModuleType, tmp_path: Path) -> None:
+    from gausslens.overlay import Twin
+    from gausslens.parameters import NoParameters
+    from gausslens.passes import Job, check_request, run_passes
+    from gausslens.reference import resolve
+
+    path = str(tmp_path / "model.npz")
+    rng = np.random.default_rng(0)
+    tensors = {name: rng.normal(size=shape) for name, shape in (("0.W_Q", (2, 8, 4)), ("W_E", (50, 8)))}
+    np.savez(path, **tensors)  # type: ignore[arg-type]
+    assert resolve(norms.NPZ.claims)(path)
+    opened = resolve(norms.NPZ.open)(model.ModelSpec(path, NoParameters()))
+    assert opened.names(0) == ("W_Q",)
+    assert opened.names(None) == ("W_E",)
+    engine = resolve(norms.EMBEDDING.engine)()
+    tokens = opened.tokenise([prompts.Prompt((prompts.Part("ab"),)), prompts.Prompt((prompts.Part("c"),))])
+    request = batch.Request(("embed",))
+    check_request(request, engine, opened)
+    job = Job("sum", _Sum(), request, opened.info)
+    run_passes(engine, Twin(opened), tokens, [job], lambda text: None)
+    assert job.error is None
+    wanted = tensors["W_E"][[ord(c) % 50 for c in "abc"]].sum()
+    assert job.state.total == pytest.approx(wanted, rel=1e-5)
+    runner = engine.runner(Twin(opened))
+    assert runner.forward(np.array([[1, 2]]))["embed"].shape == (1, 2, 8)
+    opened.close()
+
+
+class _Sum:
+    total = 0.0
+
+    def update(self, batch: batch.Batch) -> None:
+        self.total += float(batch["embed"].double()[batch.mask].sum())
+
+    def merge(self, other: _Sum) -> None:
+        self.total += other.total
+
+
+def test_its_announcements(norms: ModuleType, caplog: pytest.LogCaptureFixture) -> None:
+    from gausslens.plugins import load
+
+    host = load(only=(), extra={"norms": norms})
+    run = announce.RunNews("study", "store", "0" * 64, 3)
+    step = announce.StepNews("trained", "norms.activations", "norms.activations", "1" * 64)
+    caplog.set_level("INFO", logger="gausslens_norms")
+    news = {
+        "run_started": {"run": run},
+        "step_started": {"run": run, "step": step},
+        "step_finished": {"run": run, "step": step},
+        "run_failed": {"run": run, "step": None, "error": ValueError("x")},
+        "run_finished": {"run": run, "summary": {"computed": 3}},
+    }
+    for name, told in news.items():
+        assert host.announce(name, **told) == []
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == [
+        "study",
+        "norms.activations on trained begins",
+        f"norms.activations on trained is {'1' * 64}",
+        "the run",
+        "study",
+    ]
+
+
+def test_its_report_section(norms: ModuleType) -> None:
+    from gausslens.figures import Lines
+    from gausslens.reference import resolve
+
+    lengths = check_stream(norms.ACTIVATIONS)
+    results = SimpleNamespace()
+    assert resolve(norms.LENGTHS.section)(results) is not None
+    assert Lines
+    assert lengths
