@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     from .shapes import Runner as Runner
     from .shapes import SourceContext as SourceContext
     from .shapes import StepRef as StepRef
+    from .store.results import Results as Results
+    from .store.results import open as open  # noqa: A004
+    from .suggest import did_you_mean as did_you_mean
 
 _HOMES = {
     "HEAD_AXIS": "batch",
@@ -84,6 +87,9 @@ _HOMES = {
     "Runner": "shapes",
     "SourceContext": "shapes",
     "StepRef": "shapes",
+    "Results": "store.results",
+    "open": "store.results",
+    "did_you_mean": "suggest",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]

@@ -127,7 +127,11 @@ def read_manifest(path: Path) -> Manifest:
             raise StoreError(f"{path} is not a regular file")
         if path.stat().st_size > MOST_BYTES:
             raise StoreError(f"{path} is larger than a manifest can be")
-        data = path.read_bytes()
+        return from_bytes(path.read_bytes(), path)
+
+
+def from_bytes(data: bytes, path: Path) -> Manifest:
+    """One manifest from its JSON, checked."""
     try:
         body = json.loads(data)
     except (ValueError, RecursionError):

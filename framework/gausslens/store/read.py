@@ -98,6 +98,14 @@ def read_result(root: Path, path: Path, entry: str) -> xr.Dataset:
     return dataset
 
 
+def read_facts(root: Path, path: Path, entry: str) -> dict[str, Any]:
+    """The attributes of a result's group: what made it; ``provenance`` as a mapping."""
+    with explained(f"{path}{entry}"), no_plugins(), open_checked(os.fspath(path), os.fspath(root)) as file:
+        attrs = attributes(file[entry])
+        check_type(attrs, "step-result", f"{path}{entry}")
+        return attrs | {"provenance": json.loads(attrs.get("provenance") or "{}")}
+
+
 def decode_arrays(
     file: Any, arrays: dict[str, Any], files: CachingFileManager[h5py.File], entry: str
 ) -> dict[str, xr.Variable]:

@@ -1,0 +1,103 @@
+"""Results as pandas tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from ..errors import StoreError
+from ..suggest import did_you_mean
+from .manifest import Manifest, Step
+
+# A table of more rows than this is of no use to anyone and would fill the memory.
+MOST_ROWS = 20_000_000
+# What a comparison holds for each variable, and what its column is called.
+NULL_COLUMNS = ("null_mean", "null_sd", "z", "p", "p_empirical", "q")
+
+
+def frame(
+    dataset: xr.Dataset, compared: Mapping[str, xr.Dataset], variables: Sequence[str] | None, what: str
+) -> pd.DataFrame:
+    """One row for each cell of each variable: ``variable``, its coordinates, ``value``, and the null's columns."""
+    names = [str(n) for n, v in dataset.data_vars.items() if v.dtype.kind in "biufc"]
+    for name in variables or ():
+        if name not in dataset.data_vars:
+            raise StoreError(f"{what} has no variable {name!r}{did_you_mean(name, map(str, dataset.data_vars))}")
+    names = list(variables) if variables is not None else names
+    rows = {n: dataset[n].size for n in names}
+    if sum(rows.values()) > MOST_ROWS:
+        largest = max(rows, key=lambda n: rows[n])
+        raise StoreError(
+            f"{what} would make a table of {sum(rows.values()):,} rows, {rows[largest]:,} of them of {largest!r}: "
+            "choose with variables=, or use the dataset"
+        )
+    tables = [_cells(dataset[name], compared) for name in names]
+    tables = [t for t in tables if len(t)]
+    if not tables:
+        return pd.DataFrame(columns=["variable", "value"])
+    everywhere = set.intersection(*(set(t) for t in tables))
+    for t in tables:  # whole numbers stay whole where other variables have none
+        whole = {c: "Int64" for c in t if c not in everywhere and t[c].dtype.kind in "iu"}
+        t[list(whole)] = t[list(whole)].astype(whole)
+    found = pd.concat(tables, ignore_index=True)
+    last = ["value", *(_column(n, c) for n in compared for c in NULL_COLUMNS if _column(n, c) in found)]
+    return found[["variable", *(c for c in found if c not in (*last, "variable")), *last]]
+
+
+def _cells(array: xr.DataArray, compared: Mapping[str, xr.Dataset]) -> pd.DataFrame:
+    columns: dict[str, Any] = {"variable": np.full(array.size, array.name, dtype=object)}
+    index: dict[Any, xr.DataArray] = {
+        dim: xr.DataArray(np.arange(size), dims=[dim]) for dim, size in array.sizes.items()
+    }
+    for name, coordinate in {**index, **array.coords}.items():
+        columns[str(name)] = _like(coordinate, array).values.ravel()
+    columns["value"] = array.values.ravel()
+    for null, found in compared.items():
+        for column in NULL_COLUMNS:
+            if f"{array.name}_{column}" in found:
+                columns[_column(null, column)] = _like(found[f"{array.name}_{column}"], array).values.ravel()
+    return pd.DataFrame(columns)
+
+
+def _column(null: str, column: str) -> str:
+    return f"{null}.{column}" if null else column
+
+
+def _like(found: xr.DataArray, array: xr.DataArray) -> xr.DataArray:
+    """Values in the cells of another array; NaN where they have none."""
+    return found.reindex_like(array).broadcast_like(array).transpose(*array.dims)
+
+
+def table(
+    steps: Iterable[tuple[Manifest, Step]],
+    finished: Callable[[Step], bool],
+    facts: Callable[[Step], Mapping[str, Any]],
+) -> pd.DataFrame:
+    """One row for each step."""
+    rows = []
+    swept: dict[str, None] = {}
+    for manifest, step in steps:
+        done = finished(step)
+        swept |= dict.fromkeys(step.sweep)
+        rows.append(
+            {
+                "run": manifest.run,
+                "variant": step.variant,
+                "draw": step.draw,
+                **{f"sweep {n}": v for n, v in step.sweep.items()},
+                "label": step.label,
+                "analysis": step.analysis,
+                "key": step.key,
+                "finished": done,
+                "created": facts(step)["created"] if done else None,
+            }
+        )
+    columns = ["run", "variant", "draw", *(f"sweep {n}" for n in swept)]
+    made = pd.DataFrame(rows, columns=[*columns, "label", "analysis", "key", "finished", "created"])
+    made["created"] = pd.to_datetime(made["created"], utc=True, format="ISO8601")
+    made["draw"] = made["draw"].astype("Int64")
+    return made.rename(columns={f"sweep {n}": n for n in swept if n not in made})

@@ -1,0 +1,201 @@
+"""Reading a store: results by variant and label, as xarray and pandas. Nothing here writes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..errors import StoreError
+from ..suggest import did_you_mean
+from .layout import NotAStore
+from .manifest import Manifest, Step
+from .source import Source, source
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+    from .stack import Point
+
+
+class NoResult(StoreError, KeyError):
+    """There is no such result, or it is not finished."""
+
+    __str__ = Exception.__str__
+
+
+def open(path: str | os.PathLike[str]) -> Results:  # noqa: A001  users say gausslens.open
+    """Open a store (or a pack) for reading: ``gausslens.open("store")``."""
+    return Results(source(path))
+
+
+class Results:
+    """The results of a store, read-only.
+
+    ``results["trained", "gaussian.moments"]`` is an xarray.Dataset of the newest plan that has it, with draws and swept
+    values as leading dimensions; ``results.run("name")`` looks at one run only. Large arrays are read when used.
+    """
+
+    def __init__(self, found: Source, run: str | None = None):
+        self._source = found
+        self._run = run
+        self._manifests = [m for m in found.manifests() if run in (None, m.run)]
+        self._steps: dict[tuple[str, str], tuple[Manifest, list[Step]]] = {}
+        for manifest in self._manifests:
+            grouped: dict[tuple[str, str], tuple[Manifest, list[Step]]] = {}
+            for step in manifest.steps:
+                grouped.setdefault((step.variant, step.label), (manifest, []))[1].append(step)
+            self._steps |= grouped
+
+    @property
+    def path(self) -> str:
+        """Where the store is."""
+        return str(self._source.path)
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """Names of the runs, the one planned last at the end."""
+        return tuple(reversed(dict.fromkeys(m.run for m in reversed(self._manifests))))
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """Names of the variants."""
+        return tuple(dict.fromkeys(variant for variant, _ in self._steps))
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Labels of the results, without the comparisons with nulls."""
+        found = dict.fromkeys(label for (_, label), (_, steps) in self._steps.items() if steps[0].against is None)
+        return tuple(found)
+
+    def run(self, name: str) -> Results:
+        """The results of one run."""
+        if name not in self.runs:
+            raise NoResult(f"{self.path} has no run {name!r}{did_you_mean(name, self.runs)}")
+        return Results(self._source, name)
+
+    def manifest(self) -> Manifest:
+        """The newest plan: ``.resolved`` is its run file, ``.steps`` what it planned."""
+        if not self._manifests:
+            raise NotAStore(f"{self.path} holds no run yet")
+        return self._manifests[-1]
+
+    def manifests(self) -> tuple[Manifest, ...]:
+        """All plans, oldest first."""
+        return tuple(self._manifests)
+
+    def steps(self, variant: str, label: str) -> tuple[Step, ...]:
+        """What the newest plan that has it planned for a variant and label: one step for each draw and swept value."""
+        if (variant, label) not in self._steps:
+            if variant not in self.variants:
+                raise NoResult(f"{self.path} has no variant {variant!r}{did_you_mean(variant, self.variants)}")
+            known = [known for v, known in self._steps if v == variant]
+            raise NoResult(f"{variant} has no result {label!r}{did_you_mean(label, known)}")
+        return tuple(self._steps[variant, label][1])
+
+    def finished(self, step: Step) -> bool:
+        """Whether the result of a step is in the store."""
+        return self._source.finished(step)
+
+    def draws(self, variant: str, label: str) -> dict[Point, xr.Dataset]:
+        """Each finished result by itself: ``{(("draw", 0), ("alpha", 0.5)): dataset, ...}``."""
+        steps = self.steps(variant, label)
+        found = {step.point: self._source.read(step) for step in steps if self.finished(step)}
+        if not found:
+            raise NoResult(f"{variant}, {label} is planned and not finished: run again to finish it")
+        return found
+
+    def __getitem__(self, name: tuple[str, str]) -> xr.Dataset:
+        from .stack import stack
+
+        if not isinstance(name, tuple) or len(name) != 2:
+            raise NoResult(f"{name!r}: results are named by variant and label, as in results['trained', 'values']")
+        stacked = stack(self.draws(*name), f"{name[0]}, {name[1]}")
+        missing = [", ".join(f"{n} {v}" for n, v in s.point) for s in self.steps(*name) if not self.finished(s)]
+        return stacked.assign_attrs(unfinished=missing) if missing else stacked
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._steps and any(self.finished(s) for s in self._steps[name][1])
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter([name for name in self._steps if name in self])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def nulls(self, variant: str, label: str) -> tuple[str, ...]:
+        """The nulls that a result is compared with."""
+        compared = [steps[0].against for (v, _), (_, steps) in self._steps.items() if v == variant]
+        return tuple(n for n in compared if n is not None and (variant, f"{label}.against.{n}") in self)
+
+    def against(self, variant: str, label: str, null: str | None = None) -> xr.Dataset:
+        """The comparison with a null: for each compared variable ``v`` also ``v_z``, ``v_p``, ``v_q``, ..."""
+        self.steps(variant, label)
+        nulls = self.nulls(variant, label)
+        if not nulls:
+            raise NoResult(f"{variant}, {label} is compared with no null: `against:` of a run file names one")
+        if null is None and len(nulls) > 1:
+            raise NoResult(f"{variant}, {label} is compared with {', '.join(nulls)}: say which with null=")
+        if null is not None and null not in nulls:
+            raise NoResult(f"{variant}, {label} is not compared with {null!r}{did_you_mean(null, nulls)}")
+        return self[variant, f"{label}.against.{null or nulls[0]}"]
+
+    def frame(
+        self, variant: str, label: str, null: str | None = None, variables: tuple[str, ...] | list[str] | None = None
+    ) -> pd.DataFrame:
+        """A result as a table, one row for each cell, with the null's mean, sd, z, p and q where there is a null.
+
+        Where there are several, ``null`` picks one; else the columns are called ``<null>.z`` and so on.
+        """
+        from .frame import frame
+
+        nulls = self.nulls(variant, label) if null is None else (null,)
+        compared = {name if len(nulls) > 1 else "": self.against(variant, label, name) for name in nulls}
+        return frame(self[variant, label], compared, variables, f"{variant}, {label}")
+
+    def table(self) -> pd.DataFrame:
+        """What there is, one row for each step: run, variant, draw, swept values, label, key, when it was finished."""
+        from .frame import table
+
+        return table(self._steps_by_run(), self.finished, self._source.facts)
+
+    def tree(self) -> xr.DataTree:
+        """Everything as a tree: run, variant, label; results that differ in shape have a node for each draw."""
+        import xarray as xr
+
+        from .stack import DifferentShapes, stack
+
+        nodes: dict[str, xr.Dataset | xr.DataTree | None] = {}
+        for run in self.runs:
+            view = self if self._run else self.run(run)
+            for variant, label in view:
+                where = f"/{run}/{variant}/{label}"
+                each = view.draws(variant, label)
+                try:
+                    nodes[where] = stack(each, f"{variant}, {label}")
+                except DifferentShapes:
+                    members = {step.point: step.member for step in view.steps(variant, label)}
+                    nodes |= {f"{where}/{members[point]}": dataset for point, dataset in each.items()}
+        return xr.DataTree.from_dict(nodes)
+
+    def facts(self, variant: str, label: str) -> list[Mapping[str, Any]]:
+        """What made each finished result: plugin, versions, when, and its provenance, one mapping for each draw."""
+        return [self._source.facts(step) for step in self.steps(variant, label) if self.finished(step)]
+
+    def _steps_by_run(self) -> Iterator[tuple[Manifest, Step]]:
+        for run in self.runs:
+            view = self if self._run else self.run(run)
+            for manifest, steps in view._steps.values():
+                yield from ((manifest, step) for step in steps)
+
+    def __repr__(self) -> str:
+        lines = [f"<gausslens.Results {self.path}>"]
+        for run in self.runs:
+            view = self if self._run else self.run(run)
+            steps = [step for _, found in view._steps.values() for step in found]
+            done = sum(self.finished(step) for step in steps)
+            lines.append(f"{run}: {done} of {len(steps)} steps finished, planned {view.manifest().created[:16]}")
+            for variant in view.variants:
+                lines.append(f"  {variant}: {', '.join(label for v, label in view._steps if v == variant)}")
+        return "\n".join(lines if len(lines) > 1 else [*lines, "no run yet"])

@@ -1,0 +1,130 @@
+"""Where results are read from: a store's directory, or a pack."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .disk import is_file
+from .layout import INDEX, RUNS, TYPE, NotAStore, entry_of, part_path
+from .manifest import Manifest, Step, from_bytes, manifests, newest_steps
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+class Source(Protocol):
+    """What ``Results`` needs of a store or a pack."""
+
+    path: Path
+
+    def manifests(self) -> list[Manifest]:
+        """All that can be read, oldest first."""
+        ...
+
+    def finished(self, step: Step) -> bool:
+        """Whether the result of a step is there."""
+        ...
+
+    def read(self, step: Step) -> xr.Dataset:
+        """The result of a step."""
+        ...
+
+    def facts(self, step: Step) -> Mapping[str, Any]:
+        """What made the result: the attributes of its group."""
+        ...
+
+
+class Directory:
+    """A store."""
+
+    def __init__(self, path: Path):
+        from .index import check_index
+
+        self.path = path.resolve()
+        if is_file(self.path / INDEX):
+            check_index(self.path)
+
+    def manifests(self) -> list[Manifest]:
+        """All that can be read, oldest first."""
+        return manifests(self.path) if (self.path / RUNS).is_dir() else []
+
+    def finished(self, step: Step) -> bool:
+        """Whether the part is there."""
+        return is_file(part_path(self.path, step.analysis, step.key))
+
+    def read(self, step: Step) -> xr.Dataset:
+        """The result of a step."""
+        from .read import read_part
+
+        return read_part(self.path, step.analysis, step.key)
+
+    def facts(self, step: Step) -> Mapping[str, Any]:
+        """What made the result."""
+        from .read import read_facts
+
+        path = part_path(self.path, step.analysis, step.key)
+        return read_facts(self.path, path, entry_of(step.analysis, step.key))
+
+
+class Pack:
+    """A pack: manifests and results in one file."""
+
+    def __init__(self, path: Path):
+        from .hostile import open_checked
+        from .layout import check_version
+        from .read import attributes, explained
+
+        self.path = path.resolve()
+        with explained(str(path)), open_checked(os.fspath(self.path), os.fspath(self.path.parent)) as file:
+            attrs = attributes(file)
+            if attrs.get(TYPE) != "store-pack":
+                raise NotAStore(f"{path} is not a pack: `gausslens store pack STORE FILE` makes one")
+            check_version(attrs.get("encoding-version"), "the pack", path)
+            found = [
+                from_bytes(file[f"{run}/{name}"].asstr()[()].encode(), Path(run) / name)
+                for run in file
+                for name in file[run]
+                if name.endswith(".json")
+            ]
+            self._manifests = sorted(found, key=lambda m: m.age)
+            self._entries = {
+                (step.analysis, step.key): f"/{run}/{variant}/{label}/{step.member}"
+                for (run, variant, label), (_, steps) in newest_steps(self._manifests).items()
+                for step in steps
+                if f"/{run}/{variant}/{label}/{step.member}" in file
+            }
+
+    def manifests(self) -> list[Manifest]:
+        """All, oldest first."""
+        return self._manifests
+
+    def finished(self, step: Step) -> bool:
+        """Whether it was packed."""
+        return (step.analysis, step.key) in self._entries
+
+    def read(self, step: Step) -> xr.Dataset:
+        """The result of a step."""
+        from .read import read_result
+
+        return read_result(self.path.parent, self.path, self._entries[step.analysis, step.key])
+
+    def facts(self, step: Step) -> Mapping[str, Any]:
+        """What made the result."""
+        from .read import read_facts
+
+        return read_facts(self.path.parent, self.path, self._entries[step.analysis, step.key])
+
+
+def source(path: str | os.PathLike[str]) -> Source:
+    """The store or pack at a path."""
+    from .store import is_store
+
+    place = Path(path)
+    if is_store(place) or (place / RUNS).is_dir():
+        return Directory(place)
+    if place.is_file():
+        return Pack(place)
+    raise NotAStore(f"{path}: there is no store here" + ("" if place.exists() else "; the path does not exist"))
