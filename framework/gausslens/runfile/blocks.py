@@ -15,9 +15,11 @@ from .wording import name_pattern
 FORMAT = 1
 MOST_DRAWS = 10_000
 
-NAME_WORDS = "1 to 100 letters, digits, '-' and '_'"
+NAME_WORDS = "a name of 1 to 100 letters, digits, '-' and '_'"
 NAME = name_pattern(r"^[A-Za-z0-9_-]{1,100}$", NAME_WORDS)
-LABEL = name_pattern(r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}$", "1 to 100 letters, digits, '-', '_' and '.' (not first)")
+LABEL = name_pattern(
+    r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}$", "a label of 1 to 100 letters, digits, '-', '_' and '.', not first"
+)
 DEVICE = name_pattern(r"^(cpu|cuda|mps|xpu)(:[0-9]+)?$", "cpu, cuda, cuda:1, mps or xpu")
 
 Dtype = Literal["float32", "float64", "float16", "bfloat16"]

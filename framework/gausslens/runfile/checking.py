@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from ..suggest import did_you_mean, near
+from ..suggest import near
 from . import wording
 from .fields import choices_at, field_at, names_at, type_in_words
 from .nodes import Node, Path
+from .problems import instead
 
 if TYPE_CHECKING:
     from .problems import Problems
@@ -89,6 +90,10 @@ def _fault(error: Any, table: Node) -> _Fault:
             return _Fault(error, node, step, union)
         elif union is None:
             union = tuple(steps[:index])  # pydantic names the member of the union where no step of the file is
+    if error["type"] == "union_tag_not_found":
+        return _Fault(error, node, error["ctx"]["discriminator"].strip("'"), union)
+    if error["type"] == "union_tag_invalid":
+        node = node.get(error["ctx"]["discriminator"].strip("'")) or node
     return _Fault(error, node, union=union)
 
 
@@ -96,7 +101,7 @@ def _put_right(table: Node, fault: _Fault, model: type[BaseModel], also: Iterabl
     """Note an unknown key, and call it what it was meant to be, or drop it."""
     *above, name = fault.location
     known = [*names_at(model, above), *(() if above else also)]
-    problems.key(fault.node, "unknown key", did_you_mean(str(name), known).lstrip(":; ") or "there are none here")
+    problems.key(fault.node, "unknown key", instead(str(name), known) or "there are none here")
     beside = table
     for step in above:
         beside = beside.step(step) or beside
@@ -136,21 +141,33 @@ def _is_twin(fault: _Fault, others: list[_Fault]) -> bool:
 def _note(group: list[_Fault], model: type[BaseModel], problems: Problems, at: str) -> None:
     fault = group[0]
     node, location = fault.node, fault.location
-    field = field_at(model, location)
     if fault.absent is not None:
-        said = [field.description or "", type_in_words(field.annotation)] if field else []
-        problems.add(node.place, (*node.path, fault.absent), "missing", ": ".join(filter(None, reversed(said))))
+        _note_absent(fault, fault.absent, model, problems)
     elif fault.kind == "extra_forbidden":
-        hint = did_you_mean(str(location[-1]), names_at(model, location[:-1])).lstrip(":; ")
-        problems.key(node, "unknown key", hint)
+        problems.key(node, "unknown key", instead(str(location[-1]), names_at(model, location[:-1])))
     elif fault.of_key:
         problems.key(node, f"this key {wording.worded([fault.error], Node(node.path[-1], node.place), [])}")
     else:
-        choices = choices_at(model, location)
+        tags = fault.error.get("ctx", {}).get("expected_tags", "")
+        choices = [tag.strip(" '") for tag in tags.split(",") if tag] or choices_at(model, location)
         message = wording.worded([f.error for f in group], node, choices)
         suggestion = wording.remedy(fault.error, node)
         if not suggestion and isinstance(node.value, str) and near(node.value, choices):
-            suggestion = did_you_mean(node.value, choices).lstrip(":; ")
+            suggestion = instead(node.value, choices)
+        field = field_at(model, location)
         if not suggestion and field is not None and isinstance(field.default, bool | int | float | str):
             suggestion = f"the default is {json.dumps(field.default)}"
         problems.value(node, f"{message} (at {at})" if at and not location else message, suggestion)
+
+
+def _note_absent(fault: _Fault, name: str | int, model: type[BaseModel], problems: Problems) -> None:
+    message, what = "missing", ""
+    if fault.node.is_list:
+        message = "missing from the list"
+    elif fault.kind == "union_tag_not_found":
+        message = f"missing: one of {', '.join(choices_at(model, (*fault.location, name)))}"
+    elif (field := field_at(model, fault.location)) is not None:
+        sort = type_in_words(field.annotation)
+        message = f"missing: {sort}" if sort else message
+        what = (field.description or "").rstrip(".")
+    problems.add(fault.node.place, (*fault.node.path, name), message, what[:1].lower() + what[1:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import yaml
@@ -9,7 +10,7 @@ import yaml
 from ..study import Mark
 from . import syntax
 from .nodes import Node, Path
-from .problems import shortened
+from .problems import instead, shortened
 from .scalars import scalar, unfit
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class _Composer:
         wrong = unfit(value)
         if wrong:
             self.problems.value(node, wrong)
+            return replace(node, value="" if isinstance(value, str) else 0)  # so that nothing else stumbles over it
         return node
 
     def items(self, path: Path, depth: int) -> list[Node]:
@@ -117,9 +119,7 @@ class _Composer:
 
     def alias(self, anchor: str, mark: Mark, path: Path, key: Mark | None, depth: int) -> Node:
         if anchor not in self.anchors:
-            from ..suggest import did_you_mean
-
-            hint = did_you_mean(anchor, self.anchors).lstrip(":; ")
+            hint = instead(anchor, self.anchors)
             self.problems.add(mark, path, f"the alias *{anchor} stands for no anchor above it", hint)
             return Node(None, mark, path, key, "")
         target = self.anchors[anchor]
@@ -132,7 +132,7 @@ class _Composer:
         if depth + height > DEEPEST:
             self.fatal(mark, f"lists and tables are nested more than {DEEPEST} deep", "")
         copy = target.moved(path, key)
-        return Node(copy.value, mark, path, key, copy.text)
+        return replace(copy, mark=mark)
 
     def mark(self, event: yaml.Event) -> Mark:
         start = event.start_mark

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..study import EditCall
-from ..suggest import did_you_mean, near
+from ..suggest import near
 from . import blocks
 from .fields import names_at
 from .names import find
 from .parts import part
+from .problems import instead
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,7 +72,7 @@ def _known(reading: Reading, sweep: Node, rest: Node, known: list[str]) -> dict[
     for written, node in sweep.value.items():
         name = written
         if name not in known:
-            reading.problems.key(node, "there is no such parameter to sweep", did_you_mean(name, known).lstrip(":; "))
+            reading.problems.key(node, "there is no such parameter to sweep", instead(name, known))
             meant = near(name, [k for k in known if k not in sweep.value and rest.get(k) is None], most=1)
             if not meant:
                 continue

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..suggest import did_you_mean, near
-from .problems import shortened
+from ..suggest import near
+from .problems import instead, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,7 +56,7 @@ def _hint(kind: str, name: str, host: Host) -> str:
             return f"{name} is {'an' if other[0] in 'aeiou' else 'a'} {other}: {KINDS[other][1].format(name=name)}"
     if name.split(".")[0] in host.left_out:
         return f"plugin {name.split('.')[0]} was left out, by --without or GAUSSLENS_WITHOUT"
-    hint = did_you_mean(name, known(kind, host)).lstrip(":; ")
+    hint = instead(name, known(kind, host))
     missing = {"left out": host.left_out, "set aside": [b.plugin for b in host.broken]}
     if not near(name, known(kind, host)):
         # A name without a prefix does not say which plugin it would come from.

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from ..owner import Owned
 
 LIVE = "live:"
-_HUB = re.compile(r"hub:[\w.-]+/[\w.-]+(@[\w./-]+)?")
+_REPOSITORY = r"[A-Za-z0-9][\w.-]*/[\w.-]+"
+_HUB = re.compile(rf"hub:{_REPOSITORY}(@[\w./-]+)?")
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ def _place(reading: Reading, path: Node) -> str | None:
     home = text == "~" or text.startswith("~/")
     place = Path(os.path.normpath(reading.directory / (Path(text).expanduser() if home else text)))
     if not _exists(place):
-        reading.problems.value(path, f"there is no directory {place}", _elsewhere(place, text))
+        reading.problems.value(path, f"there is no directory {shortened(str(place), 200)}", _elsewhere(place, text))
         return None
     return str(place)
 
@@ -173,6 +174,6 @@ def _elsewhere(place: Path, text: str) -> str:
     found = near(place.name, names)
     if found:
         return f"did you mean {' or '.join(str(Path(text).with_name(name)) for name in found)}?"
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", text):
+    if re.fullmatch(_REPOSITORY, text):
         return f"paths are relative to the run file; a model of the hub is hub:{text}"
     return "paths are relative to the run file"

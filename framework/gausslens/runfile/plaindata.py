@@ -58,7 +58,7 @@ class _Reading:
                 return found
         else:
             wrong = f"is {_a(type(value).__name__)}; a run file holds numbers, texts, lists and tables"
-        self.problems.add(self.mark, path, wrong)
+        self.problems.add(self.mark, path, wrong, only=True)
         return None
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ..errors import InputError
 from ..study import Mark
+from ..suggest import did_you_mean
 
 if TYPE_CHECKING:
     from .nodes import Node, Path
@@ -31,7 +32,7 @@ class Problem:
 
     def __str__(self) -> str:
         where = self.mark.file if self.mark.file.startswith(SETTING) else str(self.mark)
-        said = [where, self.path, self.message] if self.path else [where, self.message]
+        said = [where, self.path, self.message] if self.path and where != SETTING + self.path else [where, self.message]
         return printable(": ".join(said) + (f"; {self.suggestion}" if self.suggestion else ""))
 
 
@@ -54,11 +55,11 @@ class RunFileErrors(InputError):
 
 
 class Problems:
-    """Collects problems while a run file is read. The same sentence about the same place is kept once."""
+    """Collects problems while a run file is read: one of each value, and of a key or table each sentence once."""
 
     def __init__(self, file: str) -> None:
         self.file = file
-        self._found: dict[tuple[Mark, str], Problem] = {}
+        self._found: dict[tuple[Mark, Path, str], Problem] = {}
 
     def __len__(self) -> int:
         return len(self._found)
@@ -66,16 +67,17 @@ class Problems:
     def __iter__(self) -> Iterator[Problem]:
         return iter(self._found.values())
 
-    def add(self, mark: Mark, path: Path, message: str, suggestion: str = "") -> None:
-        """Note a problem at a mark."""
+    def add(self, mark: Mark, path: Path, message: str, suggestion: str = "", only: bool = False) -> None:
+        """Note a problem at a mark; with ``only``, no second one of the same kind there."""
         problem = Problem(mark, shown_path(path), message, suggestion)
-        self._found.setdefault((mark, message), problem)
+        # An alias gives one mistake several paths; a dict gives all mistakes one mark.
+        self._found.setdefault((mark, () if mark.line else path, "" if only else message), problem)
         if len(self._found) >= MOST:
             self.stop()
 
     def value(self, node: Node, message: str, suggestion: str = "") -> None:
         """Note that a value is wrong."""
-        self.add(node.mark, node.path, message, suggestion)
+        self.add(node.mark, node.path, message, suggestion, only=not node.nodes)
 
     def key(self, node: Node, message: str, suggestion: str = "") -> None:
         """Note that a key is wrong, or something within what it names."""
@@ -102,6 +104,11 @@ def shown_path(path: Path) -> str:
         else:
             text += f"[{shortened(step)}]"
     return text
+
+
+def instead(name: str, known: Iterable[str]) -> str:
+    """Near names, or all that there are, as a suggestion."""
+    return did_you_mean(name, known).lstrip(":; ")
 
 
 def shortened(text: str, most: int = 40) -> str:

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..study import Mark, ModelCall, Study, Variant
-from ..suggest import did_you_mean
 from . import blocks, parts, sets
 from .checking import checked
 from .compose import compose
 from .filetext import read_text
 from .nodes import Node
 from .plaindata import FILE, from_python
-from .problems import Problems, shortened
+from .problems import Problems, instead, shortened
 from .uses import read_uses, resolved, resolved_prompts
 from .variants import read_variant
 
@@ -87,12 +86,11 @@ def _study(reading: parts.Reading, root: Node, default_name: str) -> Study | Non
     if given is not None and given.is_table:
         prompts = parts.read_prompts(reading, given)
     named = _variants(root)
-    read = [read_variant(reading, name, node) for name, node in named.items()]
+    read = [read_variant(reading, name, node) for name, node in (named or {}).items()]
     analyses = root.get("analyses")
     has_prompts = given is not None and given.value is not None
-    uses = read_uses(
-        reading, analyses.value if analyses and analyses.is_list else [], list(named), prompts, has_prompts
-    )
+    entries = analyses.value if analyses is not None and analyses.is_list else []
+    uses = read_uses(reading, entries, named, prompts, has_prompts)
     variants = {found[0].name: found for found in read if found is not None}
     against = _against(reading, root.get("against"), named, {name: found[0] for name, found in variants.items()})
     if len(problems) or top is None or model is None:
@@ -105,7 +103,7 @@ def _study(reading: parts.Reading, root: Node, default_name: str) -> Study | Non
         "model": _resolved_model(model),
         "prompts": resolved_prompts(prompts),
         "variants": {name: found[1] for name, found in variants.items()},
-        "analyses": [resolved(use) for use in uses],
+        "analyses": [resolved(use, prompts) for use in uses],
         "against": list(against),
         "report": top.report,
     }
@@ -113,16 +111,17 @@ def _study(reading: parts.Reading, root: Node, default_name: str) -> Study | Non
     return Study(name, top.seed, model, prompts, ordered, tuple(uses), against, top.report, reading.directory, whole)
 
 
-def _variants(root: Node) -> dict[str, Node]:
+def _variants(root: Node) -> dict[str, Node] | None:
+    """The variants by name; None where they are no table."""
     node = root.get("variants")
     if node is None:
         trained = Node([], root.mark, ("variants", "trained"), root.mark)
         return {"trained": trained}
-    return dict(node.value) if node.is_table else {}
+    return dict(node.value) if node.is_table else None
 
 
 def _against(
-    reading: parts.Reading, node: Node | None, named: Mapping[str, Node], variants: Mapping[str, Variant]
+    reading: parts.Reading, node: Node | None, named: Mapping[str, Node] | None, variants: Mapping[str, Variant]
 ) -> tuple[str, ...]:
     """The null variants: each has several draws and no sweep, and there is something to compare with it."""
     found: list[str] = []
@@ -131,8 +130,10 @@ def _against(
         name = item.value
         if not isinstance(name, str):
             problems.value(item, f"should be the name of a variant, is {item.described()}")
+        elif named is None:
+            continue  # told already: the variants are no table
         elif name not in named:
-            problems.value(item, f"there is no variant {shortened(name)}", did_you_mean(name, named).lstrip(":; "))
+            problems.value(item, f"there is no variant {shortened(name)}", instead(name, named))
         elif name in found:
             problems.value(item, f"the variant {name} is named twice", "keep one")
         elif name in variants:

@@ -6,11 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..study import Mark
-from ..suggest import did_you_mean
 from .compose import compose
 from .filetext import check_characters
 from .nodes import Node
-from .problems import SETTING
+from .problems import SETTING, instead
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,7 +73,7 @@ class _Setting:
             matching = [int(name)]
         if len(matching) != 1:
             known = [n for n in names if n] or [str(index) for index in range(len(names))]
-            hint = did_you_mean(name, known).lstrip(":; ") if not matching else "say which by its number, from 0"
+            hint = instead(name, known) if not matching else "say which by its number, from 0"
             what = f"there is no entry {name!r}" if not matching else f"{len(matching)} entries are called {name!r}"
             self.problems.add(self.mark, node.path, what, hint)
             return None

@@ -20,6 +20,7 @@ _CONTEXTS = {
 }
 _PROBLEMS = (
     ("tab", "a tab indents this line", "YAML wants spaces"),
+    ("unexpected ':'", "a ':' without a space after it", "write key: value"),
     ("mapping values are not allowed", "a ':' is not expected here", "put a text that holds ': ' in quotes"),
     ("unknown escape", "an escape that YAML does not have", "double each backslash, or use single quotes"),
     ("undefined tag handle", "tags are not read", "write the value without the tag"),

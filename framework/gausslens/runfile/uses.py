@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..study import PromptCall, Use
-from ..suggest import did_you_mean
 from . import blocks
 from .checking import checked
 from .edits import indices
@@ -14,10 +13,10 @@ from .names import find, owner_of
 from .nodes import Node
 from .parts import read_prompts
 from .plaindata import from_python
-from .problems import Problems, shortened
+from .problems import Problems, instead, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from ..descriptors import Analysis
     from ..owner import Owned
@@ -27,9 +26,13 @@ RUNS_THE_MODEL = ("stream", "forward")
 
 
 def read_uses(
-    reading: Reading, entries: Sequence[Node], variants: Sequence[str], prompts: PromptCall | None, given: bool
+    reading: Reading, entries: Sequence[Node], variants: Collection[str] | None, prompts: PromptCall | None, given: bool
 ) -> list[Use]:
-    """Every entry of `analyses:`. ``prompts`` are those of the run; ``given`` whether it has any, right or wrong."""
+    """Every entry of `analyses:`.
+
+    ``variants`` are the names that there are, None where they are not known; ``prompts`` are those of the run, and
+    ``given`` says whether it has any, right or wrong.
+    """
     found, labels = [], dict[str, Node]()
     for entry in entries:
         block, table = checked(blocks.AnalysisBlock, entry, reading.problems)
@@ -44,7 +47,7 @@ def read_uses(
         if block is None or parameters is None:
             continue
         label = block.label or analysis.descriptor.name
-        on = tuple(block.variants or variants)
+        on = tuple(block.variants or variants or ())
         layers, heads = indices(block.layers), indices(block.heads)
         found.append(Use(label, analysis, parameters, layers, heads, on, called, entry.place))
     return found
@@ -63,11 +66,11 @@ def _check_label(reading: Reading, entry: Node, labels: dict[str, Node]) -> None
         reading.problems.value(label, message, "name one of them with `as`")
 
 
-def _check_variants(reading: Reading, node: Node | None, variants: Sequence[str]) -> None:
+def _check_variants(reading: Reading, node: Node | None, variants: Collection[str] | None) -> None:
     seen = set()
-    for item in node.nodes if node is not None else ():
-        if isinstance(item.value, str) and item.value not in variants:
-            hint = did_you_mean(item.value, variants).lstrip(":; ")
+    for item in node.nodes if node is not None and variants is not None else ():
+        if isinstance(item.value, str) and item.value not in (variants or ()):
+            hint = instead(item.value, variants or ())
             reading.problems.value(item, f"there is no variant {shortened(item.value)}", hint)
         elif isinstance(item.value, str) and item.value in seen:
             reading.problems.value(item, f"the variant {item.value} is named twice", "keep one")
@@ -118,8 +121,8 @@ def _default_prompts(reading: Reading, entry: Node, analysis: Owned[Analysis]) -
     return called
 
 
-def resolved(use: Use) -> dict[str, Any]:
-    """How an entry reads with every default filled in."""
+def resolved(use: Use, of_run: PromptCall | None) -> dict[str, Any]:
+    """How an entry reads with every default filled in; the prompts of the run are not said again."""
     return {
         "use": use.analysis.descriptor.name,
         "as": use.label,
@@ -127,7 +130,7 @@ def resolved(use: Use) -> dict[str, Any]:
         "layers": list(use.layers) if use.layers else None,
         "heads": list(use.heads) if use.heads else None,
         "variants": list(use.variants),
-        "prompts": resolved_prompts(use.prompts),
+        "prompts": resolved_prompts(None if use.prompts is of_run else use.prompts),
     }
 
 

@@ -44,7 +44,7 @@ def read_variant(reading: Reading, name: str, node: Node) -> tuple[Variant, Mapp
 
 def _check_name(reading: Reading, name: str, node: Node) -> None:
     if not blocks.is_name(name):
-        reading.problems.key(node, f"the name of a variant should hold {blocks.NAME_WORDS}")
+        reading.problems.key(node, f"should be {blocks.NAME_WORDS}")
     elif name == WHOLE_RUN:
         reading.problems.key(node, "this name is kept for the results of a whole run", "give the variant another")
 

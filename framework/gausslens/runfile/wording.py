@@ -53,12 +53,12 @@ def kind(error: Mapping[str, Any]) -> str:
 def worded(errors: list[Mapping[str, Any]], node: Node, choices: list[str]) -> str:
     """The sentence about a value. Several errors are those of the members of one union."""
     wanted = list(dict.fromkeys(filter(None, map(_wanted, errors))))
-    listed = [e for e in errors if e["type"] in ("literal_error", "enum")]
+    listed = [e for e in errors if e["type"] in ("literal_error", "enum", "union_tag_invalid")]
     if listed and choices:
         wanted.append(f"one of {', '.join(choices[:12])}" if len(choices) > 1 else choices[0])
     if wanted:
         return f"should be {' or '.join(wanted)}, is {node.described()}"
-    return _other(errors[0])
+    return _other(errors[0], node)
 
 
 def remedy(error: Mapping[str, Any], node: Node) -> str:
@@ -66,6 +66,8 @@ def remedy(error: Mapping[str, Any], node: Node) -> str:
     wanted, value = kind(error), node.value
     if wanted == TRUTH and isinstance(value, str) and value.casefold() in _TRUTHS:
         return f"write {_TRUTHS[value.casefold()]} (YAML 1.2 reads {value} as text)"
+    if wanted == TRUTH and isinstance(value, str) and isinstance(scalar(value), bool):
+        return "take the quotes away"
     if wanted in (WHOLE, NUMBER) and isinstance(value, str):
         return _as_number(value, node)
     if wanted == WHOLE and isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
@@ -90,18 +92,20 @@ def _as_number(value: str, node: Node) -> str:
 
 def _wanted(error: Mapping[str, Any]) -> str:
     bound = _BOUNDS.get(error["type"], "")
-    return kind(error) or bound.format(**error.get("ctx", {}))
+    limits = {
+        name: int(n) if isinstance(n, float) and n.is_integer() else n for name, n in error.get("ctx", {}).items()
+    }
+    return kind(error) or bound.format(**limits)
 
 
-def _other(error: Mapping[str, Any]) -> str:
+def _other(error: Mapping[str, Any], node: Node) -> str:
     what, context = error["type"], error.get("ctx", {})
     if what in _LENGTHS:
         said = _LENGTHS[what].format(**context)
         return re.sub(r"\b1 (item|character)s", r"1 \1", said)
     if what == "string_pattern_mismatch":
-        return f"should hold {_PATTERNS[context['pattern']]}" if context["pattern"] in _PATTERNS else (
-            f"should match the pattern {context['pattern']}"
-        )  # fmt: skip
+        wanted = _PATTERNS.get(context["pattern"], f"a text that matches {context['pattern']}")
+        return f"should be {wanted}, is {node.described()}"
     if what in ("value_error", "assertion_error"):
         return str(context.get("error") or error["msg"].partition(", ")[2])
     said = str(error["msg"])
