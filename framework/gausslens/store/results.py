@@ -124,6 +124,18 @@ class Results:
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
+    def of(self, analysis: str) -> dict[str, dict[str, xr.Dataset]]:
+        """All results of an analysis, ``{label: {variant: dataset}}``: what a report section starts from.
+
+        A variant of which a draw or swept value is not finished yet is left out.
+        """
+        found: dict[str, dict[str, xr.Dataset]] = {}
+        for (variant, label), (_, steps) in self._steps.items():
+            mine = steps[0].analysis == analysis and steps[0].against is None
+            if mine and all(self.finished(s) for s in steps):
+                found.setdefault(label, {})[variant] = self[variant, label]
+        return found
+
     def nulls(self, variant: str, label: str) -> tuple[str, ...]:
         """The nulls that a result is compared with."""
         compared = [steps[0].against for (v, _), (_, steps) in self._steps.items() if v == variant]
