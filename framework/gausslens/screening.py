@@ -46,7 +46,7 @@ def problems(hook: str, returned: object, ours: bool) -> list[str]:
             wrong = "there are two of this name"
         seen.add(item.name if wrong is None else None)
         wrongs = [wrong] if wrong else []
-        found += [f"{kind.__name__} {item.name!r}: {text}" for text in [*wrongs, *_field_problems(item)]]
+        found += [f"{kind.__name__} {_shown(item.name)}: {text}" for text in [*wrongs, *_field_problems(item)]]
     return found
 
 
@@ -132,6 +132,7 @@ _CHECKS: Mapping[str, Callable[[object], str | None]] = {
     "serves": _names,
     "analyses": _names,
     "touches": _touches,
+    "names": _names_or_nothing,
     "exchangeable": _names_or_nothing,
     "shape": _one_of(get_args(Shape)),
     "scope": _one_of(("variant", "run")),

@@ -9,13 +9,15 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
+import gausslens
 from gausslens import announce, batch, descriptors, hookspecs, model, prompts, shapes
+from gausslens.reference import resolve
 from gausslens.testing import (
     TinyModel,
     check_derived,
@@ -73,10 +75,11 @@ def headings() -> list[str]:
 
 
 def _parameter(p: inspect.Parameter) -> str:
-    default = "" if p.default is p.empty else f" = {p.default!r}".replace("'", '"')
+    default = "" if p.default is p.empty else f" = {p.default!r}"
     default = " = {}" if "<factory>" in default else default
     stars = "**" if p.kind is p.VAR_KEYWORD else ""
-    return f"{stars}{p.name}: {p.annotation}{default}" if p.annotation is not p.empty else p.name
+    text = f"{stars}{p.name}: {p.annotation}{default}" if p.annotation is not p.empty else p.name
+    return text.replace("'", '"')
 
 
 def called(function: Any) -> str:
@@ -197,8 +200,6 @@ def test_its_edit(norms: ModuleType) -> None:
 
 
 def test_its_source(norms: ModuleType) -> None:
-    from gausslens.reference import resolve
-
     parameters = resolve(norms.COUNTING.parameters)(prompts=3)
     made = resolve(norms.COUNTING.prompts)(parameters, shapes.SourceContext(Path()))
     assert ["".join(part.text for part in prompt.parts) for prompt in made][2] == "Count: 1 2 3"
@@ -209,7 +210,6 @@ def test_its_loader_and_engine(norms: ModuleType, tmp_path: Path) -> None:
     from gausslens.overlay import Twin
     from gausslens.parameters import NoParameters
     from gausslens.passes import Job, check_request, run_passes
-    from gausslens.reference import resolve
 
     path = str(tmp_path / "model.npz")
     rng = np.random.default_rng(0)
@@ -268,12 +268,35 @@ def test_its_announcements(norms: ModuleType, caplog: pytest.LogCaptureFixture) 
     ]
 
 
-def test_its_report_section(norms: ModuleType) -> None:
+def test_a_run_with_it_has_its_null_columns_and_its_section(norms: ModuleType, tmp_path: Path) -> None:
     from gausslens.figures import Lines
-    from gausslens.reference import resolve
+    from gausslens.plugins import load
+    from gausslens.testing import wiring
 
-    lengths = check_stream(norms.ACTIVATIONS)
-    results = SimpleNamespace()
-    assert resolve(norms.LENGTHS.section)(results) is not None
-    assert Lines
-    assert lengths
+    study = {
+        "gausslens": 1,
+        "name": "page",
+        "model": {"path": "builtin:testing"},
+        "prompts": {"source": "counting", "prompts": 4},
+        "variants": {
+            "trained": [],
+            "unit": [{"edit": "norms.unit"}],
+            "sweep": [{"edit": "norms.unit", "sweep": {"norm": [0.5, 1.0, 2.0]}}],
+            "chance": {"edits": [{"edit": "reinit.gaussian"}], "draws": 3},
+        },
+        "analyses": [{"use": f"norms.{name}"} for name in ("activations", "weights", "surprise", "growth")],
+        "against": "chance",
+        "report": False,
+    }
+    host = load(only=("reinit",), extra={"norms": norms, "tiny": wiring})
+    assert not host.broken
+    results = gausslens.run(study, store=tmp_path / "store", host=host, shown=False)
+    compared = results.against("unit", "norms.activations", "chance")
+    assert {"length", "length_z", "length_p", "length_q"} <= set(compared.data_vars)
+    assert (results["trained", "norms.surprise"]["surprise"] == 0).all()
+    assert (results["unit", "norms.surprise"]["surprise"] != 0).any()
+    assert results["sweep", "norms.growth"]["growth"].dims == ("norm",)
+    figures = host.sections["norms"].descriptor
+    drawn = resolve(figures.section)(results)
+    assert {type(figure) for figure in drawn} == {Lines}
+    assert sorted(figure.title.split(", ")[1] for figure in drawn) == ["chance", "sweep", "trained", "unit"]
