@@ -99,9 +99,12 @@ class Batch:
             raise ModelError(f"this batch has no {site!r}{did_you_mean(site, self.arrays)}") from None
 
     def numpy(self, site: str) -> np.ndarray:
-        """The array of a site in numpy: float32 where the model computes in a 2-byte type."""
+        """The array of a site in numpy: read-only; float32 where the model computes in 2 bytes."""
         tensor = self[site].detach().cpu()
-        return tensor.float().numpy() if tensor.element_size() == 2 else tensor.numpy()
+        array = tensor.float().numpy() if tensor.element_size() == 2 else tensor.numpy()
+        # Others see the same memory, the model among them.
+        array.flags.writeable = False
+        return array
 
 
 Sink = Callable[[Batch], None]

@@ -59,7 +59,7 @@ def _strongest(label: str, variant: str, dataset: xr.Dataset, name: str) -> Depa
         return float(dataset[column].values[cell])
 
     where = {
-        str(dim): dataset[dim].values[place].item() if dim in dataset.coords else int(place)
+        str(dim): dataset[dim].values.tolist()[place] if dim in dataset.coords else int(place)
         for dim, place in zip(dataset[name].dims, cell, strict=True)
     }
     return Departure(

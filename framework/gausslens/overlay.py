@@ -108,7 +108,7 @@ def _edited(twin: Twin, call: EditCall, layer: int | None, made: Mapping[str, to
     if not allowed & set(twin.base.names(layer)):
         return {}
     seed = edit_seed(call, twin.run_seed, twin.draw)
-    weights = LayerWeights(twin.base, layer, made, seed=derive(seed, "initial", layer))
+    weights = _Copies(twin.base, layer, made, seed=derive(seed, "initial", layer))
     name = call.edit.descriptor.name
     try:
         returned = resolve(call.edit.descriptor.edit)(weights, call.parameters, Generators(seed, layer))
@@ -121,8 +121,15 @@ def _edited(twin: Twin, call: EditCall, layer: int | None, made: Mapping[str, to
         where = f"{call.mark}: edit {name}, layer {layer}, {tensor_name}"
         if tensor_name not in allowed:
             raise EditFailed(f"{where}: it says that it touches only {', '.join(sorted(allowed))}")
-        result[tensor_name] = _checked(where, call, weights, tensor_name, tensor)
+        result[tensor_name] = _checked(where, call, LayerWeights(twin.base, layer, made), tensor_name, tensor)
     return result
+
+
+class _Copies(LayerWeights):
+    """What an edit reads are copies: one that works in place changes no tensor of the model."""
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return super().__getitem__(name).clone()
 
 
 def _checked(where: str, call: EditCall, weights: LayerWeights, name: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -135,8 +142,6 @@ def _checked(where: str, call: EditCall, weights: LayerWeights, name: str, tenso
         raise EditFailed(f"{where}: its shape is {tuple(tensor.shape)}, the model's is {tuple(before.shape)}")
     if not bool(torch.isfinite(tensor).all()):
         raise EditFailed(f"{where}: it holds values that are not finite")
-    if tensor.data_ptr() == before.data_ptr() and call.edit.descriptor.random:
-        raise EditFailed(f"{where}: the edit changed a tensor in place, or returned it as it was")
     after = tensor.to(before.dtype)
     if call.heads is not None and name in HEAD_TENSORS + KV_HEAD_TENSORS:
         after = _only_heads(call.heads, weights, name, before, after)

@@ -33,6 +33,7 @@ class Job:
     """A stream analysis on its way through the passes: its empty state, what it wants, and what went wrong."""
 
     name: str
+    title: str
     state: Any
     request: Request
     info: ModelInfo
@@ -138,7 +139,18 @@ def _update(job: Job, state: Any, view: Batch) -> None:
     blocks = _row_blocks(view) if job.row_blocks else [view]
     for block in blocks:
         if job.error is None:
+            before = _versions(block)
             _guarded(job, view.layer, state.update, block)
+            if _versions(block) != before:
+                raise ModelError(
+                    f"{job.title} changes an array in place, which others and the model itself still use: "
+                    "it must work on a copy"
+                )
+
+
+def _versions(batch: Batch) -> list[int]:
+    """How often each array was changed in place, as torch counts it."""
+    return [array._version for array in batch.arrays.values() if not array.is_inference()]
 
 
 def _guarded(job: Job, layer: int | None, call: Callable[..., None], *arguments: Any) -> None:

@@ -55,7 +55,7 @@ class Adds:
 
 def job(name: str, state: object, **options: object) -> Job:
     info = INFO.narrowed(options.pop("layers", None), options.pop("heads", None))  # type: ignore[arg-type]
-    return Job(name, state, state.request(), info, **options)  # type: ignore[attr-defined, arg-type]
+    return Job(name, name, state, state.request(), info, **options)  # type: ignore[attr-defined, arg-type]
 
 
 def run(jobs: list[Job], engine: object = None, tokens: Tokens | None = None, monkeypatch: object = None) -> list[str]:
@@ -272,8 +272,8 @@ def test_an_engine_that_gives_nothing_or_nonsense_is_an_error_never_an_empty_arr
 
 def test_layers_that_lack_a_site_are_left_out():
     hybrid = TinyModel(TinyParameters(layers=3, attention_free=(1,)))
-    attention = Job("a", Adds(Request(("pattern",))), Request(("pattern",)), hybrid.info)
-    residual = Job("b", Adds(Request(("resid_pre",))), Request(("resid_pre",)), hybrid.info)
+    attention = Job("a", "a", Adds(Request(("pattern",))), Request(("pattern",)), hybrid.info)
+    residual = Job("b", "b", Adds(Request(("resid_pre",))), Request(("resid_pre",)), hybrid.info)
     run_passes(TinyEngine(), Twin(hybrid), tokens_of(["same"] * 3), [attention, residual], lambda _t: None)
     assert attention.error is None
     assert residual.error is None
@@ -302,3 +302,25 @@ def test_prompts_of_arrays_are_in_the_shards_order():
     one = job("a", Keeps(Request(("resid_pre",))))
     run([one], InPieces(2))
     assert one.error is None
+
+
+def test_one_that_changes_an_array_in_place_is_caught_and_nothing_is_believed():
+    class Scribbles(Adds):
+        def update(self, batch: Batch) -> None:
+            batch["resid_pre"].mul_(0)
+
+    bad, good = job("scribbles", Scribbles(Request(("resid_pre",)))), job("good", Adds(Request(("resid_pre",))))
+    run([bad, good])
+    assert "scribbles changes an array in place" in str(bad.error)
+    assert good.error is not None
+
+
+def test_numpy_views_are_read_only():
+    class Scribbles(Adds):
+        def update(self, batch: Batch) -> None:
+            batch.numpy("resid_pre")[...] = 0
+
+    bad, good = job("bad", Scribbles(Request(("resid_pre",)))), job("good", Adds(Request(("resid_pre",))))
+    run([bad, good])
+    assert isinstance(bad.error, ValueError)
+    assert good.error is None
