@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from .shapes import Bulk as Bulk
     from .shapes import Context as Context
     from .shapes import Estimate as Estimate
+    from .shapes import Finding as Finding
     from .shapes import Runner as Runner
     from .shapes import SourceContext as SourceContext
     from .shapes import StepRef as StepRef
@@ -84,6 +85,7 @@ _HOMES = {
     "Bulk": "shapes",
     "Context": "shapes",
     "Estimate": "shapes",
+    "Finding": "shapes",
     "Runner": "shapes",
     "SourceContext": "shapes",
     "StepRef": "shapes",

@@ -142,8 +142,26 @@ class DerivedAnalysis(Protocol):
     def compute(self, inputs: Mapping[StepRef, xr.Dataset]) -> xr.Dataset: ...
 
 
+@dataclass(frozen=True)
+class Finding:
+    """One comparison of a parity proof: what was compared, the largest difference, and the one allowed."""
+
+    what: str
+    difference: float
+    tolerance: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether they are equal within the tolerance; a difference that is not a number is none."""
+        return self.difference <= self.tolerance
+
+
 class CaptureEngine(Protocol):
-    """What an engine's class looks like; it is made without arguments."""
+    """What an engine's class looks like; it is made without arguments.
+
+    An engine may have a method ``prove(model: OpenModel) -> Sequence[Finding]`` besides: it holds what it captures
+    against the model's own answer. The host asks for it once for each model, before the first capture of a run.
+    """
 
     def sites(self, model: OpenModel) -> tuple[str, ...]:
         """The sites that this engine can give for this model."""

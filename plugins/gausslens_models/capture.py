@@ -72,10 +72,7 @@ class Capture:
         self._shape: tuple[int, int] = (0, 0)
 
     def run(self, ids: torch.Tensor, mask: torch.Tensor, logits: bool, embed: bool, whole: bool) -> dict[str, Any]:
-        """Run the model on [prompt, position] and return embed and logits if asked.
-
-        ``whole`` says that layers after the last wanted one must run too.
-        """
+        """Run the model on [prompt, position] and return embed and logits if asked; with ``whole`` the final state."""
         module = self.model.module
         body = module if logits else module.base_model
         found: dict[str, Any] = {}
@@ -91,6 +88,8 @@ class Capture:
                 output = body(input_ids=ids, attention_mask=mask, use_cache=False)
                 if logits:
                     found["logits"] = output.logits
+                if whole:
+                    found["final"] = output.last_hidden_state
         lost = sorted(set(self.wanted) - self.finished)
         if lost:
             raise ModelError(f"{self.model.name}: layer {lost[0]} never ran: nothing was captured there")

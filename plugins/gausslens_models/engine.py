@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gausslens import Batch, ModelError
+from gausslens import Batch, Finding, ModelError
 
 from .capture import Capture, Seen
 from .patching import Patches
@@ -56,6 +56,12 @@ class TransformersEngine:
             found = capture.run(ids, mask.long(), whole["logits"], whole["embed"], whole=False)
         if found:
             batch(None, found)
+
+    def prove(self, model: PretrainedModel) -> list[Finding]:
+        """Hold what is captured against the model's own eager attention, and against its tensors."""
+        from .proof import prove
+
+        return prove(model)
 
     def runner(self, twin: Twin) -> TransformersRunner:
         """The runner of ``forward`` analyses."""

@@ -7,6 +7,7 @@ from typing import Any
 from gausslens import ModelInfo
 
 from .layout import Layout
+from .rotary import frequencies
 
 
 def model_info(
@@ -50,33 +51,45 @@ def lacking(config: Any, layout: Layout) -> dict[int, dict[str, str]]:
 
 
 def _facts(config: Any, layout: Layout) -> dict[str, Any]:
-    family = layout.family
-    windows = _windows(config, len(layout.places) - 1)
+    """What a family adds, under names that are the same for all; per-layer facts are tuples with one entry a layer."""
+    family, layers = layout.family, range(len(layout.places) - 1)
     facts: dict[str, Any] = {
         "position": family.position,
         "norm": family.norm,
         "norm_epsilon": _first(config, ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps"), 1e-5),
+        "norm_first": family.norm_first and getattr(config, "do_layer_norm_before", True),
         "query_norm": "q_norm.w" in family.tensors,
-        "tied": layout.tied,
-        "sliding_window": windows,
+        "scale": tuple(_scale(config, layer, layout.sizes.d_head) for layer in layers),
         "soft_cap": getattr(config, "attn_logit_softcapping", None),
         "final_soft_cap": getattr(config, "final_logit_softcapping", None),
+        "sliding_window": _windows(config, len(layers)),
+        "tied": layout.tied,
         "unclaimed": layout.unclaimed,
     }
     if family.position == "rotary":
-        facts["rotary"] = getattr(config, "rope_parameters", None)
+        facts["rotary"] = tuple(frequencies(config, layer, layout.sizes.d_head) for layer in layers)
     return facts
 
 
+def _scale(config: Any, layer: int, d_head: int) -> float:
+    """What q . k is multiplied by."""
+    if getattr(config, "scale_attn_weights", True) is False:
+        scale = 1.0
+    else:
+        scale = float(getattr(config, "query_pre_attn_scalar", None) or d_head) ** -0.5
+    return scale / (layer + 1) if getattr(config, "scale_attn_by_inverse_layer_idx", False) else scale
+
+
 def _of_tokenizer(tokenizer: Any) -> dict[str, Any]:
-    """Which tokens are special, and whether the tokenizer puts BOS before a text."""
+    """Which tokens are special, whether the tokenizer puts BOS before a text, and whether it can write chats."""
     if tokenizer is None:
-        return {"special_ids": (), "bos": None}
+        return {"special_ids": (), "bos": None, "chat_template": False}
     put = tokenizer("a", add_special_tokens=True)["input_ids"]
     bos = tokenizer.bos_token_id
     return {
         "special_ids": tuple(sorted(tokenizer.all_special_ids)),
         "bos": bos if bos is not None and put[:1] == [bos] else None,
+        "chat_template": bool(getattr(tokenizer, "chat_template", None)),
     }
 
 

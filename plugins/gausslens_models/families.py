@@ -145,7 +145,7 @@ GPT_NEOX = Family(
         "mlp_post": Tap("mlp.dense_4h_to_h", "in"),
         "mlp_out": Tap("mlp"),
     },
-    outside={"W_E": Slot("embed_in.weight"), "W_U": Slot("embed_out.weight", "in_out")}
+    outside={"W_E": Slot("embed_in.weight"), "W_U": Slot("embed_out.weight|lm_head.weight", "in_out")}
     | norm("ln_final", "final_layer_norm", bias=True),
     optional=(*ATTENTION_BIASES, "W_U"),
     ignored=("rotary_emb.inv_freq", "attention.bias", "attention.masked_bias"),
@@ -197,6 +197,7 @@ BERT = Family(
     lacking={"q_rot": NO_ROTATION, "k_rot": NO_ROTATION},
     position="learned",
     norm="layer",
+    norm_first=False,
     causal=False,
 )
 

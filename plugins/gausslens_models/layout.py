@@ -112,15 +112,17 @@ def make_layout(family: Family, config: Any, shapes: Mapping[str, tuple[int, ...
         places[layer] = {o: Place(found[s.tensor], s) for o, s in family.tensors.items() if s.tensor in found}
         claimed |= {p.theirs for p in places[layer].values()}
     _refuse_missing(family, places, n_layers, layered, path)
+    tied = headed and bool(getattr(config, "tie_word_embeddings", False))
     places[None] = {}
     for ours, slot in family.outside.items():
-        theirs = next((n for n in outside if n == slot.tensor or n.endswith(f".{slot.tensor}")), None)
+        known = slot.tensor.split("|")
+        theirs = next((n for n in outside if any(n == k or n.endswith(f".{k}") for k in known)), None)
         if theirs is not None:
             places[None][ours] = Place(outside[theirs], slot)
             claimed.add(outside[theirs])
-        elif ours not in family.optional:
+        elif ours not in family.optional or (ours == "W_U" and headed and not tied):
             raise ModelError(f"{path}: the checkpoint has no {slot.tensor} ({ours})")
-    tied = headed and "W_U" not in places[None] and bool(getattr(config, "tie_word_embeddings", False))
+    tied = tied and "W_U" not in places[None]
     if tied:
         places[None]["W_U"] = Place(places[None]["W_E"].theirs, Slot(places[None]["W_E"].slot.tensor, "in_out"))
     ignored = {n for n in shapes if any(part in n for part in family.ignored)}

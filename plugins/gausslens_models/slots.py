@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a tensor of ours lies in the checkpoint.
+    """Where a tensor of ours lies in the checkpoint; "a|b" where files and modules name it differently.
 
     ``form`` is how it is cut into heads or turned (layout.FORMS). ``part`` picks one of several that are fused: "q",
     "k", "v" behind each other, "q|", "k|", "v|" interleaved head by head, "0/2", "1/2" halves. ``turned`` says that the
@@ -52,6 +52,7 @@ class Family:
     when: tuple[tuple[str, object, dict[str, Tap], dict[str, str]], ...] = ()
     position: str = "rotary"
     norm: str = "rms"
+    norm_first: bool = True
     causal: bool = True
 
 

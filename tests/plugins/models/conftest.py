@@ -1,0 +1,162 @@
+"""Tiny random models of every family, as directories: odd on purpose (grouped queries, head_dim not d_model over heads,
+biases that are not zero, tied embeddings, fused q/k/v, sliding windows, soft caps).
+
+A test that asks for ``which`` runs once for each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from gausslens import ModelSpec, Part, Prompt, Tokens
+from gausslens_models.parameters import TransformersParameters, WeightsParameters
+from gausslens_models.pretrained import PretrainedModel, open_pretrained
+from gausslens_models.weights import CheckpointModel, open_weights
+
+VOCABULARY = 61
+SMALL: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+GROUPED = SMALL | {"num_key_value_heads": 2}
+# name: (config class, arguments, class with or without a language-model head)
+MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "gpt2": ("GPT2Config", SMALL | {"n_inner": 40}, "GPT2LMHeadModel"),
+    "gpt2-layer-scaled": (
+        "GPT2Config",
+        SMALL | {"scale_attn_by_inverse_layer_idx": True, "tie_word_embeddings": False},
+        "GPT2LMHeadModel",
+    ),
+    "gpt2-headless": ("GPT2Config", SMALL, "GPT2Model"),
+    "llama": ("LlamaConfig", GROUPED | {"attention_bias": True, "mlp_bias": True}, "LlamaForCausalLM"),
+    "llama-tied": (
+        "LlamaConfig",
+        GROUPED
+        | {
+            "head_dim": 10,
+            "tie_word_embeddings": True,
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 1000.0,
+                "factor": 4.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 16,
+            },
+        },
+        "LlamaForCausalLM",
+    ),
+    "mistral": ("MistralConfig", GROUPED | {"head_dim": 8, "sliding_window": 5}, "MistralForCausalLM"),
+    "qwen2": (
+        "Qwen2Config",
+        GROUPED | {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
+        "Qwen2ForCausalLM",
+    ),
+    "qwen3": ("Qwen3Config", GROUPED | {"head_dim": 10, "tie_word_embeddings": True}, "Qwen3ForCausalLM"),
+    "gemma2": (
+        "Gemma2Config",
+        GROUPED | {"head_dim": 10, "query_pre_attn_scalar": 7, "sliding_window": 4, "attn_logit_softcapping": 2.0},
+        "Gemma2ForCausalLM",
+    ),
+    "gemma3": (
+        "Gemma3TextConfig",
+        GROUPED | {"head_dim": 10, "sliding_window": 4, "layer_types": ["sliding_attention"] * 2 + ["full_attention"]},
+        "Gemma3ForCausalLM",
+    ),
+    "phi3": (
+        "Phi3Config",
+        GROUPED | {"partial_rotary_factor": 0.5, "original_max_position_embeddings": 64},
+        "Phi3ForCausalLM",
+    ),
+    "gpt_neox": ("GPTNeoXConfig", SMALL | {"rotary_pct": 0.5}, "GPTNeoXForCausalLM"),
+    "gpt_neox-sequential": ("GPTNeoXConfig", SMALL | {"use_parallel_residual": False}, "GPTNeoXForCausalLM"),
+    "bert": ("BertConfig", SMALL, "BertModel"),
+    "bert-masked": ("BertConfig", SMALL, "BertForMaskedLM"),
+    "opt": ("OPTConfig", SMALL | {"ffn_dim": 40, "word_embed_proj_dim": 24}, "OPTForCausalLM"),
+    "opt-after": (
+        "OPTConfig",
+        SMALL | {"ffn_dim": 40, "word_embed_proj_dim": 16, "do_layer_norm_before": False},
+        "OPTForCausalLM",
+    ),
+}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "which" in metafunc.fixturenames:
+        metafunc.parametrize("which", MODELS)
+
+
+def build(name: str) -> Any:
+    """A model whose every parameter is random: biases and gains too, so that none can be forgotten unseen."""
+    config_class, arguments, model_class = MODELS[name]
+    config = getattr(transformers, config_class)(**arguments)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(sum(map(ord, name)))
+        model = getattr(transformers, model_class)(config)
+        for parameter in model.parameters():
+            spread = 0.3 if parameter.ndim > 1 else 0.2
+            parameter.data += spread * torch.randn(parameter.shape)
+    return model.eval()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Fingerprints of tests go into a cache of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The directory of a tiny model, saved once."""
+    saved: dict[str, Path] = {}
+
+    def of(name: str) -> Path:
+        if name not in saved:
+            saved[name] = tmp_path_factory.mktemp(name)
+            build(name).save_pretrained(saved[name])
+        return saved[name]
+
+    return of
+
+
+@pytest.fixture(scope="session")
+def opened(directory: Callable[[str], Path]) -> Callable[[str], PretrainedModel]:
+    """A tiny model opened by the loader `transformers`, fresh each time."""
+    return lambda name: open_pretrained(ModelSpec(str(directory(name)), TransformersParameters()))
+
+
+@pytest.fixture(scope="session")
+def as_files(directory: Callable[[str], Path]) -> Callable[[str], CheckpointModel]:
+    """A tiny model opened by the loader `weights`."""
+    return lambda name: open_weights(ModelSpec(str(directory(name)), WeightsParameters()))
+
+
+@pytest.fixture(scope="session")
+def prompts() -> Tokens:
+    """Three prompts of different lengths as token numbers."""
+    draw = torch.Generator().manual_seed(0)
+    rows = [torch.randint(3, VOCABULARY, (n,), generator=draw).tolist() for n in (11, 7, 9)]
+    from gausslens_models.tokenise import tokenise
+
+    return tokenise(None, [Prompt(ids=tuple(row)) for row in rows], "tiny")
+
+
+@pytest.fixture
+def text_prompt() -> Prompt:
+    """A prompt of two parts."""
+    return Prompt((Part("The ant", segment="word"), Part(" sees the bee", segment="clue")))

@@ -1,0 +1,47 @@
+"""Weights from files: names, shapes, and that they are the loaded model's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from gausslens_models.pretrained import PretrainedModel
+from gausslens_models.weights import CheckpointModel
+
+Opens = Callable[[str], PretrainedModel]
+Files = Callable[[str], CheckpointModel]
+
+
+def test_weights_from_files_are_the_loaded_models(which: str, opened: Opens, as_files: Files) -> None:
+    files, model = as_files(which), opened(which)
+    module = model.module  # from here on tensors come from the module
+    assert module is not None
+    for layer in (None, *model.info.layers):
+        assert files.names(layer) == model.names(layer)
+        for name in files.names(layer):
+            assert torch.equal(files.tensor(layer, name), model.tensor(layer, name)), (layer, name)
+
+
+def test_shapes_are_transformer_lens(which: str, as_files: Files) -> None:
+    model = as_files(which)
+    info = model.info
+    for layer in info.layers:
+        shapes = {name: tuple(model.tensor(layer, name).shape) for name in model.names(layer)}
+        assert shapes["W_Q"] == (info.n_heads, info.d_model, info.d_head)
+        assert shapes["W_K"] == shapes["W_V"] == (info.n_kv_heads, info.d_model, info.d_head)
+        assert shapes["W_O"] == (info.n_heads, info.d_head, info.d_model)
+        assert shapes["W_in"] == (info.d_model, info.d_mlp)
+        assert shapes["W_out"] == (info.d_mlp, info.d_model)
+        assert shapes.get("b_K", (info.n_kv_heads, info.d_head)) == (info.n_kv_heads, info.d_head)
+
+
+def test_every_parameter_is_claimed(which: str, opened: Opens) -> None:
+    """What the tables name is the whole model, each number once (a tied head is the embedding again)."""
+    model = opened(which)
+    counted = 0
+    for layer in (None, *model.info.layers):
+        names = [n for n in model.names(layer) if not (n == "W_U" and model.layout.tied)]
+        counted += sum(model.tensor(layer, name).numel() for name in names)
+    assert counted == sum(p.numel() for p in model.module.parameters()) == model.info.n_parameters
+    assert model.info.facts["unclaimed"] == ()
