@@ -38,6 +38,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
+def root() -> Path:
+    """The tree."""
+    return Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
 def real_models() -> Path:
     """The directory with real weights; without them, a test marked real_model does not get here."""
     directory = Path(os.environ["GAUSSLENS_MODELS"])

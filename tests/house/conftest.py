@@ -12,11 +12,6 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
-def root() -> Path:
-    return ROOT
-
-
-@pytest.fixture(scope="session")
 def setup_cfg() -> configparser.ConfigParser:
     parser = configparser.ConfigParser()
     parser.read(ROOT / "setup.cfg", encoding="utf-8")

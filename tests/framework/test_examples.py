@@ -1,0 +1,53 @@
+"""gausslens example: lists and copies the run files that are in the wheel, and overwrites nothing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gausslens import InputError
+from gausslens.__main__ import main
+from gausslens.examples import copied, examples
+
+
+def test_all_run_files_are_listed_with_what_they_are(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = {path.stem for path in (root / "examples").glob("*.yaml")}
+    assert set(examples()) == names
+    assert main(["example"]) == 0
+    out = capsys.readouterr().out
+    for example in examples().values():
+        assert example.summary
+        assert re.search(rf"^{example.name} +{re.escape(example.summary)}$", out, flags=re.MULTILINE)
+
+
+def test_a_copy_is_the_same_study_and_points_to_the_installed_schema(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["example", "demo"]) == 0
+    text = (tmp_path / "demo.yaml").read_text(encoding="utf-8")
+    first, rest = text.split("\n", 1)
+    assert rest == examples()["demo"].text.split("\n", 1)[1]
+    assert Path(first.split("$schema=")[1]).name == "run.v1.json"
+    assert main(["check", "demo.yaml"]) == 0
+    assert "gausslens run demo.yaml" in capsys.readouterr().out
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    target = tmp_path / "mine.yaml"
+    target.write_text("mine")
+    with pytest.raises(InputError, match="is there already"):
+        copied("demo", target)
+    assert target.read_text() == "mine"
+
+
+def test_an_unknown_name_gets_the_near_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["example", "demmo"]) == 2
+    assert "did you mean demo?" in capsys.readouterr().err
+
+
+def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot write"):
+        copied("demo", tmp_path / "no" / "such" / "demo.yaml")
