@@ -13,7 +13,7 @@ from ..suggest import near
 from . import wording
 from .fields import choices_at, field_at, names_at, type_in_words
 from .nodes import Node, Path
-from .problems import instead
+from .problems import MOST, instead
 
 if TYPE_CHECKING:
     from .problems import Problems
@@ -62,10 +62,15 @@ def checked(
         try:
             return model.model_validate_json(json.dumps(table.plain()), strict=True), table
         except ValidationError as error:
-            faults = [_fault(found, table) for found in error.errors(include_url=False, include_input=False)]
+            found = error.errors(include_url=False, include_input=False)[: 10 * MOST]
+        faults = [_fault(each, table) for each in found]
         unknown = [f for f in faults if f.kind == "extra_forbidden" and f.union is None]
+        renames: dict[Path, dict[str, str | None]] = {}
         for fault in unknown:
-            table = _put_right(table, fault, model, also, problems)
+            names = renames.setdefault(fault.location[:-1], {})
+            names[str(fault.location[-1])] = _meant(table, fault, [*names.values()], model, also, problems)
+        for above, names in renames.items():
+            table = table.renamed(above, names)
         if not unknown:
             for group in _grouped(faults):
                 _note(group, model, problems, at)
@@ -97,17 +102,25 @@ def _fault(error: Any, table: Node) -> _Fault:
     return _Fault(error, node, union=union)
 
 
-def _put_right(table: Node, fault: _Fault, model: type[BaseModel], also: Iterable[str], problems: Problems) -> Node:
-    """Note an unknown key, and call it what it was meant to be, or drop it."""
+def _meant(
+    table: Node,
+    fault: _Fault,
+    taken: list[str | None],
+    model: type[BaseModel],
+    also: Iterable[str],
+    problems: Problems,
+) -> str | None:
+    """Note an unknown key; the key that it was meant to be, where that one is near and free."""
     *above, name = fault.location
-    known = [*names_at(model, above), *(() if above else also)]
-    problems.key(fault.node, "unknown key", instead(str(name), known) or "there are none here")
+    known = names_at(model, above)
     beside = table
     for step in above:
         beside = beside.step(step) or beside
-    meant = near(str(name), known, most=1)
-    is_free = bool(meant) and beside.get(meant[0]) is None and meant[0] not in also
-    return table.renamed(fault.location, meant[0] if is_free else None)
+    all_known = [*known, *(() if above else also)]
+    problems.key(fault.node, "unknown key", instead(str(name), all_known) or "there are none here")
+    meant = near(str(name), all_known, most=1)
+    is_free = bool(meant) and meant[0] in known and meant[0] not in taken and beside.get(meant[0]) is None
+    return meant[0] if is_free else None
 
 
 def _grouped(faults: list[_Fault]) -> list[list[_Fault]]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .problems import Problems
 
 DEEPEST = 32
-UNFOLDED = 100_000  # values that aliases may stand for, together
+UNFOLDED = 50_000  # values that aliases may stand for, together
 
 _LOADER = getattr(yaml, "CLoader", yaml.Loader)  # used for its events alone: no object is ever made of a tag
 

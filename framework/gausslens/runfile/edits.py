@@ -90,17 +90,18 @@ def _checked_values(reading: Reading, node: Node) -> list[Node]:
     """The values of one sweep: scalars of one sort, all different, so that they can be a dimension."""
     if not node.value:
         reading.problems.value(node, "a sweep needs at least one value")
-    seen: list[Any] = []
+    seen: set[Any] = set()
+    sort = _sort(node.value[0].value) if node.value else float
     for item in node.value:
         if item.value is None or isinstance(item.value, dict | list):
             wanted = "a swept value is a number, a text, true or false"
             reading.problems.value(item, f"{wanted}; this is {item.described()}")
-        elif seen and _sort(item.value) is not _sort(seen[0]):
+        elif _sort(item.value) is not sort:
             reading.problems.value(item, f"the values of a sweep are of one sort, and this is {item.described()}")
         elif item.value in seen:
             reading.problems.value(item, f"{item.described()} is swept twice", "keep one")
         else:
-            seen.append(item.value)
+            seen.add(item.value)
     found: list[Node] = node.value
     return found
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Container, Mapping, Sequence
 
     from ..study import Mark
 
@@ -86,21 +86,16 @@ class Node:
         """This table without some of its keys."""
         return replace(self, value={k: node for k, node in self.value.items() if k not in keys})
 
-    def renamed(self, path: Sequence[str | int], name: str | None) -> Node:
-        """The tree with one key called ``name``, or without it where ``name`` is None; paths stay as in the file."""
+    def renamed(self, path: Sequence[str | int], names: Mapping[str, str | None]) -> Node:
+        """The tree with other names for some keys of one table; None drops a key. Paths stay as in the file."""
+        if not path:
+            table = {names.get(key, key): node for key, node in self.value.items()}
+            table.pop(None, None)
+            return replace(self, value=table)
         step, *rest = path
-        if rest and isinstance(self.value, list) and isinstance(step, int):
-            items = [n.renamed(rest, name) if i == step else n for i, n in enumerate(self.value)]
-            return replace(self, value=items)
-        table: dict[str, Node] = {}
-        for key, node in self.value.items():
-            if key != step:
-                table[key] = node
-            elif rest:
-                table[key] = node.renamed(rest, name)
-            elif name is not None:
-                table[name] = node
-        return replace(self, value=table)
+        if isinstance(self.value, list):
+            return replace(self, value=[n.renamed(rest, names) if i == step else n for i, n in enumerate(self.value)])
+        return replace(self, value={k: n.renamed(rest, names) if k == step else n for k, n in self.value.items()})
 
     def described(self) -> str:
         """What it is, in words."""

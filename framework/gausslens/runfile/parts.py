@@ -98,7 +98,7 @@ def part(table: Node, block: type[blocks.Block], problems: Problems) -> tuple[An
         meant = near(first, [k for k in table.value if k not in keys], most=1)
         if meant:
             problems.key(table.value[meant[0]], "unknown key", f"did you mean {first}?")
-            table = table.renamed([meant[0]], first)
+            table = table.renamed((), {meant[0]: first})
     ours = table.only(keys) if table.is_table else table
     values, ours = checked(block, ours, problems)
     return values, ours, table.but(keys) if table.is_table else table

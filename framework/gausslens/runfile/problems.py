@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .nodes import Node, Path
 
 SHOWN = 40  # problems printed; the rest is counted
-MOST = 1000  # problems collected; a file with more is not read to its end
+MOST = 200  # problems collected; a file with more is not read to its end
 LONGEST = 400  # characters of one message
 
 SETTING = "--set "  # the "file" of what the command line sets

@@ -15,6 +15,7 @@ _OTHER_BASE = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(
     r"[-+]?(?:(?:\.[0-9]+|(?:0|[1-9][0-9]*)\.[0-9]*)(?:[eE][-+]?[0-9]+)?|(?:0|[1-9][0-9]*)[eE][-+]?[0-9]+)"
 )
+_STARTS = "+-.0123456789"  # of a number
 _WORDS: dict[str, Any] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -23,6 +24,7 @@ _WORDS: dict[str, Any] = {
     **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), -math.inf),
     **dict.fromkeys((".nan", ".NaN", ".NAN"), math.nan),
 }
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
 _LARGEST = 2**63  # numbers are stored as 64-bit integers
 _DIGITS = 4000  # Python reads no longer ones; cut there, a number is still too large
 
@@ -34,6 +36,8 @@ def scalar(text: str) -> Scalar:
     if text in _WORDS:
         found: Scalar = _WORDS[text]
         return found
+    if text[0] not in _STARTS:
+        return text
     if _DECIMAL.fullmatch(text):
         return int(text[:_DIGITS])
     if _OTHER_BASE.fullmatch(text):
@@ -49,8 +53,6 @@ def unfit(value: Scalar) -> str:
         return "is not a finite number"
     if isinstance(value, int) and not -_LARGEST <= value < _LARGEST:
         return "is too large: whole numbers have at most 64 bits"
-    if isinstance(value, str) and "\0" in value:
-        return "holds a zero character"
-    if isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value):
-        return "holds half of a surrogate pair, which is no character"
+    if isinstance(value, str) and _NO_TEXT.search(value):
+        return "holds a zero character, or half of a surrogate pair"
     return ""
