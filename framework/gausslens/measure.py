@@ -117,7 +117,16 @@ def _job(step: Step, opened: Opened, seed: int, writer: PartWriter | None) -> Jo
     context = Context(_view(step, opened.model.info), step_seed(step, seed), step.tokens, writer)
     state = resolve(descriptor.analysis)(step.use.parameters, context)
     shared = (context, context.model, context.tokens, context.bulk)
-    return Job(step.key, state, state.request(), context.model, descriptor.row_blocks, descriptor.all_layers, shared)
+    return Job(
+        name=step.key,
+        title=step.ref.analysis,
+        state=state,
+        request=state.request(),
+        info=context.model,
+        row_blocks=descriptor.row_blocks,
+        all_layers=descriptor.all_layers,
+        shared=shared,
+    )
 
 
 def _result(step: Step, job: Job) -> xr.Dataset | Failure:

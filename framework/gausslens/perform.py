@@ -40,7 +40,7 @@ def run(
     the store already is not computed again. Steps that fail do not take the others with them: RunFailed is raised at
     the end.
     """
-    from .store.results import open_store
+    from .store.results import open as open_store
 
     ran = perform(source, store, sets, without, model, tokenizer, host, shown)
     if ran.outcome.failed:
