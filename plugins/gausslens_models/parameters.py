@@ -64,8 +64,67 @@ class RepeatedRandomParameters(Parameters):
     repeats: int = Field(2, ge=1, description="how often the tokens stand in the prompt")
 
 
+class FewShotParameters(Parameters):
+    """An instruction, example pairs of word and clue, and a target: a word that the model is to give a clue."""
+
+    words: str | None = Field(
+        None,
+        description="a word list: animals, food, professions or tools, or a .yaml file of `word: clue` lines, relative "
+        "to the run file; animals where there are no `clues`",
+    )
+    clues: dict[str, str] = Field({}, description="pairs of your own, word: clue; where a list is named, added to it")
+    examples: str | None = Field(None, description="take the examples from this list instead (named as `words` is)")
+    shots: int = Field(3, ge=0, description="how many examples stand before the target; the seed draws them")
+    targets: list[str] = Field([], description="words to ask for, one prompt each; without any, all words of the list")
+    answers: bool = Field(False, description="the target's own clue follows it, as segment `answer`: to measure loss")
+    instruction: str = Field("Write a short clue for each word.", description="what stands first; may be empty")
+    template: str = Field(
+        "{word}: {clue}\n", description="how a pair is written; the target ends after what follows {word}"
+    )
+    chat: Literal["auto", "yes", "no"] = Field(
+        "auto", description="as chat messages, user and assistant in turn; auto: where the model has a chat template"
+    )
+
+
 class CaptureParameters(Parameters):
     """Raw activations into the store."""
 
     sites: list[str] = Field(description="which sites", min_length=1)
     most_gigabytes: float = Field(4.0, gt=0, description="refuse to write more than this")
+
+
+class LossParameters(Parameters):
+    """How well the model predicts each token of the prompts."""
+
+    segments: list[str] = Field(
+        [], description="count only tokens of these segments, with * as wildcard: [answer, example.*.clue]; [] is all"
+    )
+
+
+class GenerateParameters(Parameters):
+    """What the model writes after each prompt."""
+
+    tokens: int = Field(24, ge=1, description="the most tokens to write")
+    stop: str = Field("\n", description="stop before this text; empty: only at the end-of-text token")
+    temperature: float = Field(0.0, ge=0, description="0: always the likeliest token; else sampled, by the seed")
+    samples: int = Field(1, ge=1, description="how many continuations of each prompt")
+
+
+class AttentionMapParameters(Parameters):
+    """Where the heads look, as maps between tokens or words and in numbers by head."""
+
+    level: Literal["token", "word"] = Field(
+        "token", description="word: attention to the tokens of a word is summed, from them averaged; rows sum to 1"
+    )
+    maps: Literal["mean", "heads", "none"] = Field(
+        "mean", description="keep maps averaged over heads, of each head, or only the numbers by head"
+    )
+    queries: list[str] = Field([], description="rows of these segments only, with * as wildcard: [target]; [] is all")
+    keys: list[str] = Field([], description="columns of the maps from these segments only; [] is all")
+
+
+class EmbeddingsParameters(Parameters):
+    """The embedding of the vocabulary, and the neighbours there of the tokens of the prompts."""
+
+    nearest: int = Field(8, ge=1, description="how many nearest tokens")
+    draws: int = Field(64, ge=2, description="random vectors of the same length to compare softmax entropies with")

@@ -80,6 +80,14 @@ def prompt_sources() -> list[PromptSource]:
             prompts="gausslens_models.sources:tokens",
         ),
         PromptSource(
+            name="few-shot",
+            version=1,
+            summary="an instruction, example pairs of word and clue, and a word to give a clue",
+            parameters="gausslens_models.parameters:FewShotParameters",
+            prompts="gausslens_models.fewshot:few_shot",
+            random=True,
+        ),
+        PromptSource(
             name="repeated-random",
             version=1,
             summary="random tokens that repeat",
