@@ -103,8 +103,7 @@ def test_layers_and_heads_are_narrowed_by_the_host(ran):
 
 def test_the_planted_head_departs_from_its_null(ran):
     frame = gausslens.open(ran.path).frame("trained", "probe.norm")
-    strongest = frame.loc[frame["z"].idxmax()] if "z" in frame else None
-    assert strongest is not None
+    strongest = frame.loc[frame["z"].idxmax()]
     assert (strongest["layer"], strongest["head"]) == (1, 2)
     assert strongest["q"] < 0.05
 

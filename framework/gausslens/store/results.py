@@ -138,7 +138,7 @@ class Results:
 
     def nulls(self, variant: str, label: str) -> tuple[str, ...]:
         """The nulls that a result is compared with."""
-        compared = [steps[0].against for (v, _), (_, steps) in self._steps.items() if v == variant]
+        compared = dict.fromkeys(steps[0].against for (v, _), (_, steps) in self._steps.items() if v == variant)
         return tuple(n for n in compared if n is not None and (variant, f"{label}.against.{n}") in self)
 
     def against(self, variant: str, label: str, null: str | None = None) -> xr.Dataset:
