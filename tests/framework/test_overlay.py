@@ -1,0 +1,149 @@
+"""Edits as overlays: order, scope, seeds, and what an edit may not do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import probe_analyses
+import probes
+import pytest
+import torch
+
+from gausslens import LayerWeights, NoParameters
+from gausslens.descriptors import Edit
+from gausslens.errors import GausslensError, ModelError
+from gausslens.overlay import Generators, Twin
+from gausslens.reference import resolve
+from gausslens.study import EditCall, Mark, Owned, Owner
+from gausslens.testing import TinyModel, TinyParameters
+
+MODEL = TinyModel(TinyParameters(layers=3))
+
+
+def call(edit: Edit, parameters: Any = None, layers: Any = None, heads: Any = None) -> EditCall:
+    owner = Owner("probe", "probe-distribution", "1.0")
+    return EditCall(Owned(edit, owner), parameters or NoParameters(), layers, heads, Mark("study.yaml", 7, 3))
+
+
+def made(function: Any, random: bool = False, touches: Any = ("W_Q", "W_O", "W_E")) -> Edit:
+    probe_analyses.passing = function  # type: ignore[attr-defined]
+    resolve.cache_clear()
+    return Edit(name="probe.made", version=1, summary="", edit="probe_analyses:passing", touches=touches, random=random)
+
+
+def twin(*calls: EditCall, **options: Any) -> Twin:
+    return Twin(MODEL, calls, **options)
+
+
+def test_without_edits_a_twin_is_the_model_itself():
+    assert twin().overlay(0) == {}
+    assert twin().weights(1).W_Q is MODEL.tensor(1, "W_Q")
+
+
+def test_edits_apply_in_order_and_change_nothing_of_the_model():
+    before = MODEL.tensor(0, "W_Q").clone()
+    add = call(made(lambda w, p, g: {"W_Q": w.W_Q + 1}))
+    double = call(probes.SCALE, probes.Scale(alpha=2.0))
+    first, second = twin(add, double), twin(double, add)
+    torch.testing.assert_close(first.weights(0).W_Q, 2 * (before + 1))
+    torch.testing.assert_close(second.weights(0).W_Q, 2 * before + 1)
+    assert torch.equal(MODEL.tensor(0, "W_Q"), before)
+    assert torch.equal(first.weights(0).W_K, MODEL.tensor(0, "W_K"))
+
+
+def test_an_edit_that_works_in_place_changes_its_copy_only():
+    before = MODEL.tensor(0, "W_Q").clone()
+    edited = twin(call(made(lambda w, p, g: {"W_Q": w.W_Q.mul_(3)})))
+    torch.testing.assert_close(edited.weights(0).W_Q, 3 * before)
+    assert torch.equal(MODEL.tensor(0, "W_Q"), before)
+
+
+def test_layers_and_heads_restrict_any_edit():
+    edited = twin(call(probes.SCALE, probes.Scale(alpha=5.0), layers=(1,), heads=(0, 2)))
+    assert edited.overlay(0) == {}
+    ratio = (edited.weights(1).W_Q / MODEL.tensor(1, "W_Q")).mean((1, 2))
+    torch.testing.assert_close(ratio, torch.tensor([5.0, 1.0, 5.0, 1.0]))
+    keys = twin(call(made(lambda w, p, g: {"W_K": w.W_K * 5}, touches=("W_K",)), heads=(3,)))
+    ratio = (keys.weights(0).W_K / MODEL.tensor(0, "W_K")).mean((1, 2))
+    torch.testing.assert_close(ratio, torch.tensor([1.0, 5.0]))
+
+
+def test_tensors_outside_the_layers_are_edited_with_layer_none():
+    seen: list[int | None] = []
+
+    def edit(weights: LayerWeights, parameters: Any, generators: Generators) -> dict[str, torch.Tensor]:
+        seen.append(weights.layer)
+        return {"W_E": weights.W_E * 2} if weights.layer is None else {}
+
+    edited = twin(call(made(edit)))
+    torch.testing.assert_close(edited.weights(None).W_E, 2 * MODEL.tensor(None, "W_E"))
+    edited.overlay(0)
+    assert seen == [None, 0]
+
+
+def test_random_twins_depend_on_seed_draw_layer_and_tensor_and_on_nothing_else():
+    def twin_of(seed: int, draw: int | None) -> Twin:
+        return twin(call(probes.REDRAW), run_seed=seed, draw=draw)
+
+    one, again = twin_of(1, 0), twin_of(1, 0)
+    again.overlay(2)  # another order of layers
+    assert torch.equal(one.weights(0).W_Q, again.weights(0).W_Q)
+    for other in (twin_of(1, 1), twin_of(2, 0), twin_of(1, None)):
+        assert not torch.equal(one.weights(0).W_Q, other.weights(0).W_Q)
+    assert not torch.equal(one.weights(0).W_Q, one.weights(1).W_Q)
+    assert not torch.equal(one.weights(0).W_K, one.weights(0).W_V)
+
+
+def test_what_is_forgotten_is_made_again_the_same():
+    edited = twin(call(probes.REDRAW), run_seed=1, draw=0)
+    before = edited.weights(1).W_V
+    edited.forget(1)
+    after = edited.weights(1).W_V
+    assert after is not before
+    assert torch.equal(after, before)
+
+
+def test_generators_differ_by_tensor_and_repeat():
+    generators = Generators(5, 2)
+    a, b = (torch.randn(4, generator=generators.torch("W_Q")) for _ in range(2))
+    assert torch.equal(a, b)
+    assert not torch.equal(a, torch.randn(4, generator=generators.torch("W_K")))
+    assert generators.numpy("x").normal() == generators.numpy("x").normal()
+    assert Generators(5, None).of("W_E") != Generators(5, 0).of("W_E")
+
+
+@pytest.mark.parametrize(
+    ("function", "random", "said"),
+    [
+        (lambda w, p, g: {"W_K": w.W_K}, False, "it says that it touches only W_E, W_O, W_Q"),
+        (lambda w, p, g: {"W_Q": w.W_Q[:1]}, False, r"its shape is \(1, 16, 6\), the model's is \(4, 16, 6\)"),
+        (lambda w, p, g: {"W_Q": w.W_Q / 0}, False, "not finite"),
+        (lambda w, p, g: {"W_Q": w.W_Q}, True, "random and left the tensor bit-equal"),
+        (lambda w, p, g: {"W_E": w.W_Q}, False, "the model has no such tensor"),
+        (lambda w, p, g: w.W_Z, False, "did you mean|has no W_Z|AttributeError"),
+        (lambda w, p, g: 1 / 0, False, "edit probe.made failed in layer 0: ZeroDivisionError"),
+    ],
+)
+def test_what_an_edit_may_not_do(function, random, said):
+    with pytest.raises(GausslensError, match=said) as caught:
+        twin(call(made(function, random))).overlay(0)
+    assert "study.yaml:7:3" in str(caught.value)
+
+
+def test_a_head_that_is_not_there_is_refused():
+    with pytest.raises(ModelError, match="has no head 9"):
+        twin(call(probes.SCALE, probes.Scale(), heads=(9,))).overlay(0)
+
+
+def test_weights_in_view():
+    info = MODEL.info.narrowed([1], [2, 3])
+    weights = Twin(MODEL).weights(1, info)
+    assert weights.W_Q.shape[0] == 2
+    assert weights.W_K.shape[0] == 1
+    assert weights.kv_of_head == (0, 0)
+    assert "W_Q" in weights
+    assert "W_E" not in weights
+    with pytest.raises(ModelError, match=r"has no W_q in layer 1: did you mean W_Q"):
+        weights["W_q"]
+    with pytest.raises(AttributeError, match="did you mean W_Q"):
+        _ = weights.W_q
