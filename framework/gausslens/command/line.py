@@ -48,9 +48,11 @@ def parsed(argv: Sequence[str]) -> tuple[ModuleType, argparse.Namespace]:
     if arguments.version:
         from ..version import VERSION
 
-        first.exit(0, f"gausslens {VERSION}\n")
+        print(f"gausslens {VERSION}")
+        first.exit()
     if arguments.help or (arguments.command in (None, "help") and not arguments.rest):
-        first.exit(0, _overview())
+        print(_overview())
+        first.exit()
     if arguments.command == "help":
         arguments.command, arguments.rest = arguments.rest[0], ["--help"]
     if arguments.command not in COMMANDS:
@@ -89,6 +91,5 @@ def _overview() -> str:
             *lines,
             "",
             "'gausslens COMMAND --help' says more. A first run: 'gausslens example'.",
-            "",
         )
     )

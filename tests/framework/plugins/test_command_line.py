@@ -1,0 +1,180 @@
+"""The frame of the command line: help, misspelt words, exit codes, and what is said when something goes wrong."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gausslens.__main__ import main
+from gausslens.command import COMMANDS, line
+from gausslens.errors import GausslensError, InputError
+
+if TYPE_CHECKING:
+    from conftest import Command, Shelf
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def doing(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes ``gausslens plugins`` do something else."""
+
+    def replace(act: Any) -> None:
+        module = SimpleNamespace(add=lambda parser: None, run=act)
+        monkeypatch.setattr(line, "import_module", lambda name: module)
+
+    return replace
+
+
+def raising(error: BaseException) -> Any:
+    def act(arguments: argparse.Namespace) -> int:
+        raise error
+
+    return act
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], [], ["help"]])
+def test_the_overview_names_every_command(arguments: list[str], capsys: Captured) -> None:
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert [text.split()[0] for text in out.splitlines() if text.startswith("  ")] == list(COMMANDS)
+    assert max(map(len, out.splitlines())) <= 100
+    assert len(out.splitlines()) < 24
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_a_module_and_its_help(command: str, capsys: Captured) -> None:
+    assert main([command, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"usage: gausslens {command} ")
+    assert "--debug" in out
+    assert "--without PLUGIN" in out
+    assert main(["help", command]) == 0
+    assert capsys.readouterr().out == out
+    module = import_module(f"gausslens.command.{command.replace('-', '_')}")
+    assert module.__doc__
+
+
+def test_the_version(capsys: Captured) -> None:
+    from gausslens import __version__
+
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"gausslens {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["chck"], "gausslens: there is no command 'chck': did you mean check?"),
+        (["zzz"], "gausslens: there is no command 'zzz'; there are check, diff, example, model"),
+        (["help", "chck"], "gausslens: there is no command 'chck': did you mean check?"),
+        (["--debugg", "plugins"], "gausslens: unknown argument --debugg: did you mean --debug?"),
+        (["plugins", "--jsn"], "gausslens plugins: unknown argument --jsn: did you mean --json?"),
+        (["plugins", "--js"], "gausslens plugins: unknown argument --js: did you mean --json?"),
+        (["plugins", "--withot=x"], "gausslens plugins: unknown argument --withot=x: did you mean --without?"),
+        (["plugins", "a", "b"], "gausslens plugins: unknown argument b"),
+        (["plugins", "--without"], "gausslens plugins: argument --without: expected one argument"),
+    ],
+)
+def test_a_misspelt_word_is_told_with_near_ones(arguments: list[str], said: str, capsys: Captured) -> None:
+    assert main(arguments) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert said in told.err
+    assert told.err.startswith("usage: gausslens ")
+    assert len(told.err.splitlines()) <= 4
+
+
+def test_a_misspelt_choice_is_told_with_near_ones(capsys: Captured) -> None:
+    parser = line.Parser(prog="p")
+    parser.add_argument("what", choices=["verify", "pack"])
+    with pytest.raises(SystemExit):
+        parser.parse_args(["verfy"])
+    assert "argument what: there is no 'verfy': did you mean verify?" in capsys.readouterr().err
+
+
+def test_common_options_may_stand_before_the_command_and_after(doing: Any) -> None:
+    seen = []
+    doing(lambda arguments: seen.append((arguments.debug, arguments.without)) or 0)
+    assert main(["--debug", "--without", "a", "plugins", "--without", "b,c"]) == 0
+    assert main(["plugins", "--debug"]) == 0
+    assert main(["plugins"]) == 0
+    assert seen == [(True, ["a", "b,c"]), (True, []), (False, [])]
+
+
+def test_an_error_that_users_meet_is_told_as_it_is(doing: Any, capsys: Captured) -> None:
+    for error, code in ((InputError("study.yaml:3:1: no"), 2), (GausslensError("cannot"), 1)):
+        doing(raising(error))
+        assert main(["plugins"]) == code
+        told = capsys.readouterr()
+        assert (told.out, told.err) == ("", f"{error}\n")
+    assert main(["plugins", "--debug"]) == 1
+    told = capsys.readouterr()
+    assert "Traceback (most recent call last):" in told.err
+    assert told.err.endswith("cannot\n")
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), SystemExit(0), RecursionError("deep"), GeneratorExit()])
+def test_a_defect_says_that_it_is_one(error: BaseException, doing: Any, capsys: Captured) -> None:
+    doing(raising(error))
+    assert main(["plugins"]) == 1
+    told = capsys.readouterr().err
+    assert "Traceback" not in told
+    assert "defect" in told
+    assert "--debug" in told
+    assert type(error).__name__ in told
+    assert main(["plugins", "--debug"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_ctrl_c_is_130(doing: Any, capsys: Captured) -> None:
+    doing(raising(KeyboardInterrupt()))
+    assert main(["plugins"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_the_exit_code_is_that_of_the_command(doing: Any) -> None:
+    doing(lambda arguments: 1)
+    assert main(["plugins"]) == 1
+
+
+def test_a_reader_that_goes_away_is_no_error(crowded: Path) -> None:
+    reader, writer = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gausslens", "plugins", "--json"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(crowded)},
+    )
+    os.close(writer)
+    os.close(reader)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert error == b""
+
+
+def test_ctrl_c_while_plugins_load_is_130(command: Command, shelf: Shelf) -> None:
+    shelf.plugin("slow", "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(30)\n")
+    done = command("plugins", path=shelf.directory)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+@pytest.mark.parametrize("how", [["-m", "gausslens"], ["-c", "from gausslens.__main__ import main; exit(main())"]])
+def test_both_ways_to_call_it(how: list[str]) -> None:
+    done = subprocess.run([sys.executable, *how, "chck"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "gausslens: there is no command 'chck'" in done.stderr
+
+
+def test_a_terminal_that_cannot_show_a_character(command: Command) -> None:
+    done = command("plugins", "Wächter", PYTHONIOENCODING="ascii")
+    assert done.returncode == 2
+    assert "W\\xe4chter" in done.stderr
