@@ -54,6 +54,39 @@ def test_right_weights_forward_derived_and_edits_pass() -> None:
     check_edit(probes.REDRAW)
 
 
+class ChangesWeights(probe_analyses.Norm):
+    def layer(self, weights: Any, layer: int) -> xr.Dataset:
+        found = super().layer(weights, layer)
+        weights.W_K.mul_(2)
+        return found
+
+
+class CountsItsLayers(probe_analyses.Norm):
+    def layer(self, weights: Any, layer: int) -> xr.Dataset:
+        self.seen = getattr(self, "seen", 0) + 1
+        return super().layer(weights, layer) * self.seen
+
+
+class SeesAllHeads(probe_analyses.Norm):
+    def layer(self, weights: Any, layer: int) -> xr.Dataset:
+        return super().layer(weights, layer).pad(head=(0, 4 - len(weights.heads))).assign_coords(head=range(4))
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (ChangesWeights, "changed W_K of layer 0 in place"),
+        (CountsItsLayers, "order in which layers come"),
+        (SeesAllHeads, r"with only head \[3\] in view it gives head"),
+    ],
+)
+def test_wrong_weights_analyses_are_caught(made: type, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe_analyses, "Wrong", made, raising=False)
+    gausslens.reference.resolve.cache_clear()
+    with pytest.raises(AssertionError, match=said):
+        check_weights(replace(probes.NORM, analysis="probe_analyses:Wrong"))
+
+
 def test_a_stream_sees_what_the_model_computes() -> None:
     """The mean square of resid_pre in layer 0 is that of W_E[token] + W_pos[position] over real tokens."""
     model = TinyModel()
@@ -133,11 +166,6 @@ def test_wrong_streams_are_caught(made: type, said: str, monkeypatch: pytest.Mon
         check_stream(replace(probes.POWER, analysis="probe_analyses:Wrong"))
 
 
-def _in_place(weights: Any, parameters: Any, generators: Any) -> dict[str, torch.Tensor]:
-    weights.W_K.mul_(2)
-    return {"W_Q": weights.W_Q * 1}
-
-
 def _unseeded(weights: Any, parameters: Any, generators: Any) -> dict[str, torch.Tensor]:
     return {"W_Q": torch.randn_like(weights.W_Q)}
 
@@ -157,7 +185,6 @@ def _nothing(weights: Any, parameters: Any, generators: Any) -> dict[str, torch.
 @pytest.mark.parametrize(
     ("edit", "random", "said"),
     [
-        (_in_place, False, "changed W_K of layer 0 in place"),
         (_unseeded, True, "a second application differs"),
         (_always_the_same, True, "another draw gives the same"),
         (_secretly_random, False, "must say random=True"),

@@ -10,6 +10,4 @@ from gausslens import Parameters
 class FirstTokenParameters(Parameters):
     """Parameters of sinks.first-token."""
 
-    after: int = Field(
-        default=1, ge=1, description="The first query position that counts."
-    )
+    after: int = Field(default=1, ge=1, description="The first query position that counts.")

@@ -9,11 +9,10 @@ from gausslens.figures import Figure, Heatmap, Source
 
 def section(results: Any) -> list[Figure]:
     """Attention on the first token by layer and head; draws and swept values are averaged."""
-    steps = results.table()
-    mine = steps[(steps["analysis"] == "sinks.first-token") & ~steps["label"].str.contains(".against.", regex=False)]
+    found = results.of("sinks.first-token")
     figures: list[Figure] = []
-    for variant, label in mine[["variant", "label"]].drop_duplicates().itertuples(index=False):
-        mass = results[variant, label]["mass"]
+    for label, variant in ((label, variant) for label, by_variant in found.items() for variant in by_variant):
+        mass = found[label][variant]["mass"]
         over = [dim for dim in mass.dims if dim not in ("layer", "head")]
         shown = mass.mean(over).transpose("layer", "head")
         averaged = f" Averaged over {' and '.join(map(str, over))}." if over else ""

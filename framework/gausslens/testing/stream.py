@@ -129,8 +129,16 @@ class _Check:
     def _passed(
         self, state: Any, request: Request, shards: Sequence[np.ndarray], engine: TinyEngine | None = None
     ) -> Any:
-        row_blocks, all_layers = self.analysis.row_blocks, self.analysis.all_layers
-        job = passes.Job("check", state, request, self.model.info, row_blocks, all_layers)
+        job = passes.Job(
+            name="check",
+            title=self.analysis.name,
+            state=state,
+            request=request,
+            info=self.model.info,
+            row_blocks=self.analysis.row_blocks,
+            all_layers=self.analysis.all_layers,
+            shared=(self.context, self.context.model, self.tokens),
+        )
         running = engine or TinyEngine()
         passes.check_request(request, running, self.model)
         passes.run_passes(running, Twin(self.model), sharded(self.tokens, shards), [job], lambda _: None)

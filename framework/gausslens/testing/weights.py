@@ -56,18 +56,15 @@ def check_edit(
     """Apply an edit to the tiny model and return {layer: {name: tensor}}, after checking that
 
     - it returns something, only tensors that it says it touches, finite and of the model's shapes;
-    - it changes no tensor of the model in place;
     - it repeats bit by bit, in any order of layers; if it is random it differs in every tensor from draw to draw and
       from seed to seed, and if it is not, neither matters.
     """
     held = model or TinyModel()
     chosen = parameters or resolve(edit.parameters)()
     call = EditCall(Owned(edit, _NOBODY), chosen, None, None, _NOWHERE)
-    before = _tensors(held)
     layers = (None, *held.info.layers)
     made = _edited(held, call, seed, 0, layers)
     assert any(made.values()), f"{edit.name} returned no tensor of any layer"
-    _check_untouched(held, before)
     _check_alike(edit, made, _edited(held, call, seed, 0, tuple(reversed(layers))), None)
     _check_alike(edit, made, _edited(held, call, seed, 1, layers), "draw")
     _check_alike(edit, made, _edited(held, call, seed + 1, 0, layers), "seed")
