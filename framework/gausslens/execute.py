@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .against import against
 from .announce import RunNews, StepNews
+from .errors import ModelError
 from .measure import Failure, labelled, measure, units
 from .model import ModelInfo
 from .overlay import Twin
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from .opening import Opened
     from .plugins import Host
     from .progress import Told
-    from .store import PartWriter, Store
+    from .store import Store
+    from .store.bulk import PartWriter
 
 
 @dataclass
@@ -52,6 +54,7 @@ class Execution:
         self.news = RunNews(plan.study.name, str(store.path), plan.digest, len(plan.steps))
         self.outcome = Outcome()
         self.missing: set[str] = set()  # keys of steps that failed, and of those that read them
+        self.parity: dict[str, float] | None = None  # what the engine's proof found; None before it was asked
 
     def all_steps(self) -> Outcome:
         """Compute every step; those that read results come after what they read."""
@@ -89,6 +92,8 @@ class Execution:
         study = self.plan.study
         twin = Twin(self.opened.model, steps[0].point.edits, study.seed, steps[0].ref.draw)
         watch = Stopwatch()
+        if any(step.tokens for step in steps):
+            self._prove()
         for step in steps:
             self._announce("step_started", step)
 
@@ -107,6 +112,24 @@ class Execution:
                 self._committing(step, lambda: self.store.commit(step.folder, step.key, found, meta))
 
         measure(self.opened, twin, steps, study.seed, begin, finished, told)
+
+    def _prove(self) -> None:
+        """Before the first capture of a run: what the engine captures is what the model computes, or nothing runs."""
+        assert self.opened is not None
+        if self.parity is not None:
+            return
+        proof = getattr(self.opened.running, "prove", None)
+        findings = list(proof(self.opened.model)) if proof else []
+        self.parity = {f.what: f.difference for f in findings}
+        wrong = [
+            f"  {f.what}: differs by {f.difference:.2g}, allowed is {f.tolerance:.2g}" for f in findings if not f.holds
+        ]
+        if wrong:
+            name = self.opened.model.info.name
+            raise ModelError(
+                f"what is captured of {name} is not what the model computes (gausslens model shows all):\n"
+                + "\n".join(wrong)
+            )
 
     def _reading(self, step: Step) -> None:
         """A derived step or a comparison."""
@@ -166,7 +189,7 @@ class Execution:
             "version": step.use.analysis.descriptor.version,
             "plugin": owner.plugin,
             "plugin_version": owner.version,
-            "provenance": of_step(self.plan, step, watch, sharing),
+            "provenance": of_step(self.plan, step, watch, sharing, self.parity if step.tokens else None),
         }
 
 

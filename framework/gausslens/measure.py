@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .opening import Opened
     from .overlay import Twin
     from .progress import Told
-    from .store import PartWriter
+    from .store.bulk import PartWriter
 
 
 @dataclass(frozen=True)
@@ -192,12 +192,13 @@ def _joined(step: Step, analysis: Any, parts: Mapping[int, xr.Dataset], info: Mo
         return Failure(step, error)
 
 
-def labelled(dataset: Any, info: ModelInfo | None) -> xr.Dataset:
+def labelled(result: Any, info: ModelInfo | None) -> xr.Dataset:
     """The result of an analysis, checked, with the layers and heads in view as coordinates where it gave none."""
     import xarray as xr
 
-    if not isinstance(dataset, xr.Dataset):
-        raise ModelError(f"its result is a {type(dataset).__name__}, not an xarray.Dataset")
+    if not isinstance(result, xr.Dataset):
+        raise ModelError(f"its result is a {type(result).__name__}, not an xarray.Dataset")
+    dataset: xr.Dataset = result
     if not dataset.data_vars:
         raise ModelError("its result holds no variable")
     if info is None:

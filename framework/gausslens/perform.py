@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import InputError, RunFailed
+from .errors import RunFailed
 from .execute import Execution, Outcome
 from .opening import Opened, open_model
-from .overlay import Twin
 from .plan import Plan, make_plan
 from .provenance import distributions, now
 
@@ -85,7 +84,6 @@ def perform(
         execution = Execution(plan, opened, with_store, host, shown)
         host.announce("run_started", run=execution.news)
         try:
-            _prove(opened, plan)
             execution.all_steps()
         except BaseException as error:
             host.announce("run_failed", run=execution.news, step=None, error=error)
@@ -148,16 +146,6 @@ def manifest(plan: Plan) -> dict[str, Any]:
 def chosen_store(study: Study, path: str | os.PathLike[str] | None) -> Path:
     """Where results go: as asked, else GAUSSLENS_STORE, else ``store`` beside the run file."""
     return Path(path or os.environ.get("GAUSSLENS_STORE") or study.directory / "store")
-
-
-def _prove(opened: Opened | None, plan: Plan) -> None:
-    """Before the first capture of a run: the engine's own proof that what it captures is what the model computes."""
-    needed = any(s.tokens is not None for s in plan.steps)
-    proof = getattr(opened.running, "prove", None) if opened is not None else None
-    if needed and opened is not None and proof is not None:
-        findings = proof(Twin(opened.model))
-        if findings:
-            raise InputError("the capture does not agree with the model:\n" + "\n".join(f"  {f}" for f in findings))
 
 
 def _report(path: Path, host: Host) -> Path | None:

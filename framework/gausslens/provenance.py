@@ -50,8 +50,13 @@ def distributions() -> Mapping[str, str]:
     return found
 
 
-def of_step(plan: Plan, step: Step, watch: Stopwatch, shared_with: int) -> dict[str, Any]:
-    """The provenance of one result; ``shared_with`` other steps used the same pass, whose times are told."""
+def of_step(
+    plan: Plan, step: Step, watch: Stopwatch, sharing: int, parity: Mapping[str, float] | None
+) -> dict[str, Any]:
+    """The provenance of one result; ``sharing`` steps used the same pass, whose times are told.
+
+    ``parity`` is what the engine's proof found: the largest differences from the model's own answers.
+    """
     owner = step.use.analysis.owner
     told: dict[str, Any] = {
         "ingredients": dict(step.ingredients),
@@ -62,7 +67,7 @@ def of_step(plan: Plan, step: Step, watch: Stopwatch, shared_with: int) -> dict[
         "python": platform.python_version(),
         "machine": {"system": platform.system(), "processor": platform.machine(), "host": platform.node()},
         "threads": _threads(),
-        "pass_shared_with": shared_with,
+        "steps_in_pass": sharing,
         "peak_memory_bytes": peak_memory(),
         **watch.read(),
     }
@@ -73,6 +78,8 @@ def of_step(plan: Plan, step: Step, watch: Stopwatch, shared_with: int) -> dict[
             "fingerprint": plan.info.fingerprint,
             "dtype": plan.info.dtype,
         }
+    if parity:
+        told["parity"] = dict(parity)
     if plan.study.model is not None:
         told["device"] = plan.study.model.device
     return told

@@ -381,3 +381,36 @@ def test_a_note_where_the_null_does_not_have_the_analysis(tmp_path):
     whole = study(analyses=[{"use": "probe.norm", "variants": ["trained"]}])
     ran = do(whole, tmp_path / "store")
     assert any("is not computed on chance: it has no null columns" in n for n in ran.notes)
+
+
+class TestProof:
+    """An engine's own proof guards the first capture of a run."""
+
+    def proving(self, monkeypatch: pytest.MonkeyPatch, difference: float) -> list[str]:
+        asked: list[str] = []
+
+        def prove(_self: Any, model: Any) -> list[gausslens.Finding]:
+            asked.append(model.info.name)
+            return [gausslens.Finding("logits against eager", difference, 1e-5)]
+
+        monkeypatch.setattr(TinyEngine, "prove", prove, raising=False)
+        return asked
+
+    def test_it_is_asked_once_and_kept(self, tmp_path, monkeypatch):
+        asked = self.proving(monkeypatch, 1e-7)
+        ran = do(study(), tmp_path / "store")
+        assert asked == ["tiny"]
+        facts = gausslens.open(ran.path).facts("trained", "probe.power")
+        assert "1e-07" in json.dumps(facts[0], default=str)
+        do(study(), tmp_path / "store")
+        assert asked == ["tiny"]
+
+    def test_a_model_that_is_captured_wrongly_stops_the_run(self, tmp_path, monkeypatch):
+        self.proving(monkeypatch, float("nan"))
+        with pytest.raises(gausslens.ModelError, match="logits against eager: differs by nan"):
+            do(study(), tmp_path / "store")
+
+    def test_weights_alone_need_no_proof(self, tmp_path, monkeypatch):
+        asked = self.proving(monkeypatch, 1.0)
+        assert do(study(analyses=[{"use": "probe.norm"}]), tmp_path / "store").outcome.failed == []
+        assert asked == []
