@@ -44,7 +44,7 @@ benchmarks: $(STAMP)
 	@for script in benchmarks/*.py; do echo "== $$script"; OMP_NUM_THREADS=1 $(BIN)/python $$script || exit 1; done
 
 schemas: $(STAMP)
-	$(BIN)/gausslens schema --all schemas
+	$(BIN)/gausslens schema --write schemas
 
 clean:
 	rm -rf $(VENV) build dist examples/store .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

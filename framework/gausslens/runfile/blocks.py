@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from .wording import name_pattern
 
 FORMAT = 1
+WHOLE_RUN = "all"  # the variant under which results of the whole run are kept: no variant may be called so
 MOST_DRAWS = 10_000
 
 NAME_WORDS = "a name of 1 to 100 letters, digits, '-' and '_'"

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from .nodes import Node
     from .parts import Reading
 
-WHOLE_RUN = "all"  # the variant under which results of the whole run are kept
-
 
 def read_variant(reading: Reading, name: str, node: Node) -> tuple[Variant, Mapping[str, Any]] | None:
     """A variant, and how it reads with every default filled in; None where something in it is wrong."""
@@ -45,7 +43,7 @@ def read_variant(reading: Reading, name: str, node: Node) -> tuple[Variant, Mapp
 def _check_name(reading: Reading, name: str, node: Node) -> None:
     if not blocks.is_name(name):
         reading.problems.key(node, f"should be {blocks.NAME_WORDS}")
-    elif name == WHOLE_RUN:
+    elif name == blocks.WHOLE_RUN:
         reading.problems.key(node, "this name is kept for the results of a whole run", "give the variant another")
 
 

@@ -1,0 +1,46 @@
+"""Check a run file: all mistakes at once, and nothing computed."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
+
+from . import load_host
+
+if TYPE_CHECKING:
+    from ..study import Study
+
+
+def add(parser: ArgumentParser) -> None:
+    """Its arguments."""
+    parser.add_argument("file", metavar="FILE", help="the run file")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change a value, as analyses.values.with.site=v"
+    )
+
+
+def run(arguments: Namespace) -> int:
+    """Say what a run file holds; raises all its mistakes."""
+    from ..runfile import read
+
+    study = read(arguments.file, load_host(arguments), arguments.set)
+    print(f"{arguments.file}: {_held(study)}")
+    return 0
+
+
+def _held(study: Study) -> str:
+    """``study alpha: 4 variants (chance: 8 draws; dose: 5 points), 14 twins, 3 analyses``."""
+    notes = []
+    for variant in study.variants:
+        counts = [_count(variant.draws, "draw")] if variant.draws is not None else []
+        counts += [_count(len(variant.points), "point")] if variant.points[0].values else []
+        notes += [f"{variant.name}: {' of '.join(counts)}"] if counts else []
+    twins = sum((variant.draws or 1) * len(variant.points) for variant in study.variants)
+    held = _count(len(study.variants), "variant") + (f" ({'; '.join(notes)})" if notes else "")
+    against = f", against {' and '.join(study.against)}" if study.against else ""
+    return f"{study.name}: {held}, {_count(twins, 'twin')} in all, {_count(len(study.uses), 'analysis')}{against}"
+
+
+def _count(number: int, of: str) -> str:
+    many = "analyses" if of == "analysis" else f"{of}s"
+    return f"{number} {of if number == 1 else many}"
