@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gausslens import InputError, ModelSpec
 
-from .pretrained import PretrainedModel
+if TYPE_CHECKING:
+    from .pretrained import PretrainedModel
 
 PREFIX = "builtin:"
 DIRECTORY = Path(__file__).parent / "builtin"
@@ -24,6 +26,8 @@ def claims(path: str) -> bool:
 
 def open_builtin(spec: ModelSpec) -> PretrainedModel:
     """Open a built-in model by name."""
+    from .pretrained import PretrainedModel  # here: `claims` above is called by every check
+
     name = spec.path.removeprefix(PREFIX)
     if name not in MODELS:
         raise InputError(f"{spec.path}: no such built-in model; there are {', '.join(PREFIX + m for m in MODELS)}")
