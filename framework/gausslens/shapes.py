@@ -128,6 +128,8 @@ class Runner(Protocol):
 
     def decode(self, ids: Sequence[int]) -> str: ...
 
+    def weights(self, layer: int | None) -> LayerWeights: ...
+
 
 class ForwardAnalysis(Protocol):
     """Shape ``forward``: runs the model itself."""

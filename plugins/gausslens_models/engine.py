@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,9 +15,10 @@ from .patching import Patches
 if TYPE_CHECKING:
     import numpy as np
 
-    from gausslens import ModelInfo, Request, Sink, Tokens, Twin
+    from gausslens import Request, Sink, Tokens, Twin
 
     from .pretrained import PretrainedModel
+    from .runner import TransformersRunner
 
 
 class TransformersEngine:
@@ -65,56 +66,9 @@ class TransformersEngine:
 
     def runner(self, twin: Twin) -> TransformersRunner:
         """The runner of ``forward`` analyses."""
+        from .runner import TransformersRunner
+
         return TransformersRunner(self, twin)
-
-
-class TransformersRunner:
-    """Runs a twin, or its base, on tokens."""
-
-    def __init__(self, engine: TransformersEngine, twin: Twin) -> None:
-        self.engine, self.twin = engine, twin
-        self.model: Any = twin.base
-
-    @property
-    def info(self) -> ModelInfo:
-        """The facts of the model."""
-        info: ModelInfo = self.model.info
-        return info
-
-    def forward(
-        self,
-        tokens: np.ndarray,
-        sites: Sequence[str] = (),
-        replace: Callable[..., torch.Tensor | None] | None = None,
-        base: bool = False,
-        mask: np.ndarray | None = None,
-    ) -> Mapping[Any, torch.Tensor]:
-        """Logits where no sites are asked; else {site of the model: array, (layer, site): array}."""
-        asked = tuple(sites) or ("logits",)
-        wanted = wanted_sites(self.model, asked, None)
-        found: dict[Any, torch.Tensor] = {}
-
-        def done(layer: int, seen: Seen) -> None:
-            found.update({(layer, site): array for site, array in seen.arrays.items()})
-
-        ids = torch.as_tensor(tokens, dtype=torch.long, device=self.model.device)
-        kept = torch.ones_like(ids) if mask is None else torch.as_tensor(mask).to(ids)
-        capture = Capture(self.model, wanted, done, replace=replace)
-        with self._applied(base):
-            found.update(capture.run(ids, kept, "logits" in asked, "embed" in asked, whole=False))
-        return found
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of token numbers."""
-        if self.model.tokenizer is None:
-            raise ModelError(f"{self.model.name} has no tokenizer")
-        return str(self.model.tokenizer.decode([int(i) for i in ids]))
-
-    def _applied(self, base: bool) -> Any:
-        from contextlib import nullcontext
-
-        every = list(range(self.model.info.n_layers))
-        return nullcontext() if base else self.engine.patches.applied(self.twin, every)
 
 
 def wanted_sites(model: Any, sites: Sequence[str], layers: Sequence[int] | None) -> dict[int, tuple[str, ...]]:

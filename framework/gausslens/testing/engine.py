@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ..batch import MODEL_SITES, Batch, Request, Sink
-from ..model import ModelInfo, OpenModel
+from ..model import LayerWeights, ModelInfo, OpenModel
 from ..overlay import Twin
 from ..prompts import Tokens
 from .tiny import ATTENTION_SITES, BOS
@@ -86,6 +86,10 @@ class TinyRunner:
             last = self.forward(ids)["logits"][:, -1].argmax(-1).numpy()
             ids = np.concatenate([ids, last[:, None]], axis=1)
         return [row[np.asarray(tokens).shape[1] :] for row in ids]
+
+    def weights(self, layer: int | None) -> LayerWeights:
+        """The tensors of a layer, or those outside the layers."""
+        return self.twin.weights(layer)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of token numbers."""

@@ -1,0 +1,204 @@
+"""model.attention: where the heads look, as maps between tokens or words, and in numbers by layer and head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from gausslens import Batch, Context, Estimate, GausslensError, ModelInfo, Request, Tokens
+
+from .counting import chosen_segments, in_segments
+from .wordgroups import between_groups, first_members, group_texts, groups_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .parameters import AttentionMapParameters
+
+# Numbers by head: each is a mean over query rows of real text.
+NUMBERS = {
+    "entropy": ("entropy of a row", "nat"),
+    "entropy_deficit": ("log of the number of keys in view, less the entropy of the row", "nat"),
+    "to_first": ("attention to the first position", "1"),
+    "to_previous": ("attention to the position before", "1"),
+    "to_self": ("attention to the own position", "1"),
+}
+
+
+@dataclass(frozen=True)
+class View:
+    """One prompt at the chosen level: the group of each token, what it is called, and what is kept of it."""
+
+    groups: NDArray[np.int64]
+    texts: list[str]
+    segment: NDArray[np.int16]
+    counted: NDArray[np.bool_]  # rows of real text of the chosen segments
+    queries: NDArray[np.int64]
+    keys: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is kept of one layer and prompt."""
+
+    sums: NDArray[np.float64]  # [number, head], over counted rows
+    between: NDArray[np.float64]  # [head, query segment, segment], over counted rows
+    rows: NDArray[np.int64]  # [query segment]: counted rows
+    map: NDArray[np.float32] | None  # [query, key] or [head, query, key]
+
+
+class Attention:
+    """Keeps what is wanted of each layer and prompt; averages are made at the end, in the user's order."""
+
+    def __init__(self, parameters: AttentionMapParameters, context: Context) -> None:
+        assert context.tokens is not None
+        self.parameters = parameters
+        self.tokens: Tokens = context.tokens
+        self.info = context.model
+        self.queries = chosen_segments(self.tokens, parameters.queries)
+        self.keys = chosen_segments(self.tokens, parameters.keys)
+        self.of: dict[tuple[int, int], Seen] = {}
+
+    def request(self) -> Request:
+        """The patterns."""
+        return Request(sites=("pattern",))
+
+    def update(self, batch: Batch) -> None:
+        """Take one layer of a shard."""
+        assert batch.layer is not None
+        patterns = batch.numpy("pattern")
+        for row, prompt in enumerate(batch.prompts):
+            n = len(self.tokens.ids[prompt])
+            pattern = patterns[row, :, :n, :n].astype(np.float64)
+            self.of[batch.layer, int(prompt)] = self._seen(batch.layer, pattern, self._view(int(prompt)))
+
+    def merge(self, other: Attention) -> None:
+        """Take in another shard's prompts."""
+        self.of |= other.of
+
+    def end_pass(self, index: int) -> None:
+        """Nothing to fix: there is one pass."""
+
+    def result(self) -> xr.Dataset:
+        """Numbers by layer and head, attention between segments, and maps."""
+        views = [self._view(prompt) for prompt in range(len(self.tokens))]
+        if not any(view.counted.any() for view in views):
+            raise GausslensError("model.attention: the prompts have no text in the chosen segments")
+        layers = sorted({layer for layer, _ in self.of})
+        if not layers:
+            raise GausslensError(f"model.attention: no layer in view of {self.info.name} has attention")
+        variables = self._numbers(layers) | self._between(layers)
+        coords: dict[str, Any] = {
+            "layer": layers,
+            "head": list(self.info.heads),
+            "query_segment": [self.tokens.segments[s] for s in self.queries],
+            "segment": list(self.tokens.segments),
+        }
+        if self.parameters.maps != "none":
+            variables["pattern"] = self._maps(layers, views)
+            coords |= {"prompt": list(self.tokens.names), **_labels(views, self.tokens)}
+        return xr.Dataset(variables, coords=coords, attrs={"level": self.parameters.level})
+
+    def _view(self, prompt: int) -> View:
+        n = len(self.tokens.ids[prompt])
+        words = self.parameters.level == "word"
+        groups = groups_of(self.tokens.word[prompt]) if words else np.arange(n)
+        texts = group_texts(self.tokens, prompt, groups) if words else list(self.tokens.pieces[prompt])
+        first = first_members(groups)
+        wanted = in_segments(self.tokens, prompt, self.queries)[first]
+        keys = np.flatnonzero(in_segments(self.tokens, prompt, self.keys)[first])
+        counted = self.tokens.text[prompt][first] & wanted
+        return View(groups, texts, self.tokens.segment[prompt][first], counted, np.flatnonzero(wanted), keys)
+
+    def _seen(self, layer: int, pattern: NDArray[np.float64], view: View) -> Seen:
+        if self.parameters.level == "word":
+            pattern = between_groups(pattern, view.groups)
+        counted = pattern[:, view.counted]
+        numbers = row_numbers(counted, np.flatnonzero(view.counted), self._in_view(layer, view))
+        member = view.segment[:, None] == np.arange(len(self.tokens.segments))
+        from_segment = member[view.counted][:, self.queries]
+        between = np.einsum("hqk,qa,kb->hab", counted, from_segment.astype(float), member.astype(float), optimize=True)
+        kept: NDArray[np.float32] | None = None
+        if self.parameters.maps != "none":
+            chosen = pattern[:, view.queries][:, :, view.keys]
+            kept = (chosen if self.parameters.maps == "heads" else chosen.mean(axis=0)).astype(np.float32)
+        return Seen(numbers.sum(axis=-1), between, from_segment.sum(axis=0), kept)
+
+    def _in_view(self, layer: int, view: View) -> NDArray[np.int64]:
+        """How many keys (tokens or words) each counted row can see."""
+        n = len(view.groups)
+        last = n - 1 - np.unique(view.groups[::-1], return_index=True)[1]  # the last token of each group
+        windows = self.info.facts.get("sliding_window")
+        reach = (windows[layer] if windows else None) or n
+        ends = last[view.counted]
+        if not self.info.causal:
+            ends, reach = np.full(len(ends), n - 1), n
+        return np.array([len(np.unique(view.groups[max(0, t + 1 - reach) : t + 1])) for t in ends], dtype=np.int64)
+
+    def _numbers(self, layers: list[int]) -> dict[str, Any]:
+        prompts = range(len(self.tokens))
+        rows = sum(int(self.of[layers[0], p].rows.sum()) for p in prompts)
+        sums = np.stack([sum(self.of[layer, p].sums for p in prompts) for layer in layers], axis=1)
+        return {
+            name: (("layer", "head"), sums[i] / rows, {"long_name": f"{said}, mean over rows", "units": units})
+            for i, (name, (said, units)) in enumerate(NUMBERS.items())
+        }
+
+    def _between(self, layers: list[int]) -> dict[str, Any]:
+        prompts = range(len(self.tokens))
+        rows = np.sum([self.of[layers[0], p].rows for p in prompts], axis=0)
+        sums = np.stack([np.sum([self.of[layer, p].between for p in prompts], axis=0) for layer in layers])
+        with np.errstate(invalid="ignore"):
+            found = sums / rows[:, None]
+        attrs = {"long_name": "attention of a row of one segment to all of another, mean over rows", "units": "1"}
+        return {"between": (("layer", "head", "query_segment", "segment"), found, attrs)}
+
+    def _maps(
+        self, layers: list[int], views: list[View]
+    ) -> tuple[tuple[str, ...], NDArray[np.float32], dict[str, str]]:
+        heads = (len(self.info.heads),) if self.parameters.maps == "heads" else ()
+        size = (max(len(v.queries) for v in views), max(len(v.keys) for v in views))
+        found = np.full((len(layers), len(views), *heads, *size), np.nan, dtype=np.float32)
+        for i, layer in enumerate(layers):
+            for prompt, view in enumerate(views):
+                found[i, prompt, ..., : len(view.queries), : len(view.keys)] = self.of[layer, prompt].map
+        dims = ("layer", "prompt", *(("head",) if heads else ()), "query", "key")
+        said = "attention" if heads else "attention, mean over heads"
+        return dims, found, {"long_name": said, "units": "1"}
+
+
+def row_numbers(rows: NDArray[np.float64], place: NDArray[np.int64], in_view: NDArray[np.int64]) -> NDArray[np.float64]:
+    """[number, head, query] of rows [head, query, key] whose own positions are ``place``; see NUMBERS.
+
+    Entropy is H = -sum p log p in nats. The row of the first position has nothing before it: it gives 0 to there.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        entropy = -np.where(rows > 0, rows * np.log(rows), 0.0).sum(axis=-1)
+    at = np.arange(len(place))
+    before = np.where(place > 0, rows[:, at, np.maximum(place - 1, 0)], 0.0)
+    return np.stack([entropy, np.log(in_view) - entropy, rows[:, :, 0], before, rows[:, at, place]])
+
+
+def _labels(views: list[View], tokens: Tokens) -> dict[str, Any]:
+    """The text and the segment of each row and column of the maps, "" where a prompt has no more."""
+    found: dict[str, Any] = {}
+    for dim, kept in (("query", [v.queries for v in views]), ("key", [v.keys for v in views])):
+        text = np.full((len(views), max(map(len, kept))), "", dtype=object)
+        segment = text.copy()
+        for prompt, (view, places) in enumerate(zip(views, kept, strict=True)):
+            text[prompt, : len(places)] = [view.texts[i] for i in places]
+            segment[prompt, : len(places)] = [tokens.segments[view.segment[i]] for i in places]
+        found[f"{dim}_text"] = (("prompt", dim), text)
+        found[f"{dim}_segment_of"] = (("prompt", dim), segment)
+    return found
+
+
+def estimate(parameters: AttentionMapParameters, info: ModelInfo, tokens: Tokens | None) -> Estimate:
+    """Memory and disk of the maps, as large as if each token were a word."""
+    longest = max(tokens.lengths if tokens is not None else (), default=0)
+    heads = {"none": 0, "mean": 1, "heads": len(info.heads)}[parameters.maps]
+    kept = 4 * len(info.layers) * heads * longest**2 * (len(tokens) if tokens is not None else 0)
+    return Estimate(memory=2 * kept + 8 * len(info.heads) * longest**2, disk=kept)
