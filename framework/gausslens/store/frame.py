@@ -12,6 +12,7 @@ import xarray as xr
 from ..errors import StoreError
 from ..suggest import did_you_mean
 from .manifest import Manifest, Step
+from .stack import Point
 
 # A table of more rows than this is of no use to anyone and would fill the memory.
 MOST_ROWS = 20_000_000
@@ -46,6 +47,23 @@ def frame(
     found = pd.concat(tables, ignore_index=True)
     last = ["value", *(_column(n, c) for n in compared for c in NULL_COLUMNS if _column(n, c) in found)]
     return found[["variable", *(c for c in found if c not in (*last, "variable")), *last]]
+
+
+def frame_of_draws(
+    draws: Mapping[Point, xr.Dataset],
+    compared: Mapping[str, Mapping[Point, xr.Dataset]],
+    variables: Sequence[str] | None,
+    what: str,
+) -> pd.DataFrame:
+    """The same for results that do not stack: one after another, each row with its draw and swept values."""
+    tables = []
+    for point, dataset in draws.items():
+        nulls = {null: each[point] for null, each in compared.items() if point in each}
+        table = frame(dataset, nulls, variables, what)
+        for place, (name, value) in enumerate(point, start=1):
+            table.insert(place, name, value)
+        tables.append(table)
+    return pd.concat(tables, ignore_index=True)
 
 
 def _cells(array: xr.DataArray, compared: Mapping[str, xr.Dataset]) -> pd.DataFrame:

@@ -74,8 +74,9 @@ def no_plugins() -> Iterator[None]:
 def open_checked(path: str, root: str) -> h5py.File:
     """Open a file of the store for reading, after its place and its seal were checked."""
     check_place(Path(root), Path(path))
-    for finding in seal.check(Path(path), arrays=False):
-        raise StoreError(f"{path} is refused: {finding}")
+    wrong, _ = seal.check(Path(path), arrays=False)
+    if wrong:
+        raise StoreError(f"{path} is refused: {wrong[0]}")
     with no_plugins():
         try:
             return h5py.File(path, "r")
@@ -86,9 +87,23 @@ def open_checked(path: str, root: str) -> h5py.File:
             raise StoreError(f"{path} is not an HDF5 file that can be read: {error}") from None
 
 
+def follow(file: h5py.File, entry: str) -> Any:
+    """The object at a path inside a file. Every step must be a hard link: soft and external ones lead away."""
+    found: Any = file
+    for name in entry.strip("/").split("/"):
+        if not isinstance(found, h5py.Group) or name.encode() not in found.id:
+            raise StoreError(f"{file.filename} has no {entry}: refused")
+        if found.id.links.get_info(name.encode()).type != h5l.TYPE_HARD:
+            raise StoreError(f"{file.filename}: {name!r} of {entry} is a link to elsewhere: refused")
+        found = found[name]
+    return found
+
+
 def arrays_of(group: Any, size: int) -> dict[str, Any]:
     """The arrays of a result's group, each checked; anything else in it is refused. ``size`` is that of the file."""
-    if group.id.links.get_info is None or len(group) > MOST_ARRAYS:
+    if not isinstance(group, h5py.Group):
+        raise StoreError("a result is not a group: refused")
+    if len(group) > MOST_ARRAYS:
         raise StoreError(f"{len(group)} arrays in one result, more than {MOST_ARRAYS}: refused")
     found = {}
     for name in group:

@@ -13,8 +13,8 @@ from urllib.parse import quote
 
 from ..errors import StoreError
 from ..seeds import digest
-from .disk import Temporary, Writer, is_file, told
-from .layout import RUNS, check_name, check_version
+from .disk import Temporary, Writer, is_file, locked, told
+from .layout import LOCK, RUNS, check_name, check_version
 
 FORMAT = "gausslens-run"
 # A manifest of 10,000 steps is about 30 MB.
@@ -76,13 +76,18 @@ def write_manifest(writer: Writer, run: str, manifest: Mapping[str, Any]) -> Pat
         parse(body, Path(run))
     except (KeyError, ValueError, TypeError) as error:
         raise StoreError(f"the manifest of run {run!r} cannot be stored: {error!r}") from None
-    newest = max(manifests(root), key=lambda m: m.age, default=None)
-    if newest is not None and (newest.run, newest.plan) == (run, plan):
-        return newest.path
+    with locked(root / LOCK):  # gc decides under this lock what no plan names
+        newest = max(manifests(root), key=lambda m: m.age, default=None)
+        if newest is not None and (newest.run, newest.plan) == (run, plan):
+            return newest.path
+        return _commit(writer, run, plan, data)
+
+
+def _commit(writer: Writer, run: str, plan: str, data: bytes) -> Path:
     number = 1
     while True:
         # A plan that comes back after another took its place is named again: manifests never change.
-        final = root / RUNS / run / (f"{plan}.json" if number == 1 else f"{plan}.{number}.json")
+        final = writer.root / RUNS / run / (f"{plan}.json" if number == 1 else f"{plan}.{number}.json")
         temporary = Temporary(writer, ".json")
         try:
             temporary.write(data)

@@ -186,10 +186,15 @@ def _write(out: PartFile, group: Any, stored: Stored, compression: str | None) -
     packed = compression if data.dtype != TEXT and data.nbytes >= _COMPRESSIBLE else None
     array = out.array(group, stored.name, data.shape, data.dtype, packed)
     if data.size:
-        array.write(h5s.ALL, h5s.ALL, data, *([_MEMORY_TEXT] if data.dtype == TEXT else []))
+        write_values(array, data)
     return Described(
         stored.name, stored.dims, data.shape, data.dtype, stored.crc(), stored.attrs, array, packed is None
     )
+
+
+def write_values(array: Any, data: np.ndarray) -> None:
+    """Write all values of an array."""
+    array.write(h5s.ALL, h5s.ALL, data, *([_MEMORY_TEXT] if data.dtype == TEXT else []))
 
 
 _MEMORY_TEXT = h5t.py_create(_STRING)

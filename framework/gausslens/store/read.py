@@ -17,7 +17,7 @@ from xarray.core import indexing
 
 from ..errors import GausslensError, StoreError
 from .codec import REAL_IMAG, TEXT, crc_of, decode_text, decode_values, decoded_dtype, user_attributes
-from .hostile import arrays_of, no_plugins, open_checked
+from .hostile import arrays_of, follow, no_plugins, open_checked
 from .layout import TYPE, TYPE_VERSION, check_version, entry_of, part_path
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def read_result(root: Path, path: Path, entry: str) -> xr.Dataset:
 
     files = CachingFileManager(open_checked, os.fspath(path), os.fspath(root))
     with explained(f"{path}{entry}"), no_plugins(), files.acquire_context() as file:
-        group = file[entry]
+        group = follow(file, entry)
         attrs = attributes(group)
         check_type(attrs, "step-result", f"{path}{entry}")
         arrays = arrays_of(group, path.stat().st_size)
@@ -101,7 +101,7 @@ def read_result(root: Path, path: Path, entry: str) -> xr.Dataset:
 def read_facts(root: Path, path: Path, entry: str) -> dict[str, Any]:
     """The attributes of a result's group: what made it; ``provenance`` as a mapping."""
     with explained(f"{path}{entry}"), no_plugins(), open_checked(os.fspath(path), os.fspath(root)) as file:
-        attrs = attributes(file[entry])
+        attrs = attributes(follow(file, entry))
         check_type(attrs, "step-result", f"{path}{entry}")
         return attrs | {"provenance": json.loads(attrs.get("provenance") or "{}")}
 

@@ -160,11 +160,20 @@ class Results:
 
         Where there are several, ``null`` picks one; else the columns are called ``<null>.z`` and so on.
         """
-        from .frame import frame
+        from .frame import frame, frame_of_draws
+        from .stack import DifferentShapes
 
+        if null is not None:
+            self.against(variant, label, null)
         nulls = self.nulls(variant, label) if null is None else (null,)
-        compared = {name if len(nulls) > 1 else "": self.against(variant, label, name) for name in nulls}
-        return frame(self[variant, label], compared, variables, f"{variant}, {label}")
+        short = {name: name if len(nulls) > 1 else "" for name in nulls}
+        what = f"{variant}, {label}"
+        try:
+            compared = {short[name]: self.against(variant, label, name) for name in nulls}
+            return frame(self[variant, label], compared, variables, what)
+        except DifferentShapes:
+            each = {short[name]: self.draws(variant, f"{label}.against.{name}") for name in nulls}
+            return frame_of_draws(self.draws(variant, label), each, variables, what)
 
     def table(self) -> pd.DataFrame:
         """What there is, one row for each step: run, variant, draw, swept values, label, key, when it was finished."""

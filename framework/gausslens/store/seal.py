@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from ..errors import StoreError
@@ -40,26 +40,23 @@ def seal(descriptor: int, extents: Iterable[Extent]) -> None:
         data, size = data[written:], size + written
 
 
-def check(path: Path, *, arrays: bool) -> Iterator[str]:
-    """What is wrong with a sealed file, in words; with ``arrays``, the bytes of the arrays are checked too."""
+def check(path: Path, *, arrays: bool) -> tuple[list[str], list[Extent]]:
+    """What is wrong with a sealed file, in words, and where its arrays lie; ``arrays``: their bytes are checked too."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        yield from _check(descriptor, arrays)
+        found = _read(descriptor)
+        if isinstance(found, str):
+            return [found], []
+        size, extents, rest = found
+        wrong = []
+        if _rest(descriptor, size, extents) != rest:
+            wrong.append("its digest does not match: the file was damaged or changed after it was written")
+        for offset, length, crc in extents if arrays else ():
+            if crc32(descriptor, offset, length) != crc:
+                wrong.append(f"the array at byte {offset} does not match its crc32: the file was damaged")
+        return wrong, extents
     finally:
         os.close(descriptor)
-
-
-def _check(descriptor: int, arrays: bool) -> Iterator[str]:
-    found = _read(descriptor)
-    if isinstance(found, str):
-        yield found
-        return
-    size, extents, rest = found
-    if _rest(descriptor, size, extents) != rest:
-        yield "its digest does not match: the file was damaged or changed after it was written"
-    for offset, length, crc in extents if arrays else ():
-        if crc32(descriptor, offset, length) != crc:
-            yield f"the array at byte {offset} does not match its crc32: the file was damaged after it was written"
 
 
 def _read(descriptor: int) -> tuple[int, list[Extent], str] | str:

@@ -73,7 +73,9 @@ class Pack:
     """A pack: manifests and results in one file."""
 
     def __init__(self, path: Path):
-        from .hostile import open_checked
+        import h5py
+
+        from .hostile import follow, open_checked
         from .layout import check_version
         from .read import attributes, explained
 
@@ -83,23 +85,24 @@ class Pack:
             if attrs.get(TYPE) != "store-pack":
                 raise NotAStore(f"{path} is not a pack: `gausslens store pack STORE FILE` makes one")
             check_version(attrs.get("encoding-version"), "the pack", path)
-            found = [
-                from_bytes(file[f"{run}/{name}"].asstr()[()].encode(), Path(run) / name)
-                for run in file
-                for name in file[run]
-                if name.endswith(".json")
-            ]
+            names = [f"{run}/{name}" for run in file for name in follow(file, run) if name.endswith(".json")]
+            found = [from_bytes(follow(file, name).asstr()[()].encode(), Path(name)) for name in names]
             self._manifests = sorted(found, key=lambda m: m.age)
-            self._entries = {
-                (step.analysis, step.key): f"/{run}/{variant}/{label}/{step.member}"
-                for (run, variant, label), (_, steps) in newest_steps(self._manifests).items()
-                for step in steps
-                if f"/{run}/{variant}/{label}/{step.member}" in file
-            }
+            self._entries: dict[tuple[str, str], str] = {}
+            for (run, variant, label), (_, steps) in newest_steps(self._manifests).items():
+                for step in steps:
+                    entry = f"/{run}/{variant}/{label}/{step.member}"
+                    # A result of several names is at one of them; soft links lead there from the others.
+                    if isinstance(file.get(entry, getlink=True), h5py.HardLink):
+                        self._entries[step.analysis, step.key] = entry
 
     def manifests(self) -> list[Manifest]:
         """All, oldest first."""
         return self._manifests
+
+    def entries(self) -> dict[str, tuple[str, str]]:
+        """Where each result is, with its analysis and key."""
+        return {entry: named for named, entry in self._entries.items()}
 
     def finished(self, step: Step) -> bool:
         """Whether it was packed."""
@@ -118,13 +121,16 @@ class Pack:
         return read_facts(self.path.parent, self.path, self._entries[step.analysis, step.key])
 
 
-def source(path: str | os.PathLike[str]) -> Source:
-    """The store or pack at a path."""
+def check_is_store(path: Path) -> None:
+    """Raise where there is neither a store nor a file that may be a pack."""
     from .store import is_store
 
+    if not is_store(path) and not path.is_file():
+        raise NotAStore(f"{path}: there is no store here" + ("" if path.exists() else "; the path does not exist"))
+
+
+def source(path: str | os.PathLike[str]) -> Source:
+    """The store or pack at a path."""
     place = Path(path)
-    if is_store(place) or (place / RUNS).is_dir():
-        return Directory(place)
-    if place.is_file():
-        return Pack(place)
-    raise NotAStore(f"{path}: there is no store here" + ("" if place.exists() else "; the path does not exist"))
+    check_is_store(place)
+    return Pack(place) if place.is_file() else Directory(place)

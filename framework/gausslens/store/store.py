@@ -96,4 +96,4 @@ class Store:
 
 def is_store(path: Path) -> bool:
     """Whether a directory looks like a store."""
-    return (path / PARTS).is_dir() or (path / INDEX).is_file()
+    return (path / PARTS).is_dir() or (path / RUNS).is_dir() or (path / INDEX).is_file()

@@ -1,0 +1,32 @@
+"""Tables on the terminal: drawn by rich there, plain columns elsewhere; names cannot send it escapes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+
+def plain(text: object) -> str:
+    """Text with everything a terminal might obey made visible."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in str(text))
+
+
+def print_table(head: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[int] = ()) -> None:
+    """Print rows under a head; columns in ``right`` are numbers and set to the right."""
+    cells = [[plain(c) for c in row] for row in rows]
+    if not sys.stdout.isatty():
+        from ..summary import table
+
+        print("\n".join(table(list(head), cells, right)))
+        return
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for index, name in enumerate(head):
+        drawn.add_column(Text(name), justify="right" if index in right else "left", overflow="fold")
+    for row in cells:
+        drawn.add_row(*(Text(c) for c in row))
+    Console().print(drawn)

@@ -1,0 +1,224 @@
+"""Print results of a store: what there is, one result, one array."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError
+from ..suggest import did_you_mean
+from .printed import plain, print_table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pandas as pd
+    import xarray as xr
+
+    from ..store.results import Results
+
+# Rows of one array that are printed; --csv and --json print all.
+MOST_ROWS = 60
+# Arrays of so few cells are printed in the list of a result's arrays.
+FEW_CELLS = 4
+
+
+def add(parser: ArgumentParser) -> None:
+    """Its arguments."""
+    parser.add_argument("store", metavar="STORE", help="the directory of a store, or a pack")
+    parser.add_argument("label", nargs="?", metavar="LABEL", help="show this result")
+    parser.add_argument("array", nargs="?", metavar="ARRAY", help="show the values of this array of it")
+    parser.add_argument("--run", metavar="NAME", help="of this run (default: the newest that has it)")
+    parser.add_argument("--variant", metavar="NAME", help="of this variant (default: of each)")
+    parser.add_argument("--null", metavar="NAME", help="compared with this null (default: with each)")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--csv", action="store_true", help="print every row, as CSV")
+    form.add_argument("--json", action="store_true", help="print every row, as JSON")
+
+
+def run(arguments: Namespace) -> int:
+    """Print the tree of the store, one result, or one array of it."""
+    from ..store.results import open as open_store
+
+    results = open_store(arguments.store)
+    if arguments.run is not None:
+        results = results.run(arguments.run)
+    if arguments.label is None:
+        _show_tree(results, arguments)
+        return 0
+    variants = _variants(results, arguments)
+    if arguments.csv or arguments.json:
+        _print_frame(_frames(results, variants, arguments), arguments)
+    elif arguments.array is not None:
+        _show_array(_frames(results, variants, arguments), arguments)
+    else:
+        for variant in variants:
+            _show_result(results, variant, arguments.label, arguments.null)
+    return 0
+
+
+def _variants(results: Results, arguments: Namespace) -> list[str]:
+    """The variants that have the label."""
+    chosen = results.variants if arguments.variant is None else (arguments.variant,)
+    having = [v for v in chosen if (v, arguments.label) in results]
+    if not having and arguments.variant is None:
+        known = dict.fromkeys(label for _, label in results)
+        if arguments.label not in known:
+            hint = did_you_mean(arguments.label, known)
+            raise InputError(f"{plain(results.path)} has no finished result {arguments.label!r}{hint}")
+    return having or [*chosen]
+
+
+def _show_tree(results: Results, arguments: Namespace) -> None:
+    if arguments.csv or arguments.json:
+        _print_frame(results.table(), arguments)
+        return
+    print(plain(results.path))
+    for name in results.runs:
+        view = results if arguments.run else results.run(name)
+        newest = view.manifest()
+        print(f"\n{plain(name)}   planned {plain(newest.created[:19])}, plan {plain(newest.plan[:8])}")
+        rows = []
+        for variant in view.variants:
+            for label in [label for v, label in view if v == variant] + _unfinished(view, variant):
+                steps = view.steps(variant, label)
+                done = [s for s in steps if view.finished(s)]
+                rows.append((variant, label, steps[0].analysis, _dimensions(steps), f"{len(done)} of {len(steps)}"))
+        print_table(("variant", "label", "analysis", "over", "finished"), rows, right=(4,))
+    if not results.runs:
+        print("no run yet")
+
+
+def _unfinished(view: Results, variant: str) -> list[str]:
+    planned = dict.fromkeys(s.label for m in view.manifests() for s in m.steps if s.variant == variant)
+    return [label for label in planned if (variant, label) not in view]
+
+
+def _dimensions(steps: Any) -> str:
+    """Draws and swept values, as ``8 draws, alpha 0.5 1 2``."""
+    values: dict[str, dict[str, None]] = {}
+    for step in steps:
+        for name, value in step.point:
+            values.setdefault(name, {})[str(value)] = None
+    words = [f"{len(v)} draws" if n == "draw" else f"{n} {' '.join(v)}" for n, v in values.items()]
+    return ", ".join(words)
+
+
+def _show_result(results: Results, variant: str, label: str, null: str | None) -> None:
+    """One result; where its draws differ in shape, each draw by itself."""
+    from ..store.stack import DifferentShapes
+
+    nulls = results.nulls(variant, label) if null is None else (null,)
+    try:
+        against = {name: results.against(variant, label, name) for name in nulls}
+        _show_arrays(f"{variant}, {label}", results[variant, label], against)
+    except DifferentShapes:
+        compared = {name: results.draws(variant, f"{label}.against.{name}") for name in nulls}
+        for point, dataset in results.draws(variant, label).items():
+            words = ", ".join([variant, label, *(f"{n} {v}" for n, v in point)])
+            _show_arrays(words, dataset, {n: each[point] for n, each in compared.items() if point in each})
+
+
+def _show_arrays(title: str, dataset: xr.Dataset, nulls: Mapping[str, xr.Dataset]) -> None:
+    """The arrays of a dataset: what each is, its range, and how it stands against each null."""
+    print(f"\n{plain(title)}")
+    rows = []
+    for name, array in dataset.data_vars.items():
+        shape = ", ".join(f"{d} {n}" for d, n in array.sizes.items())
+        about = [str(array.attrs.get("long_name", "")), str(array.attrs.get("units", ""))]
+        rows.append([name, shape, array.dtype, *about, _range(array)])
+    head = ["array", "over", "type", "what it is", "units", "values"]
+    for null, against in nulls.items():
+        head.append(f"against {null}")
+        for row in rows:
+            row.append(_stands(against, str(row[0])))
+    print_table(head, rows)
+    for missing in dataset.attrs.get("unfinished", []):
+        print(f"not finished: {plain(missing)}")
+
+
+def _range(array: xr.DataArray) -> str:
+    """The values where there are few, else the smallest, the mean and the largest."""
+    if array.size <= FEW_CELLS or array.dtype.kind not in "biuf":
+        return " ".join(_number(v) for v in array.values.ravel()[:FEW_CELLS].tolist())
+    import numpy as np
+
+    # A large array is read a stretch at a time; what is not finite is left out of the range and counted.
+    low, high, total, count = math.inf, -math.inf, 0.0, 0
+    step = max(1, (1 << 22) * array.shape[0] // array.size)
+    for start in range(0, array.shape[0], step):
+        values = np.asarray(array[start : start + step].values, dtype=float)
+        values = values[np.isfinite(values)]
+        if values.size:
+            low, high = min(low, values.min()), max(high, values.max())
+            total, count = total + values.sum(), count + values.size
+    lost = f", {array.size - count} not finite" if count < array.size else ""
+    return f"{_number(low)} to {_number(high)}, mean {_number(total / count)}{lost}" if count else "none finite"
+
+
+def _stands(against: xr.Dataset, name: str) -> str:
+    """The largest z, and how many cells have q below 0.05."""
+    import numpy as np
+
+    if f"{name}_z" not in against or f"{name}_q" not in against:
+        return ""
+    z, q = against[f"{name}_z"].values, against[f"{name}_q"].values
+    if not np.isfinite(z).any():
+        return "constant under the null"
+    largest = z.ravel()[np.nanargmax(np.where(np.isfinite(z), np.abs(z), -1))]
+    return f"z to {largest:+.1f}, q < 0.05 in {int((q < 0.05).sum())} of {q.size}"
+
+
+def _frames(results: Results, variants: list[str], arguments: Namespace) -> pd.DataFrame:
+    """The cells of all variants in one table."""
+    import pandas as pd
+
+    wanted = None if arguments.array is None else [arguments.array]
+    tables = []
+    for variant in variants:
+        null = arguments.null if arguments.null in results.nulls(variant, arguments.label) else None
+        table = results.frame(variant, arguments.label, null=null, variables=wanted)
+        table.insert(0, "variant", variant)
+        tables.append(table)
+    return pd.concat(tables, ignore_index=True)
+
+
+def _show_array(table: pd.DataFrame, arguments: Namespace) -> None:
+    columns = [str(c) for c in table if c != "variable"]
+    right = [i for i, c in enumerate(columns) if table[c].dtype.kind in "iuf"]
+    rows = [[_number(v) for v in row] for row in table[columns].head(MOST_ROWS).astype(object).values.tolist()]
+    print_table(columns, rows, right)
+    if len(table) > MOST_ROWS:
+        print(f"... {len(table) - MOST_ROWS:,} more rows of {plain(arguments.array)}; --csv prints them all")
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    return "" if value is None or type(value).__name__ == "NAType" else str(value)
+
+
+def _print_frame(table: pd.DataFrame, arguments: Namespace) -> None:
+    """Every row, with every digit."""
+    if arguments.json:
+        print(json.dumps([{c: _plain_json(v) for c, v in row.items()} for row in table.to_dict("records")], indent=1))
+        return
+    text = table.to_csv(index=False)
+    print("\n".join(map(plain, text.splitlines())) if sys.stdout.isatty() else text.rstrip("\n"))
+
+
+def _plain_json(value: Any) -> Any:
+    """A value as JSON has it: null for what is missing or not finite."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, complex):
+        return [value.real, value.imag]
+    if isinstance(value, bool | int | str):
+        return value
+    item = getattr(value, "item", None)
+    if item is not None and not hasattr(value, "isoformat"):
+        return _plain_json(item())
+    return str(value) if hasattr(value, "year") and value == value else None

@@ -1,0 +1,119 @@
+"""One portable file with all results of a store: real groups in place of links, and the manifests."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from ..errors import StoreError
+from . import part, seal
+from .codec import TEXT, crc_of
+from .disk import sync_directory, told
+from .hostile import arrays_of, follow, no_plugins, open_checked
+from .index import parts
+from .layout import CONVENTIONS, entry_of, part_path
+from .manifest import Manifest, Step, manifests, newest_steps
+from .read import attributes, check_type, dims_of, explained
+
+_BLOCK = 1 << 25
+
+
+def pack(root: Path, target: Path) -> int:
+    """Write the finished results of the newest plans into one new file, checking values; returns how many."""
+    if target.exists():
+        raise StoreError(f"{target} exists: choose another name, or remove it")
+    finished = {named for named, _ in parts(root)}
+    newest = newest_steps(manifests(root))
+    with told("write", target):
+        temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            attrs = {"Conventions": CONVENTIONS, "created": datetime.now(UTC).isoformat()}
+            with part.PartFile(descriptor, "store-pack", attrs) as out:
+                packing = _Packing(root, out)
+                for (run, variant, label), (_, steps) in newest.items():
+                    for step in steps:
+                        if (step.analysis, step.key) in finished:
+                            packing.add(f"/{run}/{variant}/{label}/{step.member}", step)
+                for manifest in {m.path: m for m, _ in newest.values()}.values():
+                    packing.add_manifest(manifest)
+            seal.seal(descriptor, packing.extents)
+            os.fsync(descriptor)
+            os.link(temporary, target)
+        finally:
+            os.close(descriptor)
+            with suppress(OSError):
+                temporary.unlink()
+        sync_directory(target.parent)
+    return len(packing.places)
+
+
+class _Packing:
+    """A pack being written."""
+
+    def __init__(self, root: Path, out: part.PartFile):
+        self.root = root
+        self.out = out
+        self.extents: list[seal.Extent] = []
+        self.places: dict[tuple[str, str], str] = {}
+
+    def add(self, place: str, step: Step) -> None:
+        """Copy a result; what is there already under another name is linked to."""
+        known = self.places.setdefault((step.analysis, step.key), place)
+        if known != place:
+            above = self.out.file.require_group(place.rpartition("/")[0])
+            above[place.rpartition("/")[2]] = h5py.SoftLink(known)
+            return
+        path = part_path(self.root, step.analysis, step.key)
+        entry = entry_of(step.analysis, step.key)
+        with explained(str(path)), no_plugins(), open_checked(os.fspath(path), os.fspath(self.root)) as file:
+            source = follow(file, entry)
+            attrs = attributes(source)
+            check_type(attrs, "step-result", f"{path}{entry}")
+            self._copy(file, self.out.group(place, attrs), arrays_of(source, path.stat().st_size))
+
+    def _copy(self, file: Any, group: Any, arrays: dict[str, Any]) -> None:
+        made: dict[str, Any] = {}
+        for name, array in arrays.items():
+            made[name] = self.out.array(group, name, array.shape, array.dtype)
+            own = attributes(array)
+            crc = _copy_values(array, made[name])
+            if crc != own["crc32"]:
+                raise StoreError(f"{file.filename}{array.name} does not match its crc32: the file was damaged")
+            self.out.set(made[name], own)
+            if array.dtype != TEXT and array.size:
+                self.extents.append((made[name].get_offset(), array.nbytes, crc))
+        self.out.scales(made, {name: dims_of(file, array) for name, array in arrays.items()})
+
+    def add_manifest(self, manifest: Manifest) -> None:
+        """A manifest, as text beside the variants of its run."""
+        group = self.out.file.require_group(manifest.run)
+        text = np.array(manifest.path.read_text(encoding="utf-8"), dtype=object)
+        part.write_values(self.out.array(group.id, manifest.path.name, (), TEXT), text)
+
+
+def _copy_values(source: Any, target: Any) -> int:
+    """Copy the values of an array, a stretch at a time; returns their crc32."""
+    import zlib
+
+    if source.dtype == TEXT or source.nbytes <= _BLOCK or not source.ndim:
+        values = np.asarray(source.asstr()[()] if source.dtype == TEXT else source[()])
+        values = values.astype(object) if source.dtype == TEXT else values
+        if values.size:
+            part.write_values(target, values)
+        return crc_of(values)
+    crc = 0
+    step = max(1, _BLOCK * source.shape[0] // source.nbytes)
+    whole = h5py.Dataset(target)
+    for start in range(0, source.shape[0], step):
+        values = np.ascontiguousarray(source[start : start + step])
+        whole[start : start + step] = values
+        crc = zlib.crc32(values.data.cast("B"), crc)
+    return crc

@@ -1,0 +1,201 @@
+"""Checking a whole store: every finding at once, nothing raised, nothing followed."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from xarray.backends import CachingFileManager
+
+from ..errors import StoreError
+from . import seal
+from .codec import TEXT, content, crc_of
+from .hostile import arrays_of, check_link, follow, no_plugins, open_checked
+from .index import links, listed
+from .layout import INDEX, PARTS, RUNS, TEMPORARY, check_name, entry_of
+from .manifest import manifest_paths, read_manifest
+from .part import kind_of
+from .read import attributes, check_type, decode_arrays, dims_of, explained
+
+_BLOCK = 1 << 24
+# Attributes of an array that are not the result's: its content digest leaves them out.
+_FRAME = ("encoding-type", "encoding-version", "crc32")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something wrong, or (``harmless``) worth knowing: where, and in words what."""
+
+    where: str
+    what: str
+    harmless: bool = False
+
+
+def verify(path: Path, tell: Callable[[str], None] = lambda _: None) -> list[Finding]:
+    """All that is wrong with a store or a pack. ``tell`` hears of each file that was checked."""
+    found: list[Finding] = []
+    checks = _pack_checks(path) if path.is_file() else _store_checks(path)
+    while True:
+        try:
+            where, wrong = next(checks)
+        except StopIteration:
+            return found
+        except Exception as error:
+            return [*found, Finding(str(path), f"the check itself stopped: {error!r}")]
+        found += wrong
+        tell(where)
+
+
+def count(path: Path) -> int:
+    """How many files ``verify`` will check."""
+    if path.is_file():
+        return 1
+    return sum(1 for below in (PARTS, RUNS) for _ in _files(path, below)) + 1
+
+
+def _store_checks(root: Path) -> Iterator[tuple[str, list[Finding]]]:
+    for name in (PARTS, RUNS, TEMPORARY):
+        if not (root / name).is_dir() or (root / name).is_symlink():
+            yield name, [Finding(name, "is not a directory of the store: it is missing, or a link")]
+    for path in _files(root, PARTS):
+        where = str(path.relative_to(root))
+        yield where, _guarded(where, lambda path=path: _part_findings(root, path))  # type: ignore[misc]
+    for path in _files(root, RUNS):
+        where = str(path.relative_to(root))
+        yield where, _guarded(where, lambda path=path: _manifest_findings(root, path))  # type: ignore[misc]
+    if os.path.lexists(root / INDEX):
+        yield INDEX, _guarded(INDEX, lambda: _index_findings(root))
+    else:
+        yield INDEX, [Finding(INDEX, "is missing: `gausslens store reindex` makes it anew", harmless=True)]
+
+
+def _guarded(where: str, check: Callable[[], list[Finding]]) -> list[Finding]:
+    try:
+        return check()
+    except StoreError as error:
+        return [Finding(where, str(error))]
+    except Exception as error:
+        return [Finding(where, f"cannot be checked: {error!r}")]
+
+
+def _files(root: Path, below: str) -> Iterator[Path]:
+    """Everything two levels below, in order; links are named and not followed."""
+    if (root / below).is_symlink() or not (root / below).is_dir():
+        return
+    for entry in sorted(os.scandir(root / below), key=lambda e: e.name):
+        if not entry.is_dir(follow_symlinks=False):
+            yield Path(entry.path)
+        else:
+            yield from (Path(e.path) for e in sorted(os.scandir(entry.path), key=lambda e: e.name))
+
+
+def _part_findings(root: Path, path: Path) -> list[Finding]:
+    where = str(path.relative_to(root))
+    if path.suffix != ".h5" or path.parent.parent.name != PARTS or not stat.S_ISREG(os.lstat(path).st_mode):
+        return [Finding(where, "is not a part: nothing else belongs here, least of all a link or a device")]
+    analysis, key = check_name(path.parent.name, "analysis", dotted=True), check_name(path.stem, "key")
+    return _sealed_findings(root, path, {entry_of(analysis, key): (analysis, key)}, "store-part")
+
+
+def _sealed_findings(root: Path, path: Path, entries: dict[str, tuple[str, str]], kind: str) -> list[Finding]:
+    """Check the seal first: HDF5 sees only files whose bytes are as they were written."""
+    where = str(path.relative_to(root))
+    wrong, extents = seal.check(path, arrays=True)
+    if wrong:
+        return [Finding(where, w) for w in wrong]
+    sealed = {(offset, size): crc for offset, size, crc in extents}
+    found: list[Finding] = []
+    with explained(where), no_plugins(), open_checked(os.fspath(path), os.fspath(root)) as file:
+        check_type(attributes(file), kind, where)
+        if kind == "store-part" and [file.attrs.get("entry")] != list(entries):
+            found.append(Finding(where, f"says that it is {file.attrs.get('entry')!r}"))
+        for entry, named in entries.items():
+            found += [Finding(where, w) for w in _result_findings(file, entry, named, sealed, path.stat().st_size)]
+    return found
+
+
+def _result_findings(
+    file: Any, entry: str, named: tuple[str, str], sealed: dict[tuple[int, int], int], size: int
+) -> Iterator[str]:
+    group = follow(file, entry)
+    attrs = attributes(group)
+    check_type(attrs, "step-result", entry)
+    if (attrs.get("analysis"), attrs.get("key")) != named:
+        yield f"{entry} says that it is {attrs.get('analysis')!r}, {attrs.get('key')!r}"
+    json.loads(attrs["provenance"])
+    arrays = arrays_of(group, size)
+    described = []
+    for name, array in arrays.items():
+        own = attributes(array)
+        crc = _crc(array, sealed)
+        if crc != own.get("crc32"):
+            yield f"{entry}/{name} does not match its crc32"
+        rest = {k: v for k, v in own.items() if k not in _FRAME}
+        described.append((name, dims_of(file, array), kind_of(array.dtype), array.shape, crc, rest))
+    if content(described) != attrs.get("content"):
+        yield f"{entry} does not match its content digest: names, dimensions, types, values or attributes were changed"
+    else:
+        decode_arrays(file, arrays, CachingFileManager(open_checked, file.filename), entry)
+
+
+def _crc(array: Any, sealed: dict[tuple[int, int], int]) -> int:
+    """The crc32 of an array's values: known from the seal, or read, a stretch of the first axis at a time."""
+    if array.dtype == TEXT:
+        return crc_of(np.asarray(array.asstr()[()], dtype=object))
+    known = sealed.get((array.id.get_offset(), array.nbytes))
+    if known is not None:
+        return known
+    if not array.ndim or not array.size:
+        return crc_of(np.asarray(array[()]))
+    import zlib
+
+    found = 0
+    step = max(1, _BLOCK * array.shape[0] // array.nbytes)
+    for start in range(0, array.shape[0], step):
+        found = zlib.crc32(np.ascontiguousarray(array[start : start + step]).data.cast("B"), found)
+    return found
+
+
+def _manifest_findings(root: Path, path: Path) -> list[Finding]:
+    where = str(path.relative_to(root))
+    if path not in manifest_paths(root):
+        return [Finding(where, "is not a manifest: nothing else belongs here")]
+    manifest = read_manifest(path)
+    if manifest.run != path.parent.name or path.name.split(".")[0] != manifest.plan:
+        return [Finding(where, f"says that it is run {manifest.run}, plan {manifest.plan}")]
+    return []
+
+
+def _index_findings(root: Path) -> list[Finding]:
+    held, wanted = listed(root), links(root)
+    found = []
+    for place, (filename, target) in held.items():
+        try:
+            if not place.isprintable():
+                raise StoreError("a name that cannot be printed: refused")
+            check_link(root, filename, target)
+        except StoreError as error:
+            found.append(Finding(f"{INDEX}/{place}", str(error)))
+    stale = {p for p in held.keys() | wanted.keys() if held.get(p) != wanted.get(p)}
+    if stale and not found:
+        what = f"{len(stale)} of its links are out of date: `gausslens store reindex` makes it anew"
+        found.append(Finding(INDEX, what, harmless=True))
+    return found
+
+
+def _pack_checks(path: Path) -> Iterator[tuple[str, list[Finding]]]:
+    from .source import Pack
+
+    def check() -> list[Finding]:
+        wrong, _ = seal.check(path, arrays=True)
+        if wrong:
+            return [Finding(path.name, w) for w in wrong]  # before HDF5 is asked for its manifests
+        return _sealed_findings(path.parent, path, Pack(path).entries(), "store-pack")
+
+    yield path.name, _guarded(path.name, check)
