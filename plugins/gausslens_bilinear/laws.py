@@ -89,7 +89,7 @@ class MarchenkoPastur:
     def distribution(self, x: ArrayLike) -> Floats:
         """F(x), in closed form.
 
-        With l = sqrt(x - a), r = sqrt(b - x), s = atan2(l, r) and t = atan2(l sqrt b, r sqrt a), integrating the density
+        With l = sqrt(x - a), r = sqrt(b - x), s = atan2(l, r), t = atan2(l sqrt b, r sqrt a), integrating the density
         gives pi p s2 F = l r / 2 + (a + b)/2 s - sqrt(ab) t. (With arcsines, half of the digits go at the edges.)
         """
         a, b = self.edges

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,70 +13,76 @@ from .laws import MarchenkoPastur
 if TYPE_CHECKING:
     import xarray as xr
 
+    from gausslens import Results
 
-def spectrum(results: Any) -> list[Figure]:
-    """For each step: how far each layer's matrices are from noise, and the spectra of one layer beside their law."""
-    steps = results.table()
-    mine = steps[steps["analysis"] == "bilinear.spectrum"]
+_MAPS = {
+    "beyond": (
+        "Singular values beyond noise",
+        "How many squared singular values lie above the level that noise of the same shape and variance exceeds once in "
+        "a hundred matrices (Tracy-Widom).",
+    ),
+    "distance": (
+        "Distance from the Marchenko-Pastur law",
+        "The largest gap between the distribution of the squared singular values and that of noise of the same shape "
+        "and variance: 0 is noise, 1 has nothing in common with it.",
+    ),
+}
+
+
+def spectrum(results: Results) -> list[Figure]:
+    """For each step: how far each matrix is from noise, and the most striking spectra beside their law and the null."""
     figures: list[Figure] = []
-    for label, rows in mine[~mine["label"].str.contains(".against.", regex=False)].groupby("label", sort=False):
-        for variant in rows["variant"].unique():
-            figures += _of_step(str(label), str(variant), results[variant, label])
+    for label, found in results.of("bilinear.spectrum").items():
+        nulls = {null for variant in found for null in results.nulls(variant, label)}
+        for variant in [v for v in found if v not in nulls] or list(found):
+            data = found[variant]
+            figures += [_map(label, variant, data[name], *words) for name, words in _MAPS.items()]
+            chance = {null: found[null] for null in results.nulls(variant, label) if null in found}
+            figures += [_beside_law(label, variant, data, chance, *place) for place in _furthest(data)]
     return figures
 
 
-def _of_step(label: str, variant: str, data: xr.Dataset) -> list[Figure]:
-    many = [d for d in data["maximum"].dims if d not in ("layer", "tensor")]
-    drawn = f" Mean over {' and '.join(map(str, many))}." if many else ""
-    maps = [
-        (
-            "beyond",
-            "Singular values beyond noise",
-            "How many squared singular values lie above the level that noise of the same "
-            "shape and variance exceeds once in a hundred matrices (Tracy-Widom): what chance would not put there.",
-        ),
-        (
-            "distance",
-            "Distance from the Marchenko-Pastur law",
-            "The largest gap between the distribution of the squared singular "
-            "values and that of noise of the same shape and variance: 0 is noise, 1 has nothing in common with it.",
-        ),
-    ]
-    figures: list[Figure] = [
-        Heatmap(
-            title=f"{title}, {variant}",
-            caption=caption + drawn,
-            sources=(Source(variant, label, name),),
-            units=data[name].attrs["units"],
-            values=_averaged(data[name], "layer", "tensor"),
-            rows=data["layer"].values,
-            columns=data["tensor"].values,
-            row_name="layer",
-            column_name="matrix",
-        )
-        for name, title, caption in maps
-    ]
-    layer = data["layer"].values[data.sizes["layer"] // 2]
-    one = data.sel(layer=layer)
-    return figures + [
-        _beside_law(label, variant, one, str(tensor), int(layer), drawn)
-        for tensor in ("W_Q", "W_V")
-        if tensor in data["tensor"]
-    ]
+def _map(label: str, variant: str, values: xr.DataArray, title: str, caption: str) -> Figure:
+    others = [f"{d}s" for d in map(str, values.dims) if d not in ("layer", "tensor")]
+    return Heatmap(
+        title=f"{title}, {variant}",
+        caption=caption + (f" Mean over {' and '.join(others)}." if others else ""),
+        sources=(Source(variant, label, str(values.name)),),
+        units=values.attrs["units"],
+        values=_averaged(values, "layer", "tensor"),
+        rows=values["layer"].values,
+        columns=values["tensor"].values,
+        row_name="layer",
+        column_name="matrix",
+    )
 
 
-def _beside_law(label: str, variant: str, layer_data: xr.Dataset, tensor: str, layer: int, drawn: str) -> Figure:
-    one = layer_data.sel(tensor=tensor)
-    squared = _averaged(one["squared"], "feature")
-    rows, columns, variance = (float(np.mean(one[name].values)) for name in ("rows", "columns", "variance"))
-    law = MarchenkoPastur(int(rows), int(columns), variance)
+def _furthest(data: xr.Dataset, most: int = 4) -> list[tuple[int, str]]:
+    """Of each matrix the layer where it is furthest from its law; the ``most`` furthest of them."""
+    distances = _averaged(data["distance"], "layer", "tensor")
+    known = [j for j in range(distances.shape[1]) if np.isfinite(distances[:, j]).any()]
+    layers = {j: int(np.nanargmax(distances[:, j])) for j in known}
+    furthest = sorted(known, key=lambda j: -distances[layers[j], j])[:most]
+    return [(int(data["layer"].values[layers[j]]), str(data["tensor"].values[j])) for j in furthest]
+
+
+def _beside_law(
+    label: str, variant: str, data: xr.Dataset, chance: dict[str, xr.Dataset], layer: int, tensor: str
+) -> Figure:
+    one = data.sel(layer=layer, tensor=tensor)
+    rows, columns = (int(np.mean(one[name].values)) for name in ("rows", "columns"))
+    law = MarchenkoPastur(rows, columns, float(np.mean(one["variance"].values)))
+    series = [Line(variant, _averaged(one["squared"], "feature"))]
+    for null, other in chance.items():
+        drawn = other["squared"].sel(layer=layer, tensor=tensor)
+        series.append(Line(f"{null}, mean of {drawn.size // drawn.sizes['feature']}", _averaged(drawn, "feature")))
     return Spectrum(
         title=f"{tensor} of layer {layer}, {variant}",
-        caption=f"Squared singular values of {tensor} ({int(rows)} by {int(columns)}), and those expected of noise of "
-        f"this shape and entry variance.{drawn}",
-        sources=(Source(variant, label, "squared"),),
+        caption=f"Squared singular values of {tensor} ({rows} by {columns}), and those expected of noise of this shape "
+        f"and entry variance; the layer is the one where {tensor} is furthest from that law.",
+        sources=tuple(Source(v, label, "squared") for v in (variant, *chance)),
         units=one["squared"].attrs["units"],
-        series=(Line(variant, squared), Line("Marchenko-Pastur law", law.typical(), reference=True)),
+        series=(*series, Line("Marchenko-Pastur law", law.typical(), reference=True)),
         edges=law.edges,
     )
 

@@ -24,7 +24,7 @@ _SQUARE = "squared weight"
 _MEASURES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "mean": ("mean squared singular value", _SQUARE, {}),
     "maximum": ("largest squared singular value", _SQUARE, {}),
-    "sum": ("sum of the squared singular values", _SQUARE, {}),
+    "sum": ("sum of the squared singular values: their mean, times their number", _SQUARE, {"against": 0}),
     "effective_rank": ("effective rank exp(H(shares))", "dimensions", {}),
     "distance": ("Kolmogorov distance to the Marchenko-Pastur law", "1", {}),
     "beyond": ("squared singular values that noise exceeds once in a hundred matrices", "values", {}),

@@ -1,0 +1,142 @@
+"""The top of the page: what was run, on what, when, and how long it took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from .markup import Markup, element, joined
+
+if TYPE_CHECKING:
+    from ..store.manifest import Manifest, Step
+    from ..store.results import Results
+
+# A name, what stands there, and what stands small below it.
+Fact = tuple[str, str, str]
+
+
+def title(results: Results) -> str:
+    """The name of the page: the runs it shows."""
+    runs = results.runs
+    shown = ", ".join(runs[-3:])
+    return shown + (f" and {len(runs) - 3} earlier runs" if len(runs) > 3 else "")
+
+
+def facts(results: Results) -> Markup:
+    """The facts of each run, the newest first."""
+    newest: dict[str, Manifest] = {m.run: m for m in results.manifests()}
+    runs = sorted(newest.values(), key=lambda m: m.age, reverse=True)
+    return joined(_run(results, manifest, heading=len(runs) > 1) for manifest in runs)
+
+
+def _run(results: Results, manifest: Manifest, heading: bool) -> Markup:
+    done = [step for step in manifest.steps if results.finished(step)]
+    made = _made(results, manifest, done)
+    shown = [
+        _model(manifest.resolved, made),
+        _prompts(manifest.resolved),
+        _variants(manifest.resolved, manifest.steps),
+        _analyses(manifest.steps),
+        _time(made),
+        _when(manifest, made, len(done)),
+    ]
+    cells = [
+        element("div", element("dt", name), element("dd", value, element("small", more) if more else None))
+        for name, value, more in shown
+    ]
+    above = element("h4", f"Run {manifest.run}") if heading else None
+    return joined([above or Markup(""), element("dl", *cells, class_="facts")])
+
+
+def _made(results: Results, manifest: Manifest, done: Iterable[Step]) -> list[tuple[Step, Mapping[str, Any]]]:
+    """Each finished step with what made it."""
+    view = results.run(manifest.run)
+    found: list[tuple[Step, Mapping[str, Any]]] = []
+    for variant, label in dict.fromkeys((step.variant, step.label) for step in done):
+        steps = [s for s in view.steps(variant, label) if view.finished(s)]
+        found += zip(steps, view.facts(variant, label), strict=True)
+    return found
+
+
+def _model(resolved: Mapping[str, Any], made: Sequence[tuple[Step, Mapping[str, Any]]]) -> Fact:
+    told = next((m for m in (_mapping(f["provenance"].get("model")) for _, f in made) if m), {})
+    asked = _mapping(resolved.get("model"))
+    name = str(told.get("name") or asked.get("path") or "none")
+    more = [str(told[k]) for k in ("family", "dtype") if told.get(k)]
+    if told.get("fingerprint"):
+        more.append(f"fingerprint {str(told['fingerprint'])[:12]}")
+    return "Model", name, ", ".join(more)
+
+
+def _prompts(resolved: Mapping[str, Any]) -> Fact:
+    asked = _mapping(resolved.get("prompts"))
+    if not asked:
+        return "Prompts", "none", ""
+    settings = []
+    for name, value in asked.items():
+        if isinstance(value, list | tuple):
+            settings.append(f"{name}: {len(value)}")
+        elif name != "source" and value not in (None, "") and not isinstance(value, Mapping):
+            settings.append(f"{name} {value}")
+    more = ", ".join(s if len(s) <= 40 else s[:39] + "…" for s in settings[:4])
+    return "Prompts", str(asked.get("source", "given")), more
+
+
+def _variants(resolved: Mapping[str, Any], steps: Sequence[Step]) -> Fact:
+    # What concerns the whole run is stored under a name that no variant of the run file has.
+    named = resolved.get("variants") or {step.variant for step in steps}
+    twins: dict[str, set[Any]] = {}
+    for step in steps:
+        if step.variant in named:
+            twins.setdefault(step.variant, set()).add(step.point)
+    return (
+        "Variants",
+        ", ".join(v if len(p) < 2 else f"{v} \N{MULTIPLICATION SIGN} {len(p)}" for v, p in twins.items()),
+        _against(steps),
+    )
+
+
+def _against(steps: Sequence[Step]) -> str:
+    nulls = dict.fromkeys(step.against for step in steps if step.against)
+    return f"compared with {', '.join(map(str, nulls))}" if nulls else "compared with no null"
+
+
+def _analyses(steps: Sequence[Step]) -> Fact:
+    labels = dict.fromkeys(step.label for step in steps if step.against is None)
+    kinds = dict.fromkeys(step.analysis for step in steps if step.against is None)
+    return "Analyses", ", ".join(labels), ", ".join(k for k in kinds if k not in labels)
+
+
+def _time(made: Sequence[tuple[Step, Mapping[str, Any]]]) -> Fact:
+    """Time of computing. The clock of a step starts with its twin's, so of each twin the last step counts."""
+    twins: dict[Any, float] = {}
+    memory, threads = 0, 0
+    for step, facts_of_step in made:
+        told = facts_of_step["provenance"]
+        twin = (step.variant, step.point, step.label if step.against else "")
+        twins[twin] = max(twins.get(twin, 0.0), float(told.get("wall_seconds", 0.0)))
+        memory = max(memory, int(told.get("peak_memory_bytes", 0)))
+        threads = max(threads, int(told.get("threads", 0)))
+    more = [f"{threads} thread{'s' if threads != 1 else ''}"] if threads else []
+    more += [f"{memory / 2**30:.1f} GiB at most"] if memory else []
+    return "Computing", _duration(sum(twins.values())), ", ".join(more)
+
+
+def _when(manifest: Manifest, made: Sequence[tuple[Step, Mapping[str, Any]]], done: int) -> Fact:
+    last = max((str(f["created"]) for _, f in made), default=manifest.created)
+    day = datetime.fromisoformat(last).strftime("%Y-%m-%d %H:%M UTC")
+    left = len(manifest.steps) - done
+    return "Last result", day, f"{done:,} results" + (f", {left:,} not finished" if left else "")
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    """The value, if it is a mapping; the resolved run file is data, and anyone may have written it."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

@@ -1,0 +1,105 @@
+"""Sections for the tests: each is named by a string, as a plugin's is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gausslens.figures import (
+    Figure,
+    Heatmap,
+    Line,
+    Lines,
+    Scatter,
+    Source,
+    Spectrum,
+    Table,
+    Text,
+    Texts,
+    TokenMap,
+)
+
+HOSTILE = (
+    "<script>document.title='owned'</script><img src=x onerror=alert(1)>&\"'`</style></svg>\x00\x1b[31m\u202e\ud800"
+)
+ABOUT = {"caption": "What is seen.", "sources": (Source("trained", "scores", "score"),), "units": "nat"}
+
+
+def every_kind(results: Any) -> list[Figure]:
+    values = results["trained", "scores"]["score"].values
+    ramp = np.arange(1.0, 6.0)
+    return [
+        Heatmap(
+            title="map", **ABOUT, values=values, rows=range(3), columns=range(4), row_name="layer", column_name="head"
+        ),
+        TokenMap(title="tokens", **ABOUT, values=np.eye(2), queries=["a", " b"], keys=["a", "\n"], centre=0.0),
+        Lines(title="lines", **ABOUT, x=ramp, x_name="layer", series=(Line("one", ramp, ramp - 1, ramp + 1),)),
+        Spectrum(
+            title="spectrum", **ABOUT, series=(Line("one", ramp), Line("law", ramp, reference=True)), edges=(1, 4)
+        ),
+        Scatter(title="scatter", **ABOUT, x=ramp, y=ramp, x_name="predicted", y_name="measured", diagonal=True),
+        Table(title="table", **ABOUT, columns=["name", "n"], rows=[["x", 1.5], [None, 2]]),
+        Texts(title="texts", **ABOUT, texts=(Text("plain", "said"),)),
+    ]
+
+
+def hostile(results: Any) -> list[Figure]:
+    about = {
+        "title": HOSTILE,
+        "caption": HOSTILE,
+        "sources": (Source(HOSTILE, HOSTILE, HOSTILE),),
+        "units": HOSTILE,
+    }
+    eye, two = np.eye(2), [HOSTILE, HOSTILE]
+    lines = (Line(HOSTILE, [1.0, 2.0]),)
+    return [
+        Heatmap(**about, values=eye, rows=two, columns=two, row_name=HOSTILE, column_name=HOSTILE),
+        TokenMap(**about, values=eye, queries=two, keys=two),
+        Lines(**about, x=[1.0, 2.0], x_name=HOSTILE, series=lines),
+        Spectrum(**about, series=lines),
+        Scatter(**about, x=[1, 2], y=[1, 2], x_name=HOSTILE, y_name=HOSTILE, labels=two, groups=two),
+        Table(**about, columns=two, rows=[two]),
+        Texts(**about, texts=(Text(HOSTILE, HOSTILE),)),
+    ]
+
+
+def raises(results: Any) -> list[Figure]:
+    raise ZeroDivisionError("<i>it broke</i>")
+
+
+def leaves(results: Any) -> list[Figure]:
+    raise SystemExit(3)
+
+
+def html(results: Any) -> list[Any]:
+    return ["<h1>my own</h1>"]
+
+
+def unfit(results: Any) -> list[Figure]:
+    return [Lines(title="unfit", **ABOUT, x=[1, 2], x_name="layer", series=(Line("one", [1, 2, 3]),))]
+
+
+def large(results: Any) -> list[Figure]:
+    rng = np.random.default_rng(0)
+    many = rng.normal(size=5000)
+    curves = tuple(Line(f"curve {i}", many) for i in range(9))
+    big = rng.normal(size=(300, 200))
+    return [
+        Heatmap(title="map", **ABOUT, values=big, rows=range(300), columns=range(200), row_name="a", column_name="b"),
+        Lines(title="lines", **ABOUT, x=np.arange(5000), x_name="n", series=curves),
+        Scatter(title="scatter", **ABOUT, x=many, y=many, x_name="a", y_name="b"),
+        Table(title="table", **ABOUT, columns=["n"], rows=[[i] for i in range(500)]),
+        Texts(title="texts", **ABOUT, texts=(Text("long", "a" * 9000),)),
+    ]
+
+
+def empty(results: Any) -> list[Figure]:
+    nothing = np.full((2, 2), np.nan)
+    return [
+        Heatmap(title="map", **ABOUT, values=nothing, rows="ab", columns="cd", row_name="a", column_name="b"),
+        Lines(title="lines", **ABOUT, x=[0, 1], x_name="n", series=(Line("none", [np.nan, np.inf]),), log_y=True),
+        Spectrum(title="spectrum", **ABOUT, series=(Line("zero", [0.0, 0.0]),)),
+        Scatter(title="scatter", **ABOUT, x=[], y=[], x_name="a", y_name="b", diagonal=True),
+        Table(title="table", **ABOUT, columns=[], rows=[]),
+        Texts(title="texts", **ABOUT, texts=()),
+    ]
