@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 # Used by the libraries that we call, not by us: accelerate is what transformers spreads a model over devices with.
-INDIRECT = {"accelerate", "h5netcdf"}
+INDIRECT = {"accelerate", "h5netcdf", "matplotlib"}
 
 
 def _is_foreign(directory: Path, root: Path) -> bool:

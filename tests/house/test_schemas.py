@@ -8,7 +8,7 @@ from gausslens.__main__ import main
 
 
 def test_the_schemas_are_fresh(root: Path, tmp_path: Path) -> None:
-    assert main(["schema", "--all", str(tmp_path)]) == 0
+    assert main(["schema", "--write", str(tmp_path)]) == 0
     written = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.glob("*.json")}
     assert written
     stale = [name for name, text in written.items() if (root / "schemas" / name).read_text(encoding="utf-8") != text]
