@@ -15,7 +15,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-# Used by the libraries that we call, not by us: accelerate is what transformers spreads a model over devices with.
+# Used by the libraries that we call, not by us: accelerate is what transformers spreads a model over devices with,
+# h5netcdf what xarray opens a part with, matplotlib what it plots with.
 INDIRECT = {"accelerate", "h5netcdf", "matplotlib"}
 
 

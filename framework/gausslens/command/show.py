@@ -174,7 +174,7 @@ def _stands(against: xr.Dataset, name: str) -> str:
 
 def _frames(results: Results, variants: list[str], arguments: Namespace) -> pd.DataFrame:
     """The cells of all variants in one table."""
-    import pandas as pd
+    from ..store.frame import joined
 
     wanted = None if arguments.array is None else [arguments.array]
     tables = []
@@ -183,7 +183,7 @@ def _frames(results: Results, variants: list[str], arguments: Namespace) -> pd.D
         table = results.frame(variant, arguments.label, null=null, variables=wanted)
         table.insert(0, "variant", variant)
         tables.append(table)
-    return pd.concat(tables, ignore_index=True)
+    return joined(tables)
 
 
 def _show_array(table: pd.DataFrame, arguments: Namespace) -> None:

@@ -40,13 +40,19 @@ def frame(
     tables = [t for t in tables if len(t)]
     if not tables:
         return pd.DataFrame(columns=["variable", "value"])
-    everywhere = set.intersection(*(set(t) for t in tables))
-    for t in tables:  # whole numbers stay whole where other variables have none
-        whole = {c: "Int64" for c in t if c not in everywhere and t[c].dtype.kind in "iu"}
-        t[list(whole)] = t[list(whole)].astype(whole)
-    found = pd.concat(tables, ignore_index=True)
+    found = joined(tables)
     last = ["value", *(_column(n, c) for n in compared for c in NULL_COLUMNS if _column(n, c) in found)]
     return found[["variable", *(c for c in found if c not in (*last, "variable")), *last]]
+
+
+def joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Tables one below the other; whole numbers stay whole where other tables have none."""
+    everywhere = set.intersection(*(set(t) for t in tables))
+    ready = []
+    for table in tables:
+        whole = {c: "Int64" for c in table if c not in everywhere and table[c].dtype.kind in "iu"}
+        ready.append(table.astype(whole))
+    return pd.concat(ready, ignore_index=True)
 
 
 def frame_of_draws(
@@ -63,7 +69,7 @@ def frame_of_draws(
         for place, (name, value) in enumerate(point, start=1):
             table.insert(place, name, value)
         tables.append(table)
-    return pd.concat(tables, ignore_index=True)
+    return joined(tables)
 
 
 def _cells(array: xr.DataArray, compared: Mapping[str, xr.Dataset]) -> pd.DataFrame:
