@@ -3,7 +3,6 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 STAMP  := $(VENV)/.installed
 BIN    := $(VENV)/bin
-DEMO   := examples/demo.yaml
 
 .PHONY: help install demo test lint benchmarks schemas clean
 
@@ -27,9 +26,7 @@ $(STAMP): setup.cfg pyproject.toml constraints.txt
 install: $(STAMP)
 
 demo: $(STAMP)
-	@$(BIN)/gausslens run $(DEMO)
-	@$(BIN)/gausslens show examples/store
-	@$(BIN)/gausslens report examples/store
+	@$(BIN)/gausslens run examples/demo.yaml
 
 test: $(STAMP)
 	$(BIN)/python -m pytest $(PYTEST)
