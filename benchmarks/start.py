@@ -40,7 +40,7 @@ class Count(Parameters):
 RUN_FILE = """
 gausslens: 1
 name: start
-model: {path: builtin:clue-tiny}
+model: {path: builtin:tiny}
 prompts: {source: text, text: [One two three.]}
 variants:
   trained: []

@@ -25,7 +25,7 @@ HEAVY = {
 RUN_FILE = """
 gausslens: 1
 name: start
-model: {path: builtin:clue-tiny}
+model: {path: builtin:tiny}
 prompts: {source: text, text: [One two three.]}
 analyses:
   - {use: gaussian.moments}
