@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 class Parameters(BaseModel):
     """Parameters of a loader, source, edit or analysis. Give each field a type, a default and a description."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, defer_build=True)
 
     def canonical(self) -> dict[str, Any]:
         """The parameters with their defaults, as plain data: what goes into a key."""

@@ -33,7 +33,7 @@ HEADS = "Only these heads; all where it is left out."
 class Block(BaseModel):
     """A table of the host: unknown keys are mistakes."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class RunBlock(Block):
