@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 _MAPS = {
     "beyond": (
         "Singular values beyond noise",
-        "How many squared singular values lie above the level that noise of the same shape and variance exceeds once in "
-        "a hundred matrices (Tracy-Widom).",
+        "How many squared singular values lie above the level that noise of the same shape and variance exceeds once "
+        "in a hundred matrices (Tracy-Widom).",
     ),
     "distance": (
         "Distance from the Marchenko-Pastur law",

@@ -53,7 +53,7 @@ class Axis:
 
     def has(self, value: float) -> bool:
         """Whether a value has a place: it is finite, and positive where the axis is logarithmic."""
-        return math.isfinite(value) and (value > 0 or not self.log)
+        return _has_place(value, self.log)
 
     def _log_ticks(self) -> list[float]:
         first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
@@ -78,12 +78,12 @@ class Axis:
 
 def axis(values: Iterable[float], start: float, end: float, log: bool = False, whole: bool = False) -> Axis:
     """An axis that holds all values that have a place, with a little room around them."""
-    kept = np.array([v for v in values if math.isfinite(v) and (v > 0 or not log)])
+    kept = np.array([v for v in values if _has_place(v, log)])
     if not len(kept):
         return Axis(1.0, 10.0, start, end, log) if log else Axis(0.0, 1.0, start, end, log)
     low, high = float(kept.min()), float(kept.max())
     if log:
-        room = max((high / low) ** 0.04, 1.05)
+        room = max(10 ** (0.04 * (math.log10(high) - math.log10(low))), 1.05)
         return Axis(low / room, high * room, start, end, log)
     room = (high - low) * 0.04 or abs(low) * 0.1 or 0.5
     return Axis(low - room, high + room, start, end, log, whole)
@@ -106,6 +106,11 @@ def frame(x: Axis, y: Axis, x_name: str, y_name: str) -> Markup:
     turned = f"rotate(-90 14 {middle_y:g})"
     drawn.append(element("text", y_name, class_="name", x=14, y=middle_y, text_anchor="middle", transform=turned))
     return joined(drawn)
+
+
+def _has_place(value: float, log: bool) -> bool:
+    # Sums and ratios of the values stay within what a float holds.
+    return abs(value) < 1e300 and (value > 1e-300 or not log)
 
 
 def _round_step(step: float) -> float:

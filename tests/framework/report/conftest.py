@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+
 from gausslens import ReportSection, hookimpl
 from gausslens.against import against
 from gausslens.seeds import digest

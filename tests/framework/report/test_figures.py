@@ -1,0 +1,84 @@
+"""Figures as data: what fits together is taken, what does not is refused with its title."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gausslens.figures import (
+    BadFigure,
+    Heatmap,
+    Line,
+    Lines,
+    Scatter,
+    Source,
+    Spectrum,
+    Table,
+    Text,
+    Texts,
+    TokenMap,
+)
+
+ABOUT: dict[str, Any] = {"title": "Ranks", "caption": "What is seen.", "sources": [Source("trained", "values", "rank")]}
+MAP: dict[str, Any] = {"rows": [0, 1], "columns": "abc", "row_name": "layer", "column_name": "head"}
+
+
+def test_a_source_is_a_line_of_python() -> None:
+    assert Source("trained", "a.b", "rank").line == "store['trained', 'a.b']['rank']"
+
+
+def test_arrays_become_read_only_copies() -> None:
+    values = np.ones((2, 3), dtype=np.float32)
+    figure = Heatmap(**ABOUT, **MAP, values=values)
+    values[:] = 7
+    held = np.asarray(figure.values)
+    assert held.dtype == np.float64
+    assert held.max() == 1
+    with pytest.raises(ValueError, match="read-only"):
+        held[0, 0] = 2
+    assert tuple(figure.rows) == ("0", "1")
+    assert figure.sources == (Source("trained", "values", "rank"),)
+
+
+def test_spectra_are_sorted_and_gaps_dropped() -> None:
+    figure = Spectrum(**ABOUT, series=[Line("one", [1.0, np.nan, 3.0, 2.0])], edges=(0, 4))
+    np.testing.assert_array_equal(figure.series[0].y, [3, 2, 1])
+    assert figure.edges == (0.0, 4.0)
+
+
+def test_cells_of_tables_are_plain_values() -> None:
+    table = Table(**ABOUT, columns=["a", "b"], rows=[[np.float32(1.5), np.int64(2)], [None, ("x",)]])
+    assert table.rows == ((1.5, 2), (None, "('x',)"))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Heatmap(**{**ABOUT, "title": " "}, **MAP, values=np.ones((2, 3))), "needs a title and a caption"),
+        (lambda: Heatmap(**{**ABOUT, "caption": 3}, **MAP, values=np.ones((2, 3))), "its caption is not text"),
+        (lambda: Heatmap(**{**ABOUT, "sources": ["x"]}, **MAP, values=np.ones((2, 3))), "not of the type Source"),
+        (lambda: Heatmap(**ABOUT, **MAP, values=np.ones(3)), r"values has shape \(3,\); it must have 2"),
+        (lambda: Heatmap(**ABOUT, **MAP, values=np.ones((3, 3))), "2 row labels for 3 values"),
+        (lambda: Heatmap(**ABOUT, **MAP, values=np.ones((2, 2))), "3 column labels for 2 values"),
+        (lambda: Heatmap(**ABOUT, **MAP, values=[["a", "b", "c"]] * 2), "values is not an array of numbers"),
+        (lambda: TokenMap(**ABOUT, values=np.ones((2, 2)), queries=["a"], keys=["a", "b"]), "1 query tokens"),
+        (lambda: Lines(**ABOUT, x=[1, 2], x_name="n", series=()), "it has no series"),
+        (lambda: Lines(**ABOUT, x=[1, 2], x_name="n", series=(Line("a", [1]),)), "y of 'a' has 1 values, x has 2"),
+        (lambda: Lines(**ABOUT, x=[1], x_name="n", series=(Line("a", [1], [0]),)), "one side of a band only"),
+        (lambda: Spectrum(**ABOUT, series=()), "it has no series"),
+        (lambda: Spectrum(**ABOUT, series=(Line("a", [1]),), edges=(4, 1)), "its edges are 4 and 1"),
+        (lambda: Scatter(**ABOUT, x=[1], y=[1, 2], x_name="a", y_name="b"), "x has 1 values, y has 2"),
+        (lambda: Scatter(**ABOUT, x=[1], y=[1], x_name="a", y_name="b", labels=[]), "0 labels for 1 values"),
+        (lambda: Table(**ABOUT, columns=["a"], rows=[[1], [1, 2]]), "row 1 has 2 cells for 1 columns"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused_by_name(make: Any, words: str) -> None:
+    with pytest.raises(BadFigure, match=words) as caught:
+        make()
+    assert type(caught.value.code) is int
+
+
+def test_texts_are_kept_as_they_are() -> None:
+    assert Texts(**ABOUT, texts=[Text("a", "<b>\n")]).texts == (Text("a", "<b>\n"),)

@@ -1,0 +1,209 @@
+"""The page: whole, self-contained, inert, and standing when a section is not."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gausslens.report import write
+from gausslens.report.page import page
+from gausslens.store.layout import NotAStore
+
+from . import sections
+from .conftest import Page, Written, host_with, measured
+from .sections import HOSTILE
+
+HERE = sections.__name__
+
+
+def shown(store: Path, section: str = "every_kind", analyses: tuple[str, ...] = ("probe.scores",)) -> Page:
+    return Page(write(store, host_with(f"{HERE}:{section}", analyses)).read_text(encoding="utf-8"))
+
+
+def test_it_opens_with_what_was_run_on_what_when_and_how_long(study: Path) -> None:
+    text = shown(study).text
+    for words in ("study", "<b>tiny</b>", "float32", "fingerprint ffffffffffff", "trained, chance × 8"):  # noqa: RUF001
+        assert words in text
+    assert "10 results" in text
+    # 75 s for each of nine twins; the comparison counts by itself.
+    assert "12 min 30 s" in text
+    assert "3.0 GiB at most" in text
+
+
+def test_it_shows_the_strongest_departures_first(study: Path) -> None:
+    page = shown(study)
+    assert "The strongest departures from chance" in page.text
+    place, rows = page.text.index("layer 1, head 2"), page.text.index("What is seen.")
+    assert place < rows
+    # Two variables were compared: each has one row, its strongest cell.
+    assert "the 2 largest of 2" in page.text
+    assert page.text.index("score", page.text.index("q < 0.05")) < page.text.index("mass", page.text.index("q < 0.05"))
+
+
+def test_without_a_null_it_says_so(written: Written) -> None:
+    store = written.result("trained", "scores", measured(0)).planned()
+    assert "Nothing was compared with a null" in shown(store).text
+
+
+def test_unfinished_results_are_counted_and_the_rest_is_shown(written: Written) -> None:
+    trained, chance = measured(0), [measured(d) for d in (1, 2)]
+    written.result("trained", "scores", trained).compared("trained", "scores", trained, chance)
+    written.result("chance", "scores", chance[0], 0).result("chance", "scores", None, 1)
+    page = shown(written.planned())
+    assert "3 results, 1 not finished" in page.text
+    assert page.all("figure")
+
+
+def test_every_kind_of_figure_is_drawn(study: Path) -> None:
+    page = shown(study)
+    figures = [f["class"] for f in page.all("figure")]
+    assert figures[1:] == ["Heatmap", "TokenMap", "Lines", "Spectrum", "Scatter", "wide Table", "wide Texts"]
+    assert len([r for r in page.all("rect") if "cell" in str(r.get("class"))]) == 12 + 4
+    assert "store['trained', 'scores']['score']" in page.text
+    assert {"\N{MIDDLE DOT}b", "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}"} <= set(page.texts)
+    assert any("layer 1, head 2: 40 nat" in t for t in page.texts)
+
+
+def test_nothing_is_loaded_and_only_its_own_script_runs(study: Path) -> None:
+    page = shown(study)
+    policy = next(m["content"] for m in page.all("meta") if m.get("http-equiv") == "Content-Security-Policy")
+    assert policy is not None
+    assert "default-src 'none'" in policy
+    assert len(page.scripts) == 1
+    digest = base64.b64encode(hashlib.sha256(page.scripts[0].encode()).digest()).decode()
+    assert re.search(r"script-src 'sha256-([^']+)'", policy)[1] == digest  # type: ignore[index]
+    for _, attributes in page.elements:
+        assert not {"src", "srcset", "data", "action"} & set(attributes)
+        assert all(not name.startswith("on") for name in attributes)
+        assert str(attributes.get("href", "#")).startswith("#")
+    assert "url(" not in page.text
+    assert "@import" not in page.text
+
+
+def test_markup_in_any_text_is_shown_and_not_run(study: Path) -> None:
+    plain, hostile = shown(study), shown(study, "hostile")
+    assert len(hostile.scripts) == 1
+    assert not hostile.all("img")
+    assert {name for name, _ in hostile.elements} <= {name for name, _ in plain.elements}
+    assert all(not name.startswith("on") for _, attributes in hostile.elements for name in attributes)
+    # Seen, as text: in titles, captions, labels, cells and texts.
+    beginning = HOSTILE[:40]
+    assert sum(beginning in text for text in hostile.texts) > 30
+    assert "\x00" not in hostile.text
+    assert "\u202e" not in hostile.text
+
+
+def test_names_from_the_store_are_escaped(written: Written) -> None:
+    # The model's name, in the provenance, is <b>tiny</b>.
+    page = shown(written.result("trained", "scores", measured(0)).planned(model={"path": HOSTILE}))
+    assert not page.all("b")
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ("raises", "ZeroDivisionError: <i>it broke</i>"),
+        ("leaves", "SystemExit: 3"),
+        ("html", "a section returns figures (Heatmap, Lines, Scatter, Spectrum, Table, Texts, TokenMap), not str"),
+        ("unfit", "Lines 'unfit': y of 'one' has 3 values, x has 2"),
+        ("absent", "has no 'absent'"),
+    ],
+)
+def test_a_section_that_fails_is_a_note_with_its_plugins_name(study: Path, section: str, words: str) -> None:
+    page = shown(study, section)
+    failed = next(t for t in page.texts if "could not be drawn" in t)
+    assert "The section probe.section of the plugin probe (" in failed
+    assert words in failed
+    assert "The strongest departures" in page.text
+    assert any("failed" in str(a.get("class")) for _, a in page.elements)
+
+
+def test_a_section_without_results_is_not_called(study: Path) -> None:
+    page = shown(study, "raises", ("other.analysis",))
+    assert "probe.section" not in page.text
+
+
+def test_large_figures_are_thinned_and_say_so(study: Path) -> None:
+    page = shown(study, "large")
+    notes = [t for t in page.texts if t.startswith("Thinned")]
+    assert notes == [
+        "Thinned: each cell is the mean of a block of 5 by 4, of 300 by 200 in all.",
+        "Thinned: 6 of 9 curves are shown.",
+        "Thinned: 2,000 of 5,000 points are shown.",
+        "Thinned: 100 of 500 rows are shown.",
+        "Thinned: of 1 text(s) the first 4,000 letters are shown.",
+    ]
+    assert (study / "report.html").stat().st_size < 2_000_000
+
+
+def test_figures_of_nothing_are_drawn_empty(study: Path) -> None:
+    page = shown(study, "empty")
+    assert not [t for t in page.texts if "could not be drawn" in t]
+    assert len([r for r in page.all("rect") if r.get("class") == "cell none"]) == 4
+
+
+def test_the_page_is_replaced_whole_and_nothing_else_is_left(study: Path) -> None:
+    host = host_with(f"{HERE}:every_kind")
+    before = {p.name for p in study.iterdir()}
+    first = write(study, host)
+    text = first.read_text(encoding="utf-8")
+    assert {p.name for p in study.iterdir()} == before | {"report.html"}
+    first.write_text("old", encoding="utf-8")
+    assert write(study, host).read_text(encoding="utf-8") == text
+    assert text.startswith("<!doctype html>\n<html")
+    assert text.count("</html>") == 1
+
+
+def test_a_failure_leaves_the_old_page(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = host_with(f"{HERE}:every_kind")
+    old = write(study, host).read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="no space left"):
+        write(study, host)
+    monkeypatch.undo()
+    assert (study / "report.html").read_bytes() == old
+    assert not list(study.glob(".*.tmp"))
+
+
+def test_it_can_be_written_elsewhere(study: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    assert write(study, host_with(f"{HERE}:every_kind"), out) == out
+    assert out.is_file()
+    assert not (study / "report.html").exists()
+
+
+def test_the_same_store_gives_the_same_page(study: Path) -> None:
+    from gausslens.store.results import Results
+    from gausslens.store.source import source
+
+    host = host_with(f"{HERE}:every_kind")
+    assert page(Results(source(study)), host) == page(Results(source(study)), host)
+
+
+def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotAStore):
+        write(tmp_path / "nowhere", host_with(f"{HERE}:every_kind"))
+
+
+def test_several_runs_are_each_told(written: Written) -> None:
+    written.result("trained", "scores", measured(0))
+    written.planned("first", "2026-01-01T00:00:00+00:00")
+    store = written.planned("second", "2026-01-02T00:00:00+00:00")
+    text = shown(store).text
+    assert text.index("Run second") < text.index("Run first")
+
+
+def test_infinite_values_do_not_break_a_figure(written: Written) -> None:
+    data = measured(0)
+    data["score"][0, 0] = np.inf
+    page = shown(written.result("trained", "scores", data).planned())
+    assert any("layer 0, head 0: ∞ nat" in t for t in page.texts)
