@@ -1,0 +1,140 @@
+"""Say what a model is, and prove captured activations against the model's own attention."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from . import load_host
+
+if TYPE_CHECKING:
+    from ..model import ModelInfo
+    from ..opening import Opened
+    from ..shapes import Finding
+
+# Findings that are printed although they hold: the largest, as parts of what is allowed.
+SHOWN = 3
+
+
+def add(parser: ArgumentParser) -> None:
+    """Its arguments."""
+    parser.add_argument("path", metavar="PATH", help="a directory, builtin:NAME or hub:OWNER/NAME@REVISION")
+    parser.add_argument("--loader", default="auto", help="which loader opens it (default: auto)")
+    parser.add_argument("--dtype", default=None, help="float32, float64, bfloat16 or float16 (default: float32)")
+    parser.add_argument("--device", default="cpu", help="where it runs (default: cpu)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: Namespace) -> int:
+    """Print family, shapes, sites, memory and the proof; 1 where captured and computed differ."""
+    from .. import runfile
+    from ..opening import open_model
+
+    host = load_host(arguments)
+    block = {key: getattr(arguments, key) for key in ("path", "loader", "dtype", "device")}
+    opened = open_model(runfile.read_model({k: v for k, v in block.items() if v is not None}, host), host)
+    try:
+        findings = proved(opened)
+        print(_as_json(opened, findings) if arguments.json else _as_text(opened, findings))
+    finally:
+        opened.model.close()
+    return 0 if findings is None or all(f.holds for f in findings) else 1
+
+
+def proved(opened: Opened) -> Sequence[Finding] | None:
+    """What the engine's proof finds; None where no engine runs the model, or its engine proves nothing."""
+    prove = getattr(opened.running, "prove", None)
+    return None if prove is None else list(prove(opened.model))
+
+
+def _as_text(opened: Opened, findings: Sequence[Finding] | None) -> str:
+    from ..estimate import model_bytes
+    from ..summary import table
+
+    info = opened.model.info
+    loader = opened.call.loader.descriptor.name
+    engine = opened.engine.descriptor.name if opened.engine else "none"
+    lines = [
+        f"{info.name}: {info.family}, opened by {loader}, run by {engine}",
+        "",
+        *table(("fingerprint", info.fingerprint), _shapes(info, model_bytes(info))),
+        "",
+        *_sites(opened),
+        "",
+        *_tensors(opened),
+        "",
+        *_proof(findings),
+    ]
+    return "\n".join(lines)
+
+
+def _shapes(info: ModelInfo, weights: int) -> list[tuple[str, str]]:
+    windows = [w for w in info.facts.get("sliding_window", ()) if w is not None]
+    rows = [
+        ("layers", str(info.n_layers)),
+        ("heads", f"{info.n_heads} over {info.n_kv_heads} key/value heads of {info.d_head}"),
+        ("d_model", str(info.d_model)),
+        ("d_mlp", str(info.d_mlp)),
+        ("vocabulary", f"{info.vocabulary:,}"),
+        ("parameters", f"{info.n_parameters:,}"),
+        ("weights", f"{weights / 1e6:,.1f} MB as {info.dtype}"),
+        ("positions", f"{info.facts.get('position', 'unknown')}, at most {info.max_positions or 'any number'}"),
+        ("attention", "causal" if info.causal else "both ways"),
+    ]
+    if windows:
+        rows.append(("window", f"{windows[0]} tokens in {len(windows)} of {info.n_layers} layers"))
+    return rows
+
+
+def _sites(opened: Opened) -> list[str]:
+    """The sites, one layer's memory for 1,024 tokens of one prompt, and what is lacking where."""
+    if opened.running is None:
+        return ["no capture engine serves this loader: weights can be read, prompts cannot be run"]
+    info = opened.model.info
+    lines = [f"sites        {' '.join(opened.running.sites(opened.model))}"]
+    lost: dict[tuple[str, str], list[int]] = {}
+    for layer, reasons in info.lacking.items():
+        for site, reason in reasons.items():
+            lost.setdefault((site, reason), []).append(layer)
+    for (site, reason), layers in lost.items():
+        where = "no layer" if len(layers) == info.n_layers else f"not layers {', '.join(map(str, layers))}"
+        lines.append(f"  {site}: {where} has it: {reason}" if where == "no layer" else f"  {site}: {where}: {reason}")
+    stream, pattern = (4 * 1024 * n / 1e6 for n in (info.d_model, info.n_heads * 1024))
+    lines.append(
+        f"memory       1,024 tokens of one layer: resid_pre {stream:.1f} MB, pattern {pattern:.1f} MB (float32)"
+    )
+    return lines
+
+
+def _tensors(opened: Opened) -> list[str]:
+    model = opened.model
+    shown = [("layer 0", model.names(0)), ("outside", model.names(None))]
+    return [f"{where:<12} {' '.join(names)}" for where, names in shown]
+
+
+def _proof(findings: Sequence[Finding] | None) -> list[str]:
+    if findings is None:
+        return ["proof        none: nothing runs this model"]
+    wrong = [f for f in findings if not f.holds]
+    if wrong:
+        lines = [f"proof        {len(wrong)} of {len(findings)} comparisons DIFFER"]
+        shown: Sequence[Finding] = wrong[:20]
+    else:
+        lines = [f"proof        all {len(findings)} comparisons hold; the largest differences:"]
+        shown = sorted(findings, key=lambda f: -f.difference / f.tolerance)[:SHOWN]
+    return lines + [f"  {f.what}: {f.difference:.3g} (allowed {f.tolerance:.3g})" for f in shown]
+
+
+def _as_json(opened: Opened, findings: Sequence[Finding] | None) -> str:
+    from dataclasses import asdict
+
+    told: dict[str, Any] = asdict(opened.model.info)
+    told["loader"] = opened.call.loader.descriptor.name
+    told["engine"] = opened.engine.descriptor.name if opened.engine else None
+    told["sites"] = list(opened.running.sites(opened.model)) if opened.running else []
+    told["tensors"] = {"layer 0": opened.model.names(0), "outside": opened.model.names(None)}
+    if findings is not None:
+        told["proof"] = [{**asdict(f), "holds": f.holds} for f in findings]
+    return json.dumps(told, indent=2, ensure_ascii=False, default=str)

@@ -1,0 +1,142 @@
+"""Analysis `model.capture`: raw activations, streamed into the store as they come."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gausslens import Context, Estimate, InputError, Request
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from gausslens import Batch, ModelInfo, Tokens
+
+    from .parameters import CaptureParameters
+
+# The dimensions of each site, by the names that results have.
+DIMS = {
+    **dict.fromkeys(
+        ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out"), ("layer", "prompt", "position", "d_model")
+    ),
+    **dict.fromkeys(("mlp_pre", "mlp_post"), ("layer", "prompt", "position", "d_mlp")),
+    **dict.fromkeys(("q", "q_rot", "z"), ("layer", "prompt", "position", "head", "d_head")),
+    **dict.fromkeys(("k", "k_rot", "v"), ("layer", "prompt", "position", "kv_head", "d_head")),
+    **dict.fromkeys(("scores", "pattern"), ("layer", "prompt", "head", "query", "key")),
+    "embed": ("prompt", "position", "d_model"),
+    "logits": ("prompt", "position", "token"),
+}
+GIGABYTE = 10**9
+
+
+def shape_of(site: str, info: ModelInfo, tokens: Tokens) -> tuple[int, ...]:
+    """The shape of a site over all layers and prompts; shorter prompts are filled up with NaN."""
+    width = max(tokens.lengths)
+    sizes = {
+        "layer": len(info.layers),
+        "prompt": len(tokens),
+        "position": width,
+        "query": width,
+        "key": width,
+        "head": len(info.heads),
+        "kv_head": len(info.kv_heads),
+        "d_model": info.d_model,
+        "d_head": info.d_head,
+        "d_mlp": info.d_mlp,
+        "token": info.vocabulary,
+    }
+    return tuple(sizes[dim] for dim in DIMS[site])
+
+
+def estimate(parameters: CaptureParameters, info: ModelInfo, tokens: Tokens) -> Estimate:
+    """Bytes on disk before compression, and one layer of them in memory."""
+    itemsize = 8 if info.dtype == "float64" else 4
+    disk = memory = 0
+    for site in parameters.sites:
+        if site in DIMS:
+            size = itemsize
+            for n in shape_of(site, info, tokens):
+                size *= n
+            disk += size
+            memory += size // (len(info.layers) if DIMS[site][0] == "layer" else 1)
+    return Estimate(memory=memory // max(len(tokens.shards()), 1), disk=disk)
+
+
+class RawCapture:
+    """Writes each batch where it belongs; what a layer lacks stays NaN and is named in the result."""
+
+    def __init__(self, parameters: CaptureParameters, context: Context) -> None:
+        self.parameters, self.context = parameters, context
+        self.place = {layer: number for number, layer in enumerate(context.model.layers)}
+        assert context.tokens is not None
+        needed = estimate(parameters, context.model, context.tokens).disk
+        if needed > parameters.most_gigabytes * GIGABYTE:
+            raise InputError(
+                f"model.capture would write {needed / GIGABYTE:.1f} GB, more than most_gigabytes: "
+                f"{parameters.most_gigabytes}; ask for fewer layers, sites or prompts, or raise it"
+            )
+        if context.bulk is not None:
+            dtype = "float64" if context.model.dtype == "float64" else "float32"
+            for site in parameters.sites:
+                if site in DIMS:
+                    shape = shape_of(site, context.model, context.tokens)
+                    context.bulk.create(site, DIMS[site], shape, dtype, {"long_name": site, "units": "1"})
+
+    def request(self) -> Request:
+        """The sites of the run file."""
+        return Request(tuple(self.parameters.sites))
+
+    def update(self, batch: Batch) -> None:
+        """Write each prompt's real positions."""
+        assert self.context.bulk is not None
+        lengths = batch.mask.sum(1).tolist()
+        for site in batch.arrays:
+            if (DIMS[site][0] == "layer") != (batch.layer is not None):
+                continue
+            values = batch.numpy(site)
+            at = () if batch.layer is None else (self.place[batch.layer],)
+            for row, prompt in enumerate(batch.prompts):
+                n = lengths[row]
+                where: tuple[Any, ...] = (slice(0, n),)
+                if DIMS[site][-2:] == ("query", "key"):
+                    last = min(batch.rows + values.shape[2], n)
+                    if last <= batch.rows:
+                        continue
+                    where = (slice(None), slice(batch.rows, last), slice(0, n))
+                    block = values[row, :, : last - batch.rows, :n]
+                else:
+                    if batch.rows:
+                        continue
+                    block = values[row, :n]
+                self.context.bulk.write(site, (*at, int(prompt), *where), block)
+
+    def merge(self, other: RawCapture) -> None:
+        """There is nothing to merge: what was seen is in the store."""
+
+    def end_pass(self, index: int) -> None:
+        """There is one pass."""
+
+    def result(self) -> xr.Dataset:
+        """What the large arrays need beside them: lengths, token numbers and texts."""
+        import numpy as np
+        import xarray as xr
+
+        tokens = self.context.tokens
+        assert tokens is not None
+        ids, _, mask = tokens.padded(range(len(tokens)))
+        lacking = {
+            site: sorted(n for n, lost in self.context.model.lacking.items() if site in lost)
+            for site in self.parameters.sites
+        }
+        attrs = {f"lacking_{site}": str(layers) for site, layers in lacking.items() if layers}
+        return xr.Dataset(
+            {
+                "length": (
+                    "prompt",
+                    np.array(tokens.lengths),
+                    {"long_name": "tokens of the prompt", "units": "tokens"},
+                ),
+                "token_id": (("prompt", "position"), np.where(mask, ids, -1), {"long_name": "token", "units": "1"}),
+            },
+            coords={"prompt": list(tokens.names)},
+            attrs=attrs,
+        )

@@ -1,0 +1,184 @@
+"""Capture: every site of every family is given, checked, or refused by name; nothing is left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gausslens import SITES, Batch, ModelError, Request, Tokens, Twin
+from gausslens_models import attention
+from gausslens_models.engine import TransformersEngine
+from gausslens_models.pretrained import PretrainedModel
+
+Opens = Callable[[str], PretrainedModel]
+
+
+def captured(model: PretrainedModel, tokens: Tokens, request: Request) -> list[Batch]:
+    """All batches of all shards, kept."""
+    found: list[Batch] = []
+    engine = TransformersEngine()
+    for shard in tokens.shards():
+        engine.run(Twin(model), tokens, shard, request, found.append)
+    return found
+
+
+def hooks(module: Any) -> int:
+    """How many hooks there are in a module, and watched attention modules anywhere."""
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
+    return sum(len(getattr(m, kind)) for m in module.modules() for kind in kinds) + attention.watched()
+
+
+def test_every_site_is_given_or_refused_by_name(which: str, opened: Opens, prompts: Tokens) -> None:
+    model = opened(which)
+    has = TransformersEngine().sites(model)
+    for site in SITES:
+        if site not in has:
+            with pytest.raises(ModelError, match=f"no site '{site}'.*resid_pre"):
+                captured(model, prompts, Request((site,)))
+            continue
+        batches = captured(model, prompts, Request((site,)))
+        layers = [None] if site in ("embed", "logits") else list(model.info.layers)
+        assert [b.layer for b in batches] == layers
+        for batch in batches:
+            assert set(batch.arrays) == {site}
+            assert batch[site].shape[0] == len(prompts)
+            real = batch[site].transpose(1, 2) if site in ("scores", "pattern") else batch[site]
+            assert real[batch.mask].float().abs().sum() > 0
+            assert not torch.isnan(real[batch.mask]).any()
+
+
+def test_the_lacking_sites_are_those_that_cannot_be(which: str, opened: Opens) -> None:
+    model = opened(which)
+    lacking = set(SITES) - set(TransformersEngine().sites(model))
+    expected = set()
+    if model.info.family in ("gpt2", "bert", "opt"):
+        expected |= {"q_rot", "k_rot"}
+    if which == "gpt_neox":
+        expected |= {"resid_mid"}
+    if which in ("gpt2-headless", "bert"):
+        expected |= {"logits"}
+    assert lacking == expected
+    reasons = model.info.lacking.get(0, {})
+    assert all(reasons[site] for site in expected - {"logits"})
+
+
+def test_sites_fit_together(which: str, opened: Opens, prompts: Tokens) -> None:
+    """The stream adds up: what a layer reads and writes is what lies between resid_pre and resid_post."""
+    model = opened(which)
+    family, sites = model.info.family, TransformersEngine().sites(model)
+    asked = tuple(s for s in sites if s not in ("logits", "embed"))
+    batches = captured(model, prompts, Request(asked))
+    for batch, after in zip(batches, batches[1:], strict=False):
+        assert torch.equal(batch["resid_post"], after["resid_pre"])
+    for batch in batches:
+        if family == "bert" or which == "opt-after":
+            continue  # the norm stands after the sum
+        made = batch["resid_pre"] + batch["attn_out"] + batch["mlp_out"]
+        assert torch.allclose(made, batch["resid_post"], atol=1e-5)
+        if "resid_mid" in sites:
+            assert torch.allclose(batch["resid_pre"] + batch["attn_out"], batch["resid_mid"], atol=1e-5)
+        written = torch.einsum("ptm,md->ptd", batch["mlp_post"], model.tensor(batch.layer, "W_out"))
+        if "ln2_post.w" not in model.names(0):
+            bias = model.tensor(batch.layer, "b_out") if "b_out" in model.names(0) else 0
+            assert torch.allclose(written + bias, batch["mlp_out"], atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 100])
+def test_blocks_of_rows_are_the_whole(rows: int, opened: Opens, prompts: Tokens) -> None:
+    model = opened("gemma2")
+    sites = ("resid_pre", "pattern", "scores", "z")
+    whole = {b.layer: b for b in captured(model, prompts, Request(sites))}
+    blocks = captured(model, prompts, Request(sites, rows=rows))
+    width = max(prompts.lengths)
+    for layer, one in whole.items():
+        own = [b for b in blocks if b.layer == layer]
+        assert [b.rows for b in own] == list(range(0, width, rows))
+        assert [b.last_rows for b in own] == [False] * (len(own) - 1) + [True]
+        for site in ("pattern", "scores"):
+            assert torch.allclose(torch.cat([b[site] for b in own], dim=2), one[site], atol=1e-6)
+        for site in ("resid_pre", "z"):
+            assert all(torch.equal(b[site], one[site]) for b in own)
+
+
+def test_long_sequences_go_in_blocks_and_stay_equal(
+    opened: Opens, prompts: Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = opened("mistral")
+    sites = tuple(s for s in model.sites)
+    whole = captured(model, prompts, Request(sites))
+    monkeypatch.setattr(attention, "BLOCK_BYTES", 3 * 4 * 4 * 11 * 4)  # four rows at a time
+    cut = captured(model, prompts, Request(sites))
+    for one, other in zip(whole, cut, strict=True):
+        for site in one.arrays:
+            finite = one[site].isfinite()
+            assert torch.equal(finite, other[site].isfinite())
+            assert torch.allclose(one[site][finite], other[site][finite], atol=1e-5), site
+
+
+def test_masked_scores_are_minus_infinity(opened: Opens, prompts: Tokens) -> None:
+    model = opened("mistral")  # a window of five
+    batch = captured(model, prompts, Request(("scores", "pattern"), layers=(1,)))[0]
+    for row in range(len(prompts)):
+        n = int(batch.mask[row].sum())
+        scores = batch["scores"][row, :, :n]
+        for query in range(n):
+            seen = range(max(0, query - 4), query + 1)
+            finite = torch.isfinite(scores[:, query]).nonzero()[:, 1].reshape(scores.shape[0], -1)
+            assert finite.tolist() == [list(seen)] * scores.shape[0]
+    assert torch.equal(batch["pattern"] > 0, torch.isfinite(batch["scores"]))
+
+
+def test_a_misspelt_site_is_refused(opened: Opens, prompts: Tokens) -> None:
+    with pytest.raises(ModelError, match="'resid_prae'.*resid_pre"):
+        captured(opened("llama"), prompts, Request(("resid_prae",)))
+
+
+def test_an_exception_in_a_sink_leaves_nothing_behind(which: str, opened: Opens, prompts: Tokens) -> None:
+    model = opened(which)
+    before, implementation = hooks(model.module), model.module.config._attn_implementation
+
+    def fails(batch: Batch) -> None:
+        raise KeyError("mine")
+
+    asked = Request(tuple(s for s in model.sites if s not in ("embed", "logits")))
+    with pytest.raises(KeyError, match="mine"):
+        TransformersEngine().run(Twin(model), prompts, np.arange(3), asked, fails)
+    assert hooks(model.module) == before
+    assert model.module.config._attn_implementation == implementation
+
+
+def test_a_site_that_never_fires_is_an_error(opened: Opens, prompts: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer that goes round its projection: the hook is there, and never called."""
+    model = opened("llama")
+    module = model.layer_module(1).self_attn
+    plain = module.v_proj
+    monkeypatch.setattr(type(module.v_proj), "__call__", lambda s, x: s.forward(x) if s is plain else s._call_impl(x))
+    before = hooks(model.module)
+    with pytest.raises(ModelError, match="v of layer 1 fired 0 times"):
+        captured(model, prompts, Request(("v",)))
+    assert hooks(model.module) == before
+
+
+def test_later_layers_do_not_run_when_nobody_asks(opened: Opens, prompts: Tokens) -> None:
+    model = opened("llama")
+    ran: list[int] = []
+    for layer in model.info.layers:
+        model.layer_module(layer).register_forward_hook(lambda m, a, r, n=layer: ran.append(n))
+    captured(model, prompts, Request(("resid_post",), layers=(0, 1)))
+    assert 2 not in ran
+    assert ran.count(0) == 1
+
+
+def test_training_mode_is_put_back(opened: Opens, prompts: Tokens) -> None:
+    model = opened("bert")
+    model.module.train()
+    model.layer_module(1).eval()
+    modes = [m.training for m in model.module.modules()]
+    one = captured(model, prompts, Request(("resid_post",)))
+    two = captured(model, prompts, Request(("resid_post",)))
+    assert [m.training for m in model.module.modules()] == modes
+    assert all(torch.equal(a["resid_post"], b["resid_post"]) for a, b in zip(one, two, strict=True))
