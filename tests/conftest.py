@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +44,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def root() -> Path:
     """The tree."""
     return Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def python() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """``python("-m", "gausslens", ..., cwd=..., path=...)``: this Python in a new process, other packages first."""
+
+    def run(*arguments: str, cwd: Path, path: Path) -> subprocess.CompletedProcess[str]:
+        environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+        environment["PYTHONPATH"] = str(path)
+        command = [sys.executable, *arguments]
+        return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+
+    return run
 
 
 @pytest.fixture(scope="session")

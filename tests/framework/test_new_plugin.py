@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,51 +13,46 @@ from gausslens.__main__ import main
 from gausslens.new_plugin import PLACES, new_plugin
 from gausslens.testing import check_references
 
-
-def _python(*arguments: str, cwd: Path, site: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(site)}
-    environment.pop("PYTEST_ADDOPTS", None)
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+Python = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def installed(tmp_path_factory: pytest.TempPathFactory, python: Python) -> tuple[Path, Path]:
     """A new plugin with a dash in its name, and a directory that it is installed in."""
     place = tmp_path_factory.mktemp("new-plugin")
     directory, site = place / "gausslens-my-demo", place / "site"
     assert main(["new-plugin", "my-demo", "--to", str(directory)]) == 0
     pip = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target", str(site), "."]
-    ran = _python(*pip, cwd=directory, site=site)
+    ran = python(*pip, cwd=directory, path=site)
     assert ran.returncode == 0, ran.stderr
     return directory, site
 
 
-def test_its_own_tests_pass(installed: tuple[Path, Path]) -> None:
+def test_its_own_tests_pass(installed: tuple[Path, Path], python: Python) -> None:
     directory, site = installed
-    ran = _python("-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=directory, site=site)
+    ran = python("-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=directory, path=site)
     assert ran.returncode == 0, ran.stdout
     assert "4 passed" in ran.stdout
 
 
-def test_a_run_with_it_has_null_columns(installed: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_run_with_it_has_null_columns(installed: tuple[Path, Path], tmp_path: Path, python: Python) -> None:
     directory, site = installed
     store = tmp_path / "store"
     run = ["-m", "gausslens", "run", "example.yaml", "--store", str(store), "--set", "variants.chance.draws=3"]
-    ran = _python(*run, cwd=directory, site=site)
+    ran = python(*run, cwd=directory, path=site)
     assert ran.returncode == 0, ran.stderr
     script = (
         "import gausslens, sys\n"
         "found = gausslens.open(sys.argv[1]).against('trained', 'my-demo.loudness')\n"
         "assert {'loudness', 'loudness_null_mean', 'loudness_z', 'loudness_p', 'loudness_q'} <= set(found), found\n"
     )
-    read = _python("-c", script, str(store), cwd=tmp_path, site=site)
+    read = python("-c", script, str(store), cwd=tmp_path, path=site)
     assert read.returncode == 0, read.stderr
 
 
-def test_it_is_listed_with_its_parameters(installed: tuple[Path, Path]) -> None:
+def test_it_is_listed_with_its_parameters(installed: tuple[Path, Path], python: Python) -> None:
     directory, site = installed
-    ran = _python("-m", "gausslens", "plugins", "my-demo", cwd=directory, site=site)
+    ran = python("-m", "gausslens", "plugins", "my-demo", cwd=directory, path=site)
     assert ran.returncode == 0, ran.stderr
     assert "my-demo.loudness" in ran.stdout
     assert "gausslens-my-demo 0.1.0" in ran.stdout
@@ -72,10 +66,10 @@ def test_it_is_in_order(installed: tuple[Path, Path], monkeypatch: pytest.Monkey
     check_references(gausslens_my_demo.plugin)
 
 
-def test_the_linters_of_the_house_pass_on_it(installed: tuple[Path, Path], root: Path) -> None:
+def test_the_linters_of_the_house_pass_on_it(installed: tuple[Path, Path], root: Path, python: Python) -> None:
     directory, site = installed
     for what in (["check"], ["format", "--check"]):
-        ran = _python("-m", "ruff", *what, "--config", str(root / "pyproject.toml"), "src", cwd=directory, site=site)
+        ran = python("-m", "ruff", *what, "--config", str(root / "pyproject.toml"), "src", cwd=directory, path=site)
         assert ran.returncode == 0, ran.stdout
 
 
