@@ -133,7 +133,7 @@ class RawCapture:
                 "length": (
                     "prompt",
                     np.array(tokens.lengths),
-                    {"long_name": "tokens of the prompt", "units": "tokens"},
+                    {"long_name": "tokens of the prompt", "units": "1"},
                 ),
                 "token_id": (("prompt", "position"), np.where(mask, ids, -1), {"long_name": "token", "units": "1"}),
             },

@@ -99,12 +99,10 @@ def _sites(opened: Opened) -> list[str]:
         for site, reason in reasons.items():
             lost.setdefault((site, reason), []).append(layer)
     for (site, reason), layers in lost.items():
-        where = "no layer" if len(layers) == info.n_layers else f"not layers {', '.join(map(str, layers))}"
-        lines.append(f"  {site}: {where} has it: {reason}" if where == "no layer" else f"  {site}: {where}: {reason}")
+        where = "no layer has it" if len(layers) == info.n_layers else f"not in {', '.join(map(str, layers))}"
+        lines.append(f"  {site}: {where}: {reason}")
     stream, pattern = (4 * 1024 * n / 1e6 for n in (info.d_model, info.n_heads * 1024))
-    lines.append(
-        f"memory       1,024 tokens of one layer: resid_pre {stream:.1f} MB, pattern {pattern:.1f} MB (float32)"
-    )
+    lines.append(f"memory       one layer, 1,024 tokens: resid_pre {stream:.1f} MB, pattern {pattern:.1f} MB")
     return lines
 
 

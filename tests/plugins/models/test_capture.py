@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,7 @@ def test_sites_fit_together(which: str, opened: Opens, prompts: Tokens) -> None:
     family, sites = model.info.family, TransformersEngine().sites(model)
     asked = tuple(s for s in sites if s not in ("logits", "embed"))
     batches = captured(model, prompts, Request(asked))
-    for batch, after in zip(batches, batches[1:], strict=False):
+    for batch, after in pairwise(batches):
         assert torch.equal(batch["resid_post"], after["resid_pre"])
     for batch in batches:
         if family == "bert" or which == "opt-after":
@@ -133,7 +134,7 @@ def test_masked_scores_are_minus_infinity(opened: Opens, prompts: Tokens) -> Non
 
 
 def test_a_misspelt_site_is_refused(opened: Opens, prompts: Tokens) -> None:
-    with pytest.raises(ModelError, match="'resid_prae'.*resid_pre"):
+    with pytest.raises(ModelError, match=r"'resid_prae'.*resid_pre"):
         captured(opened("llama"), prompts, Request(("resid_prae",)))
 
 

@@ -108,9 +108,14 @@ def test_undoing_restores_the_fingerprint(which: str, opened: Opens, prompts: To
     objects = {name: id(p) for name, p in model.module.named_parameters()}
     twin = Written(model, change=lambda name, tensor: tensor + 1)
     patches = Patches()
-    with pytest.raises(RuntimeError, match="on purpose"), patches.applied(twin, list(model.info.layers)):
-        assert module_fingerprint(model.module) != before
-        raise RuntimeError("on purpose")
+
+    def fail() -> None:
+        with patches.applied(twin, list(model.info.layers)):
+            assert module_fingerprint(model.module) != before
+            raise RuntimeError("on purpose")
+
+    with pytest.raises(RuntimeError, match="on purpose"):
+        fail()
     assert module_fingerprint(model.module) == before
     assert {name: id(p) for name, p in model.module.named_parameters()} == objects
 
