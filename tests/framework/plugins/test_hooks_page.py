@@ -17,6 +17,9 @@ import pytest
 
 import gausslens
 from gausslens import announce, batch, descriptors, hookspecs, model, prompts, shapes
+from gausslens.overlay import Twin
+from gausslens.parameters import NoParameters
+from gausslens.plugins import load
 from gausslens.reference import resolve
 from gausslens.testing import (
     TinyModel,
@@ -207,10 +210,6 @@ def test_its_source(norms: ModuleType) -> None:
 
 
 def test_its_loader_and_engine(norms: ModuleType, tmp_path: Path) -> None:
-    from gausslens.overlay import Twin
-    from gausslens.parameters import NoParameters
-    from gausslens.passes import Job, check_request, run_passes
-
     path = str(tmp_path / "model.npz")
     rng = np.random.default_rng(0)
     tensors = {name: rng.normal(size=shape) for name, shape in (("0.W_Q", (2, 8, 4)), ("W_E", (50, 8)))}
@@ -221,31 +220,24 @@ def test_its_loader_and_engine(norms: ModuleType, tmp_path: Path) -> None:
     assert opened.names(None) == ("W_E",)
     engine = resolve(norms.EMBEDDING.engine)()
     tokens = opened.tokenise([prompts.Prompt((prompts.Part("ab"),)), prompts.Prompt((prompts.Part("c"),))])
-    request = batch.Request(("embed",))
-    check_request(request, engine, opened)
-    job = Job("sum", _Sum(), request, opened.info)
-    run_passes(engine, Twin(opened), tokens, [job], lambda text: None)
-    assert job.error is None
-    wanted = tensors["W_E"][[ord(c) % 50 for c in "abc"]].sum()
-    assert job.state.total == pytest.approx(wanted, rel=1e-5)
+    batches: list[batch.Batch] = []
+    for shard in tokens.shards():
+        engine.run(Twin(opened), tokens, shard, batch.Request(engine.sites(opened)), batches.append)
+    total = sum(float(b["embed"].double()[b.mask].sum()) for b in batches)
+    assert total == pytest.approx(tensors["W_E"][[ord(c) % 50 for c in "abc"]].sum(), rel=1e-5)
     runner = engine.runner(Twin(opened))
     assert runner.forward(np.array([[1, 2]]))["embed"].shape == (1, 2, 8)
+    assert runner.weights(0).W_Q.shape == (2, 8, 4)
     opened.close()
 
-
-class _Sum:
-    total = 0.0
-
-    def update(self, batch: batch.Batch) -> None:
-        self.total += float(batch["embed"].double()[batch.mask].sum())
-
-    def merge(self, other: _Sum) -> None:
-        self.total += other.total
+    study = {"gausslens": 1, "name": "npz", "model": {"path": path}, "analyses": [{"use": "norms.weights"}]}
+    host = load(only=(), extra={"norms": norms})
+    results = gausslens.run(study | {"report": False}, store=tmp_path / "store", host=host, shown=False)
+    wanted = np.sqrt((tensors["0.W_Q"] ** 2).sum((1, 2)))
+    np.testing.assert_allclose(results["trained", "norms.weights"]["norm"][0], wanted, rtol=1e-6)
 
 
 def test_its_announcements(norms: ModuleType, caplog: pytest.LogCaptureFixture) -> None:
-    from gausslens.plugins import load
-
     host = load(only=(), extra={"norms": norms})
     run = announce.RunNews("study", "store", "0" * 64, 3)
     step = announce.StepNews("trained", "norms.activations", "norms.activations", "1" * 64)
@@ -270,7 +262,6 @@ def test_its_announcements(norms: ModuleType, caplog: pytest.LogCaptureFixture) 
 
 def test_a_run_with_it_has_its_null_columns_and_its_section(norms: ModuleType, tmp_path: Path) -> None:
     from gausslens.figures import Lines
-    from gausslens.plugins import load
     from gausslens.testing import wiring
 
     study = {
