@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .axes import WIDTH, number
+from .axes import MINUS, WIDTH, number
 from .colours import ink, shade
 from .markup import Markup, element, joined
 from .thin import blocks
@@ -107,6 +107,17 @@ class _Grid:
         reach = max(abs(high - self.centre), abs(low - self.centre))
         return self.centre - reach, self.centre + reach
 
+    @cached_property
+    def decimals(self) -> int | None:
+        """Of the numbers in the cells, two digits of the largest; None where not all of them fit."""
+        finite = np.abs(self.values[np.isfinite(self.values)])
+        largest = float(finite.max()) if finite.size else 0.0
+        if self.tall < 15 or not (largest == 0 or 1e-2 <= largest < 1e4):
+            return None
+        decimals = max(0, 2 - math.ceil(math.log10(largest))) if largest else 0
+        longest = len(f"{-largest if self.values.min(initial=0) < 0 else largest:.{decimals}f}")
+        return decimals if 5.4 * longest + 4 <= self.side else None
+
     def drawing(self, title: str) -> Markup:
         under = LETTER * _longest(self.columns) + 10 if self.turned else 18
         width = max(self.right + BAR, 240.0)
@@ -134,11 +145,13 @@ class _Grid:
             return element("rect", title, class_="cell none", **place)
         colour = self._colour(value)
         cell = element("rect", title, class_="cell", fill=colour, **place)
-        short = number(float(f"{value:.2g}"))
-        if self.tall < 15 or 5.4 * len(short) + 4 > self.side:
+        if self.decimals is None:
             return cell
         middle = {"x": x + self.side / 2, "y": y + self.tall / 2 + 3}
-        return joined([cell, element("text", short, class_=f"inside {ink(colour)}", text_anchor="middle", **middle)])
+        return joined([cell, element("text", self._inside(value), class_=f"inside {ink(colour)}", **middle)])
+
+    def _inside(self, value: float) -> str:
+        return f"{value:z.{self.decimals}f}".replace("-", MINUS) if math.isfinite(value) else number(value)
 
     def _colour(self, value: float) -> str:
         low, high = self.over

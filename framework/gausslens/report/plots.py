@@ -79,7 +79,8 @@ def draw_scatter(figure: Scatter) -> tuple[Markup, str]:
                     "circle", element("title", told), class_=f"dot s{colour}", cx=across.at(x[i]), cy=up.at(y[i]), r=3
                 )
             )
-    key = [(name, False) for name in groups[: thin.SERIES]] if groups != [""] else []
+    dots = [element("circle", class_=f"dot s{n % thin.SERIES}", cx=13, cy=5, r=4) for n in range(len(groups))]
+    key = list(zip(groups, dots, strict=True)) if groups != [""] else []
     return _boxed(figure.title, drawn, key), thin.note(len(at), len(x), "points")
 
 
@@ -95,12 +96,10 @@ def _curve(
 ) -> Markup:
     """One curve, broken where a value is missing, and a point to hover over at each value."""
     shown = np.array([across.has(a) and up.has(b) for a, b in zip(x, y, strict=True)], dtype=bool)
-    kind = "law" if line.reference else f"curve s{place % thin.SERIES}"
-    dash = None if line.reference else DASHES[place % thin.SERIES] or None
     drawn = []
     for start, stop in _runs(shown):
         points = " ".join(f"{across.at(a):g},{up.at(b):g}" for a, b in zip(x[start:stop], y[start:stop], strict=True))
-        drawn.append(element("polyline", class_=kind, points=points, stroke_dasharray=dash))
+        drawn.append(element("polyline", points=points, **_stroke(line, place)))
     unit = "" if units == "1" else f" {units}"
     few = int(shown.sum()) <= 20
     for a, b in zip(x[shown], y[shown], strict=True):
@@ -151,21 +150,23 @@ def _runs(shown: NDArray[np.bool_]) -> Iterable[tuple[int, int]]:
 
 
 def _finished(title: str, drawn: list[Markup], series: Sequence[Line]) -> Markup:
-    return _boxed(title, drawn, [(s.name, s.reference) for s in series])
+    strokes = {"x1": 0, "x2": 26, "y1": 5, "y2": 5}
+    key = [(s.name, element("line", **strokes, **_stroke(s, place))) for place, s in enumerate(series)]
+    return _boxed(title, drawn, key)
 
 
-def _boxed(title: str, drawn: list[Markup], key: Sequence[tuple[str, bool]]) -> Markup:
-    """The drawing in its box, and above it which series is which."""
+def _stroke(line: Line, place: int) -> dict[str, str | None]:
+    """How a curve looks: by its colour, and by its dashes for those who do not tell colours apart."""
+    if line.reference:
+        return {"class_": "law"}
+    return {"class_": f"curve s{place % thin.SERIES}", "stroke_dasharray": DASHES[place % thin.SERIES] or None}
+
+
+def _boxed(title: str, drawn: list[Markup], key: Sequence[tuple[str, Markup]]) -> Markup:
+    """The drawing in its box, and above it which mark is which."""
     svg = element("svg", joined(drawn), viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=title)
-    names = [_key(name, reference, place) for place, (name, reference) in enumerate(key)]
+    names = [element("span", element("svg", mark, viewBox="0 0 26 10", aria_hidden="true"), name) for name, mark in key]
     return joined([element("div", *names, class_="key"), svg]) if names else svg
-
-
-def _key(name: str, reference: bool, place: int) -> Markup:
-    kind = "law" if reference else f"curve s{place % thin.SERIES}"
-    dash = None if reference else DASHES[place % thin.SERIES] or None
-    stroke = element("line", class_=kind, x1=0, x2=26, y1=5, y2=5, stroke_dasharray=dash)
-    return element("span", element("svg", stroke, viewBox="0 0 26 10", aria_hidden="true"), name)
 
 
 def _named(units: str) -> str:
