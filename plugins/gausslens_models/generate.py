@@ -42,13 +42,15 @@ class Generate:
 
     def _one(self, runner: Runner, ids: np.ndarray, name: str) -> tuple[str, int]:
         p = self.parameters
-        how: dict[str, Any] = {"stop": p.stop} if p.stop else {}
+        how: dict[str, Any] = {"stop_text": p.stop} if p.stop else {}
         if p.temperature:
             seed = int(self.context.generator(name).integers(2**62))
             how |= {"temperature": p.temperature, "seed": seed}
         (new,) = runner.generate(ids[None], p.tokens, **how)
-        said = runner.decode([int(i) for i in new])
-        return (said.partition(p.stop)[0] if p.stop else said), len(new)
+        special = set(runner.info.facts.get("special_ids", ()))
+        plain = [int(i) for i in new if int(i) not in special]
+        said = runner.decode(plain)
+        return (said.partition(p.stop)[0] if p.stop else said), len(plain)
 
 
 def _asked(prompts: Tokens, prompt: int) -> str:

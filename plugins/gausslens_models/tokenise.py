@@ -10,23 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from gausslens import ModelError, Tokens
 
+from .rendering import render
+from .spans import exact_spans
+
 if TYPE_CHECKING:
     import numpy as np
 
-    from gausslens import Part, Prompt
+    from gausslens import Prompt
+
+    from .rendering import Stretch
 
 SPECIAL = "special"
 _WORD = re.compile(r"\S+")
-
-
-@dataclass(frozen=True)
-class Stretch:
-    """Characters of the rendered text that came from one part."""
-
-    start: int
-    end: int
-    segment: str
-    word: str | None
 
 
 @dataclass
@@ -76,56 +71,6 @@ def tokenise(tokenizer: Any, prompts: Sequence[Prompt], model: str) -> Tokens:
     return _packed(rows)
 
 
-def render(tokenizer: Any, parts: Sequence[Part], model: str) -> tuple[str, list[Stretch], bool]:
-    """The text, where its parts lie in it, and whether it went through the chat template."""
-    if not any(p.role for p in parts):
-        text, stretches = "", []
-        for part in parts:
-            stretches.append(Stretch(len(text), len(text) + len(part.text), part.segment, part.word))
-            text += part.text
-        return text, stretches, False
-    if any(not p.role for p in parts):
-        raise ModelError("a prompt mixes chat messages with plain text: give every part a role, or none")
-    if not getattr(tokenizer, "chat_template", None):
-        raise ModelError(f"{model} has no chat template: leave the roles out of the prompts")
-    messages: list[tuple[str, list[Part]]] = []
-    for part in parts:
-        if not messages or messages[-1][0] != part.role:
-            messages.append((str(part.role), []))
-        messages[-1][1].append(part)
-    said = [{"role": role, "content": "".join(p.text for p in own)} for role, own in messages]
-    try:
-        text = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=said[-1]["role"] == "user")
-    except Exception as error:
-        raise ModelError(f"{model}: its chat template refuses these messages: {error}") from error
-    return text, _found_in(text, messages, model), True
-
-
-def _found_in(text: str, messages: Sequence[tuple[str, list[Part]]], model: str) -> list[Stretch]:
-    """Where the parts of the messages lie in the rendered text; a template may strip what surrounds a message."""
-    stretches = []
-    cursor = 0
-    for role, parts in messages:
-        content = "".join(p.text for p in parts)
-        lead = 0
-        start = text.find(content, cursor)
-        if start < 0:
-            lead = len(content) - len(content.lstrip())
-            content = content.strip()
-            start = text.find(content, cursor)
-        if start < 0:
-            raise ModelError(
-                f"{model}: its chat template changes the text of the {role} message; words cannot be traced"
-            )
-        cursor = start + len(content)
-        place = start - lead
-        for part in parts:
-            begin, end = max(place, start), min(place + len(part.text), cursor)
-            stretches.append(Stretch(begin, max(begin, end), part.segment, part.word))
-            place += len(part.text)
-    return stretches
-
-
 def _from_text(tokenizer: Any, prompt: Prompt, name: str, model: str) -> _Row:
     rendered, stretches, chat = render(tokenizer, prompt.parts, model)
     if not getattr(tokenizer, "is_fast", False):
@@ -138,17 +83,23 @@ def _from_text(tokenizer: Any, prompt: Prompt, name: str, model: str) -> _Row:
         truncation=False,
         verbose=False,
     )
-    special = set(tokenizer.all_special_ids)
     stretches = [s for s in stretches if s.end > s.start]
     parts = [(s.start, s.end) for s in stretches]
     words = _words(rendered, stretches)
+    numbers, offsets = found["input_ids"], found["offset_mapping"]
+    unknown = tokenizer.unk_token_id
+    special = set(tokenizer.all_special_ids)
+    # The unknown token stands for text that the vocabulary does not have, unless it is what was written.
+    made_up = [
+        bool(added) or (number in special and (number != unknown or rendered[a:b] == tokenizer.unk_token))
+        for number, (a, b), added in zip(numbers, offsets, found["special_tokens_mask"], strict=True)
+    ]
+    spans = exact_spans(rendered, tokenizer.convert_ids_to_tokens(numbers), offsets, made_up)
     row = _Row(name, rendered)
-    for number, (start, end), added in zip(
-        found["input_ids"], found["offset_mapping"], found["special_tokens_mask"], strict=True
-    ):
+    for number, (start, end), special_one in zip(numbers, spans, made_up, strict=True):
         anchor = _anchor(rendered, start, end)
-        part = _holding(anchor, parts)
-        if part >= 0 and not added and number not in special and end > start:
+        part = -1 if special_one else _holding(anchor, parts)
+        if part >= 0:
             word = _holding(anchor, words)
             row.add(number, True, word, stretches[part].segment, (start, end), rendered[start:end])
         else:
