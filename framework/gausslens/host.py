@@ -56,6 +56,7 @@ class Host:
     left_out: tuple[str, ...]
     warnings: tuple[str, ...]
     hook: pluggy.HookRelay = field(repr=False, compare=False)
+    told_of: set[tuple[str, str]] = field(default_factory=set, repr=False, compare=False)
 
     def would_provide(self, name: str) -> tuple[Broken, ...]:
         """The plugins set aside that offer this name, or, where they did not come so far, bear its prefix."""
@@ -65,7 +66,8 @@ class Host:
     def announce(self, name: str, **news: Any) -> list[str]:
         """Call each implementation of an announcement, in order of plugin; return what those that raised said.
 
-        An announcement is a courtesy: whatever one listener does, the others hear it and the run goes on.
+        An announcement is a courtesy: whatever one listener does, the others hear it and the run goes on. A listener
+        that raises is told of once, by a warning in the log ``gausslens``, which Python shows on stderr.
         """
         caller: pluggy.HookCaller = getattr(self.hook, name)
         failures = []
@@ -74,7 +76,16 @@ class Host:
                 listener.function(*(news[argument] for argument in listener.argnames))
             except (Exception, SystemExit) as error:
                 failures.append(f"plugin {listener.plugin_name}, {name}: {in_one_line(error)}")
+                if (listener.plugin_name, name) not in self.told_of:
+                    self.told_of.add((listener.plugin_name, name))
+                    _warn(failures[-1])
         return failures
+
+
+def _warn(text: str) -> None:
+    import logging
+
+    logging.getLogger("gausslens").warning("warning: %s", text)
 
 
 def in_one_line(error: BaseException) -> str:

@@ -93,7 +93,8 @@ def _listed(host: Host) -> Iterator[str]:
                 yield _cut(f"  {kind:<9} {descriptor.name:<{broad}}  {descriptor.summary}")
     if host.left_out:
         yield f"\nleft out: {', '.join(host.left_out)}"
-    yield f"\n{len(host.plugins)} plugins, {len(host.broken)} set aside. 'gausslens plugins NAME' shows parameters."
+    broken = f", {len(host.broken)} set aside" if host.broken else ""
+    yield f"\n{len(host.plugins)} plugins{broken}. 'gausslens plugins NAME' shows parameters."
 
 
 def _as_json(host: Host) -> str:

@@ -90,8 +90,8 @@ class Shelf:
         self.plugin("bad-argument", f"{mark}def run_started(run, colour):\n    pass\n")
         self.plugin(
             "bad-name",
-            f"from gausslens import Analysis\n{mark}def analyses():\n"
-            "    return [Analysis(name='gaussian.moments', version=1, shape='stream', summary='?', analysis='m:M')]\n",
+            f"from gausslens import PromptSource\n{mark}def prompt_sources():\n"
+            "    return [PromptSource(name='text', version=1, summary='Mine.', prompts='m:texts')]\n",
         )
 
 

@@ -117,7 +117,7 @@ def test_a_listener_may_ask_for_less() -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("no\nway"), SystemExit(3), AssertionError()])
-def test_one_that_raises_takes_nobody_along(error: BaseException) -> None:
+def test_one_that_raises_takes_nobody_along(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
     heard: list[Any] = []
 
     @hookimpl
@@ -130,6 +130,8 @@ def test_one_that_raises_takes_nobody_along(error: BaseException) -> None:
     assert "test_announcements.py:" in failure
     assert "\n" not in failure
     assert heard == [("run_started", {"run": RUN})]
+    assert host.announce("run_started", run=RUN) == [failure]
+    assert [record.getMessage() for record in caplog.records] == [f"warning: {failure}"]  # once
 
 
 def test_ctrl_c_in_a_listener_is_the_users() -> None:

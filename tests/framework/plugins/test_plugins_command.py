@@ -53,7 +53,7 @@ def test_the_broken_are_at_the_end_with_cause_and_switch(peopled: Shelf, capsys:
         "bad-exit": "SystemExit: goodbye",
         "bad-hook": "there is no hook 'analysises': did you mean analyses?",
         "bad-argument": "run_started asks for 'colour', which is not there: it may ask for run",
-        "bad-name": "Analysis 'gaussian.moments'",
+        "bad-name": "PromptSource 'text' is in gausslens 0.",
     }.items():
         module = name.replace("-", "_")
         head = f"set aside: plugin {name} of gausslens-{name} 1.0 (entry point {module}_plugin)\n  {cause}"
