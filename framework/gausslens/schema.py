@@ -149,19 +149,19 @@ def _edited(parameters: Schema) -> Schema:
     """An edit's parameters: each is given, or swept."""
     schema = _closed(blocks.EditBlock, parameters)
     required = schema.pop("required", [])
-    schema["properties"]["sweep"] = {
-        "properties": {
-            name: {"type": "array", "minItems": 1, "items": each}
-            for name, each in parameters.get("properties", {}).items()
-        },
-        "additionalProperties": False,
-    }
+    swept = {name: _swept(each) for name, each in parameters.get("properties", {}).items()}
+    schema["properties"]["sweep"] = {"properties": swept, "additionalProperties": False}
     if required:
         schema["allOf"] = [
             {"anyOf": [{"required": [name]}, {"required": ["sweep"], "properties": {"sweep": {"required": [name]}}}]}
             for name in required
         ]
     return schema
+
+
+def _swept(parameter: Schema) -> Schema:
+    """The values that one parameter takes in turn."""
+    return _described({"type": "array", "minItems": 1, "items": parameter}, parameter)
 
 
 def _analysis(host: Host, parameters: Definitions) -> Schema:

@@ -96,7 +96,12 @@ def _fault(error: Any, table: Node) -> _Fault:
         elif union is None:
             union = tuple(steps[:index])  # pydantic names the member of the union where no step of the file is
     if error["type"] == "union_tag_not_found":
-        return _Fault(error, node, error["ctx"]["discriminator"].strip("'"), union)
+        tag = error["ctx"]["discriminator"].strip("'")
+        misspelt = near(tag, node.value, most=1)
+        if misspelt:
+            error = {"type": "extra_forbidden", "loc": (*steps, misspelt[0])}
+            return _Fault(error, node.value[misspelt[0]], union=union)
+        return _Fault(error, node, tag, union)
     if error["type"] == "union_tag_invalid":
         node = node.get(error["ctx"]["discriminator"].strip("'")) or node
     return _Fault(error, node, union=union)

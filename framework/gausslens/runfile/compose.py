@@ -76,13 +76,13 @@ class _Composer:
         return node
 
     def scalar(self, event: yaml.ScalarEvent, mark: Mark, path: Path, key: Mark | None) -> Node:
-        plain = event.implicit[0] and not event.style
+        plain = not event.style
         value = scalar(event.value) if plain else event.value
         node = Node(value, mark, path, key, event.value if plain else None)
         wrong = unfit(value)
         if wrong:
             self.problems.value(node, wrong)
-            return replace(node, value="" if isinstance(value, str) else 0)  # so that nothing else stumbles over it
+            return replace(node, value=None)  # so that nothing else stumbles over it
         return node
 
     def items(self, path: Path, depth: int) -> list[Node]:

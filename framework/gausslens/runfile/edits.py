@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from ..suggest import near
 from . import blocks
 from .fields import names_at
 from .names import find
-from .parts import part
+from .parts import part, with_name
 from .problems import instead
 
 if TYPE_CHECKING:
@@ -42,13 +43,15 @@ class EditRead:
 
 def read_edit(reading: Reading, entry: Node) -> EditRead:
     """One entry of a list of edits."""
-    values, ours, rest = part(entry, blocks.EditBlock, reading.problems)
-    edit = find("edit", ours.get("edit"), reading.host, reading.problems)
+    entry = with_name(entry, blocks.EditBlock, reading.problems)
+    edit = find("edit", entry.get("edit"), reading.host, reading.problems)
     model = reading.model(edit, entry) if edit is not None else None
-    if edit is None or model is None:
+    known = names_at(model, ()) if model is not None else None
+    values, ours, rest = part(entry, blocks.EditBlock, reading.problems, known)
+    if edit is None or known is None:
         return EditRead(edit)
     sweep = ours.get("sweep")
-    swept = _known(reading, sweep, rest, names_at(model, ())) if sweep is not None and sweep.is_table else {}
+    swept = _known(reading, sweep, rest, known) if sweep is not None and sweep.is_table else {}
     lists = [_checked_values(reading, node) for node in swept.values()]
     if math.prod(map(len, lists)) > MOST_POINTS:
         reading.problems.key(entry, f"its sweep has more than {MOST_POINTS:,} points")
@@ -81,29 +84,31 @@ def _known(reading: Reading, sweep: Node, rest: Node, known: list[str]) -> dict[
             reading.problems.key(node, "cannot be swept: results have a dimension of this name already")
         elif rest.get(name) is not None:
             reading.problems.key(node, "is swept here and given as well", "keep one of the two")
-        if node.is_list:
-            found[name] = node
+        found[name] = node
     return found
 
 
 def _checked_values(reading: Reading, node: Node) -> list[Node]:
-    """The values of one sweep: scalars of one sort, all different, so that they can be a dimension."""
+    """The values of one sweep that can be a dimension: scalars of one sort, all different."""
+    if not node.is_list:
+        return [node]  # told already; it is checked as the one value
     if not node.value:
         reading.problems.value(node, "a sweep needs at least one value")
+    sorts = Counter(_sort(item.value) for item in node.value)
     seen: set[Any] = set()
-    sort = _sort(node.value[0].value) if node.value else float
+    found = []
     for item in node.value:
         if item.value is None or isinstance(item.value, dict | list):
             wanted = "a swept value is a number, a text, true or false"
             reading.problems.value(item, f"{wanted}; this is {item.described()}")
-        elif _sort(item.value) is not sort:
+        elif _sort(item.value) is not sorts.most_common(1)[0][0]:
             reading.problems.value(item, f"the values of a sweep are of one sort, and this is {item.described()}")
         elif item.value in seen:
             reading.problems.value(item, f"{item.described()} is swept twice", "keep one")
         else:
             seen.add(item.value)
-    found: list[Node] = node.value
-    return found
+            found.append(item)
+    return found or node.value[:1]
 
 
 def _sort(value: Any) -> type:

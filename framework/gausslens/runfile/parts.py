@@ -18,9 +18,11 @@ from . import blocks
 from .checking import checked
 from .names import find, owner_of
 from .nodes import Node
-from .problems import Problems, RunFileErrors, shortened
+from .problems import Problems, RunFileErrors, instead, shortened
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from ..host import Host
     from ..owner import Owned
 
@@ -90,18 +92,39 @@ class Reading:
         return None
 
 
-def part(table: Node, block: type[blocks.Block], problems: Problems) -> tuple[Any, Node, Node]:
-    """The host's keys of a table checked, then these keys and the others, which are a plugin's, as tables."""
+def part(
+    table: Node, block: type[blocks.Block], problems: Problems, others: Collection[str] | None = None
+) -> tuple[Any, Node, Node]:
+    """The host's keys of a table checked, then these keys and the others, which are a plugin's, as tables.
+
+    Where ``others``, the plugin's keys, are known, a misspelt key of the host is put right.
+    """
+    if not table.is_table:
+        values, ours = checked(block, table, problems)
+        return values, ours, table
     keys = blocks.keys(block)
-    first = keys[0]
-    if table.is_table and table.get(first) is None:
-        meant = near(first, [k for k in table.value if k not in keys], most=1)
-        if meant:
-            problems.key(table.value[meant[0]], "unknown key", f"did you mean {first}?")
-            table = table.renamed((), {meant[0]: first})
-    ours = table.only(keys) if table.is_table else table
-    values, ours = checked(block, ours, problems)
-    return values, ours, table.but(keys) if table.is_table else table
+    names: dict[str, str | None] = {}
+    for key, node in table.value.items() if others is not None else ():
+        known = [*keys, *(others or ())]
+        meant = near(key, known, most=1) if key not in known else []
+        if meant and meant[0] in keys and table.get(meant[0]) is None and meant[0] not in names.values():
+            problems.key(node, "unknown key", instead(key, known))
+            names[key] = meant[0]
+    table = table.renamed((), names) if names else table
+    values, ours = checked(block, table.only(keys), problems)
+    return values, ours, table.but(keys)
+
+
+def with_name(table: Node, block: type[blocks.Block], problems: Problems) -> Node:
+    """The table with the key by which it names something of a plugin put right, where that is misspelt."""
+    first, *rest = blocks.keys(block)
+    if not table.is_table or table.get(first) is not None:
+        return table
+    meant = near(first, [key for key in table.value if key not in rest], most=1)
+    if not meant:
+        return table
+    problems.key(table.value[meant[0]], "unknown key", f"did you mean {first}?")
+    return table.renamed((), {meant[0]: first})
 
 
 def read_model(reading: Reading, table: Node) -> ModelCall | None:
@@ -111,6 +134,7 @@ def read_model(reading: Reading, table: Node) -> ModelCall | None:
         if given is None or not str(given.value).startswith(LIVE):
             made = Node(f"{LIVE}{reading.live}", table.mark, (*table.path, "path"), table.place)
             table = replace(table, value=table.value | {"path": made})
+    table = with_name(table, blocks.ModelBlock, reading.problems)
     values, ours, rest = part(table, blocks.ModelBlock, reading.problems)
     path, named = ours.get("path"), ours.get("loader")
     place = _place(reading, path) if path is not None and isinstance(path.value, str) and path.value else None
@@ -129,6 +153,7 @@ def read_model(reading: Reading, table: Node) -> ModelCall | None:
 
 def read_prompts(reading: Reading, table: Node) -> PromptCall | None:
     """A `prompts:` block."""
+    table = with_name(table, blocks.PromptsBlock, reading.problems)
     values, ours, rest = part(table, blocks.PromptsBlock, reading.problems)
     source = find("source", ours.get("source"), reading.host, reading.problems)
     if source is None:

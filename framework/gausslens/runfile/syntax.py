@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .problems import Problems
 
 # What the parser was doing and what it met (both parsers of PyYAML), and what we say of it.
-_CONTEXTS = {
+_UNCLOSED = {
     "flow sequence": ("this '[' is never closed, or a ',' is missing in the list", ""),
     "flow mapping": ("this '{' is never closed, or a ',' is missing in the table", ""),
     "quoted scalar": ("this quote is never closed", ""),
@@ -25,9 +25,9 @@ _PROBLEMS = (
     ("unknown escape", "an escape that YAML does not have", "double each backslash, or use single quotes"),
     ("undefined tag handle", "tags are not read", "write the value without the tag"),
     ("could not find expected ':'", "a key without its ':'", "write key: value"),
-    ("expected key", "this line is not at the indentation of the keys above it", ""),
-    ("expected '-'", "this line is not at the indentation of the list above it", ""),
-    ("<block end>", "this line does not fit the indentation above it", ""),
+    ("block mapping", "this line is not at the indentation of the keys above it", ""),
+    ("block collection", "this line is not at the indentation of the list above it", ""),
+    ("node content", "a value is missing here", "is a '[' or '{' not closed?"),
     ("<document start>", "this does not belong to what stands above it", "check the indentation"),
 )
 
@@ -40,7 +40,7 @@ def note(error: Exception, text: str, file: str, problems: Problems) -> None:
     began = getattr(error, "context_mark", None)
     lines = text.splitlines()
     message, suggestion = f"this is not YAML: {said}", ""
-    opened = next((words for what, words in _CONTEXTS.items() if what in context), None)
+    opened = next((words for what, words in _UNCLOSED.items() if what in context), None)
     if _starts_with_tab(lines, mark):
         _, message, suggestion = _PROBLEMS[0]
     elif opened and began is not None and "escape" not in said:
@@ -49,10 +49,12 @@ def note(error: Exception, text: str, file: str, problems: Problems) -> None:
         character = text.splitlines()[mark.line][mark.column : mark.column + 1]
         message, suggestion = f"a value cannot start with {character!r}", "put it in quotes"
     else:
-        found = next((words for what, *words in _PROBLEMS if what in said), None)
+        found = next((words for what, *words in _PROBLEMS if what in said or what in context), None)
         message, suggestion = found or (message, suggestion)
-    place = Mark(file, mark.line + 1, mark.column + 1) if mark is not None else Mark(file, 1, 1)
-    if place.line <= len(lines):
+    # The end of a text is told at its last line.
+    at = (min(mark.line + 1, max(len(lines), 1)), mark.column + 1) if mark is not None else (1, 1)
+    place = Mark(file, *at)
+    if lines:
         message += f", in {shortened(lines[place.line - 1].strip(), 60)}"
     problems.add(place, (), message, suggestion)
 
