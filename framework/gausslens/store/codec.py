@@ -111,7 +111,7 @@ def _encode_variable(name: str, variable: Any, dataset: xr.Dataset) -> list[Stor
         data = data.astype(np.float32)
     elif data.dtype in (np.complex64, np.complex128):
         attrs["dtype"] = data.dtype.name
-        data = np.ascontiguousarray(data)[..., None].view(data.real.dtype)
+        data = np.stack([data.real, data.imag], axis=-1)
         dims = (*dims, REAL_IMAG)
     if data.dtype.newbyteorder("=") not in NUMBERS:
         raise StoreError(f"array {name!r} is of dtype {data.dtype}: give numbers, truth values or text")

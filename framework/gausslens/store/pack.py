@@ -20,7 +20,7 @@ from .hostile import arrays_of, follow, no_plugins, open_checked
 from .index import parts
 from .layout import CONVENTIONS, entry_of, part_path
 from .manifest import Manifest, Step, manifests, newest_steps
-from .read import attributes, check_type, dims_of, explained
+from .read import attributes, check_type, dims_of, explained, values_of
 
 _BLOCK = 1 << 25
 
@@ -104,8 +104,7 @@ def _copy_values(source: Any, target: Any) -> int:
     import zlib
 
     if source.dtype == TEXT or source.nbytes <= _BLOCK or not source.ndim:
-        values = np.asarray(source.asstr()[()] if source.dtype == TEXT else source[()])
-        values = values.astype(object) if source.dtype == TEXT else values
+        values = values_of(source)
         if values.size:
             part.write_values(target, values)
         return crc_of(values)

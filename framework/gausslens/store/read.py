@@ -134,17 +134,23 @@ def decode_arrays(
     return found
 
 
+def values_of(array: h5py.Dataset) -> np.ndarray:
+    """All values of an array as they are stored; text as objects."""
+    if array.dtype == TEXT:
+        return np.array(array.asstr()[()], dtype=object).reshape(array.shape)
+    return np.asarray(array[()]).reshape(array.shape)
+
+
 def whole(array: h5py.Dataset, crc: int) -> np.ndarray:
     """All values of an array, checked."""
-    values = np.asarray(array.asstr()[()] if array.dtype == TEXT else array[()])
-    values = values if array.dtype == TEXT else values.reshape(array.shape)
+    values = values_of(array)
     if crc_of(values) != crc:
         raise StoreError(f"{array.file.filename}{array.name} does not match its crc32: the file was damaged")
     return values
 
 
 def _text(arrays: dict[str, Any], name: str, attrs: dict[str, dict[str, Any]]) -> np.ndarray:
-    text = np.asarray(whole(arrays[name], attrs[name]["crc32"]), dtype=object)
+    text = whole(arrays[name], attrs[name]["crc32"])
     helpers = attrs[name].get("lossless")
     if helpers is None:
         return text

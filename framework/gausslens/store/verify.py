@@ -21,7 +21,7 @@ from .index import links, listed
 from .layout import INDEX, PARTS, RUNS, TEMPORARY, check_name, entry_of
 from .manifest import manifest_paths, read_manifest
 from .part import kind_of
-from .read import attributes, check_type, decode_arrays, dims_of, explained
+from .read import attributes, check_type, decode_arrays, dims_of, explained, values_of
 
 _BLOCK = 1 << 24
 # Attributes of an array that are not the result's: its content digest leaves them out.
@@ -147,12 +147,12 @@ def _result_findings(
 def _crc(array: Any, sealed: dict[tuple[int, int], int]) -> int:
     """The crc32 of an array's values: known from the seal, or read, a stretch of the first axis at a time."""
     if array.dtype == TEXT:
-        return crc_of(np.asarray(array.asstr()[()], dtype=object))
+        return crc_of(values_of(array))
     known = sealed.get((array.id.get_offset(), array.nbytes))
     if known is not None:
         return known
     if not array.ndim or not array.size:
-        return crc_of(np.asarray(array[()]))
+        return crc_of(values_of(array))
     import zlib
 
     found = 0
