@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from gausslens.figures import Figure, Heatmap, Line, Lines, Source, Spectrum
 
 if TYPE_CHECKING:
-    import numpy as np
     import xarray as xr
 
     from gausslens import Results
@@ -54,7 +55,9 @@ def _by_layer(label: str, name: str, title: str, found: dict[str, xr.Dataset]) -
         spread = values.std(axis=1, ddof=1) if count > 1 else None
         if name == "length_mean":
             spread = _flat(data["length_sd"], "layer").mean(axis=1)
-        band = (None, None) if spread is None else (middle - spread, middle + spread)
+        # None of these numbers can be negative but the entropy.
+        least = -np.inf if name == "entropy" else 0.0
+        band = (None, None) if spread is None else (np.maximum(middle - spread, least), middle + spread)
         series.append(Line(variant if count == 1 else f"{variant}, mean of {count} twins", middle, *band))
     if name == "length_mean":
         caption += " The band is its standard deviation from token to token: a thin band is a hypersphere."
