@@ -90,9 +90,23 @@ class Twin:
 
 
 def touched(call: EditCall) -> tuple[str, ...]:
-    """The names of the tensors that an edit may return."""
+    """The names of the tensors that an edit may change; with ``heads``, only those that have heads."""
     touches = call.edit.descriptor.touches
-    return tuple(resolve(touches)(call.parameters)) if isinstance(touches, str) else tuple(touches)
+    names = tuple(resolve(touches)(call.parameters)) if isinstance(touches, str) else tuple(touches)
+    return names if call.heads is None else tuple(n for n in names if n in HEAD_TENSORS + KV_HEAD_TENSORS)
+
+
+def check_edit(call: EditCall, model: OpenModel) -> None:
+    """Refuse an edit that would change nothing, or is restricted to layers or heads that the model does not have."""
+    name, info = call.edit.descriptor.name, model.info
+    info.narrowed(call.layers, call.heads)
+    layers = call.layers if call.layers is not None else (*info.layers, None)
+    if not any(set(touched(call)) & set(model.names(layer)) for layer in layers):
+        has = sorted({n for layer in layers for n in model.names(layer)})
+        raise ModelError(
+            f"edit {name} would change nothing: it touches {', '.join(touched(call)) or 'no tensor that has heads'}; "
+            f"there the model has {', '.join(has) or 'nothing'}"
+        )
 
 
 def edit_seed(call: EditCall, run_seed: int, draw: int | None) -> int:
@@ -119,6 +133,8 @@ def _edited(twin: Twin, call: EditCall, layer: int | None, made: Mapping[str, to
     result: dict[str, torch.Tensor] = {}
     for tensor_name, tensor in returned.items():
         where = f"{call.mark}: edit {name}, layer {layer}, {tensor_name}"
+        if call.heads is not None and tensor_name not in HEAD_TENSORS + KV_HEAD_TENSORS:
+            continue
         if tensor_name not in allowed:
             raise EditFailed(f"{where}: it says that it touches only {', '.join(sorted(allowed))}")
         result[tensor_name] = _checked(where, call, LayerWeights(twin.base, layer, made), tensor_name, tensor)
@@ -143,7 +159,7 @@ def _checked(where: str, call: EditCall, weights: LayerWeights, name: str, tenso
     if not bool(torch.isfinite(tensor).all()):
         raise EditFailed(f"{where}: it holds values that are not finite")
     after = tensor.to(before.dtype)
-    if call.heads is not None and name in HEAD_TENSORS + KV_HEAD_TENSORS:
+    if call.heads is not None:
         after = _only_heads(call.heads, weights, name, before, after)
     if call.edit.descriptor.random and torch.equal(after, before):
         raise EditFailed(f"{where}: the edit is random and left the tensor bit-equal")
@@ -153,9 +169,6 @@ def _checked(where: str, call: EditCall, weights: LayerWeights, name: str, tenso
 def _only_heads(
     heads: Sequence[int], weights: LayerWeights, name: str, before: torch.Tensor, after: torch.Tensor
 ) -> torch.Tensor:
-    unknown = [h for h in heads if h not in weights.heads]
-    if unknown:
-        raise ModelError(f"{weights.info.name} has no head {unknown[0]}: its heads are 0 to {weights.heads[-1]}")
     rows = list(heads) if name in HEAD_TENSORS else sorted({weights.info.kv_of_head[h] for h in heads})
     mixed = before.clone()
     mixed[rows] = after[rows]

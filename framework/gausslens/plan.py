@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import keys
 from .errors import GausslensError, InputError
+from .overlay import check_edit
 from .passes import check_request
 from .reference import resolve
 from .seeds import derive, digest
@@ -76,6 +77,7 @@ class Plan:
 def make_plan(study: Study, opened: Opened | None) -> Plan:
     """Plan a study on an open model; ``opened`` is None where every analysis is derived from nothing."""
     planner = _Planner(study, opened)
+    planner.edited()
     planner.measured()
     planner.derived()
     planner.compared()
@@ -97,6 +99,16 @@ class _Planner:
         self.prompts: dict[str, Tokens] = {}
         self.notes: list[str] = []
         self.requests: set[str] = set()
+
+    def edited(self) -> None:
+        """Look at every edit before anything is computed."""
+        calls = {id(call): call for v in self.study.variants for p in v.points for call in p.edits}
+        for call in calls.values() if self.opened else ():
+            assert self.opened is not None
+            try:
+                check_edit(call, self.opened.model)
+            except GausslensError as error:
+                raise PlanError(f"{call.mark}: {error}") from error
 
     def measured(self) -> None:
         """Steps that look at the model: stream, weights and forward."""

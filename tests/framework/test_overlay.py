@@ -12,7 +12,7 @@ import torch
 from gausslens import LayerWeights, NoParameters
 from gausslens.descriptors import Edit
 from gausslens.errors import GausslensError, ModelError
-from gausslens.overlay import Generators, Twin
+from gausslens.overlay import Generators, Twin, check_edit
 from gausslens.reference import resolve
 from gausslens.study import EditCall, Mark, Owned, Owner
 from gausslens.testing import TinyModel, TinyParameters
@@ -130,9 +130,25 @@ def test_what_an_edit_may_not_do(function, random, said):
     assert "study.yaml:7:3" in str(caught.value)
 
 
-def test_a_head_that_is_not_there_is_refused():
-    with pytest.raises(ModelError, match="has no head 9"):
-        twin(call(probes.SCALE, probes.Scale(), heads=(9,))).overlay(0)
+def test_with_heads_tensors_that_have_none_are_left_alone():
+    edit = call(made(lambda w, p, g: {n: w[n] * 2 for n in ("W_Q", "W_E") if n in w}), heads=(1,))
+    assert set(twin(edit).overlay(0)) == {"W_Q"}
+    assert twin(edit).overlay(None) == {}
+
+
+@pytest.mark.parametrize(
+    ("edit", "options", "said"),
+    [
+        (probes.SCALE, {"heads": (9,)}, "has no head 9: its heads are 0 to 3"),
+        (probes.SCALE, {"layers": (7,)}, "has no layer 7: its layers are 0 to 2"),
+        (made(None, touches=("W_gate",)), {}, r"would change nothing: it touches W_gate; there the model has W_E, W_K"),
+        (made(None, touches=("W_E",)), {"heads": (1,)}, "it touches no tensor that has heads"),
+        (made(None, touches=("W_E",)), {"layers": (0,)}, "there the model has W_K, W_O, W_Q, W_V"),
+    ],
+)
+def test_an_edit_that_would_change_nothing_is_refused_at_plan(edit, options, said):
+    with pytest.raises(ModelError, match=said):
+        check_edit(call(edit, probes.Scale() if edit is probes.SCALE else None, **options), MODEL)
 
 
 def test_weights_in_view():

@@ -14,7 +14,7 @@ import xarray as xr
 
 import gausslens
 from gausslens import plugins
-from gausslens.errors import InputError, RunFailed
+from gausslens.errors import InputError
 from gausslens.perform import perform, prepare
 from gausslens.testing import TinyEngine, wiring
 
@@ -239,83 +239,6 @@ def test_one_pass_is_shared_by_all_analyses_of_a_twin(tmp_path, monkeypatch):
     assert len(calls) == 1 + 2 + 4
 
 
-class TestFailures:
-    @pytest.mark.parametrize("at", ["update", "merge", "result"])
-    def test_a_failed_step_leaves_the_others(self, tmp_path, at):
-        lines = {"source": "lines", "lines": [f"line {i} {'x' * 6 * i}" for i in range(30)]}
-        uses = [{"use": "probe.power"}, {"use": "probe.fails", "with": {"at": at, "layer": 1}}, {"use": "probe.norm"}]
-        uses.append({"use": "probe.doubled", "with": {"of": "probe.fails"}})
-        ran = do(study(analyses=uses, prompts=lines, variants={"trained": []}, against=[]), tmp_path / "store")
-        assert {s.ref.label for s in ran.outcome.computed} == {"probe.power", "probe.norm"}
-        said = ran.told_failures()
-        assert f"told to fail at {at}" in said
-        assert "plugin probe" in said
-        assert "not computed, because probe.fails on trained failed" in said
-        assert ("layer 1" in said) == (at == "update")
-        assert "2 of 4 steps failed" in said
-
-    @pytest.mark.parametrize("at", ["init", "request"])
-    def test_an_analysis_that_cannot_be_made(self, tmp_path, at):
-        uses = [{"use": "probe.power"}, {"use": "probe.fails", "with": {"at": at}}]
-        ran = do(study(analyses=uses, variants={"trained": []}, against=[]), tmp_path / "store")
-        assert [s.ref.label for s in ran.outcome.computed] == ["probe.power"]
-        assert f"told to fail at {at}" in ran.told_failures()
-
-    def test_python_gets_an_exception_with_what_failed(self, tmp_path):
-        whole = study(analyses=[{"use": "probe.fails"}], variants={"trained": []}, against=[])
-        with pytest.raises(RunFailed, match="told to fail") as caught:
-            gausslens.run(whole, store=tmp_path / "store", host=host())
-        assert len(caught.value.failures) == 1
-        assert isinstance(caught.value.failures[0].error, RuntimeError)
-
-    def test_an_edit_that_fails_takes_its_twin_only(self, tmp_path, monkeypatch):
-        import probe_analyses
-
-        def broken(weights: Any, parameters: Any, generators: Any) -> Any:
-            raise ValueError("no such luck")
-
-        from gausslens import reference
-
-        monkeypatch.setattr(probe_analyses, "redrawn", broken)
-        reference.resolve.cache_clear()
-        ran = do(study(), tmp_path / "store")
-        reference.resolve.cache_clear()
-        failed = {s.step.ref.variant for s in ran.outcome.failed if not s.step.inputs}
-        assert failed == {"chance"}
-        assert {s.ref.variant for s in ran.outcome.computed} >= {"trained", "dose"}
-        assert "no such luck" in ran.told_failures()
-
-    def test_a_random_edit_that_changes_nothing_is_an_error(self, tmp_path, monkeypatch):
-        import probe_analyses
-
-        from gausslens import reference
-
-        monkeypatch.setattr(probe_analyses, "redrawn", lambda w, p, g: {"W_Q": w.W_Q.clone()})
-        reference.resolve.cache_clear()
-        ran = do(study(analyses=[{"use": "probe.norm"}]), tmp_path / "store")
-        reference.resolve.cache_clear()
-        assert "random and left the tensor bit-equal" in ran.told_failures()
-
-    def test_interrupted_runs_go_on(self, tmp_path, monkeypatch):
-        real = TinyEngine.run
-
-        def stops(self: Any, twin: Any, tokens: Any, shard: Any, request: Any, sink: Any) -> None:
-            if twin.draw == 1:
-                raise KeyboardInterrupt
-            real(self, twin, tokens, shard, request, sink)
-
-        monkeypatch.setattr(TinyEngine, "run", stops)
-        with pytest.raises(KeyboardInterrupt):
-            do(study(), tmp_path / "store")
-        done = parts(tmp_path / "store")
-        monkeypatch.setattr(TinyEngine, "run", real)
-        again = do(study(), tmp_path / "store")
-        assert done
-        assert again.outcome.failed == []
-        assert done.items() <= parts(tmp_path / "store").items()
-        assert len(again.outcome.found) >= len(done)
-
-
 def test_announcements_come_in_order(tmp_path):
     probes.SEEN.clear()
     uses = [{"use": "probe.power"}, {"use": "probe.fails"}]
@@ -381,36 +304,3 @@ def test_a_note_where_the_null_does_not_have_the_analysis(tmp_path):
     whole = study(analyses=[{"use": "probe.norm", "variants": ["trained"]}])
     ran = do(whole, tmp_path / "store")
     assert any("is not computed on chance: it has no null columns" in n for n in ran.notes)
-
-
-class TestProof:
-    """An engine's own proof guards the first capture of a run."""
-
-    def proving(self, monkeypatch: pytest.MonkeyPatch, difference: float) -> list[str]:
-        asked: list[str] = []
-
-        def prove(_self: Any, model: Any) -> list[gausslens.Finding]:
-            asked.append(model.info.name)
-            return [gausslens.Finding("logits against eager", difference, 1e-5)]
-
-        monkeypatch.setattr(TinyEngine, "prove", prove, raising=False)
-        return asked
-
-    def test_it_is_asked_once_and_kept(self, tmp_path, monkeypatch):
-        asked = self.proving(monkeypatch, 1e-7)
-        ran = do(study(), tmp_path / "store")
-        assert asked == ["tiny"]
-        facts = gausslens.open(ran.path).facts("trained", "probe.power")
-        assert "1e-07" in json.dumps(facts[0], default=str)
-        do(study(), tmp_path / "store")
-        assert asked == ["tiny"]
-
-    def test_a_model_that_is_captured_wrongly_stops_the_run(self, tmp_path, monkeypatch):
-        self.proving(monkeypatch, float("nan"))
-        with pytest.raises(gausslens.ModelError, match="logits against eager: differs by nan"):
-            do(study(), tmp_path / "store")
-
-    def test_weights_alone_need_no_proof(self, tmp_path, monkeypatch):
-        asked = self.proving(monkeypatch, 1.0)
-        assert do(study(analyses=[{"use": "probe.norm"}]), tmp_path / "store").outcome.failed == []
-        assert asked == []
