@@ -19,6 +19,7 @@ import xarray as xr
 
 import gausslens
 from gausslens import Context, Part, Prompt, Request, StepRef, Twin
+from gausslens.study import EditCall, Mark, Owned, Owner
 from gausslens.testing import (
     TinyEngine,
     TinyModel,
@@ -300,13 +301,29 @@ def test_replacing_with_the_same_changes_nothing_and_with_another_does() -> None
     model = TinyModel()
     runner = TinyEngine().runner(Twin(model))
     ids = model.tokenise([Prompt((Part("some text"),))]).ids[0][None]
-    plain = runner.forward(ids, ("z",))
+    plain = runner.forward(ids, ("z", "logits"))
     same = runner.forward(ids, replace=lambda layer, scores, pattern, v: pattern)
     heads = runner.forward(ids, replace=lambda layer, scores, pattern, v: plain[layer, "z"])
     flat = runner.forward(ids, replace=lambda layer, scores, pattern, v: torch.ones_like(pattern) / pattern.shape[-1])
     assert torch.equal(same["logits"], plain["logits"])
     assert torch.equal(heads["logits"], plain["logits"])
     assert not torch.allclose(flat["logits"], plain["logits"])
+    assert set(plain) == {"logits", (0, "z"), (1, "z")}
+
+
+def test_the_runner_of_a_twin_sees_its_edits_and_its_base_does_not() -> None:
+    call = EditCall(Owned(probes.SCALE, Owner("probe", "", "")), probes.Scale(alpha=30.0), None, None, Mark("", 1, 1))
+    model = TinyModel()
+    edited, plain = (TinyEngine().runner(Twin(model, edits)) for edits in ([call], ()))
+    ids = model.tokenise([Prompt((Part("some text"),))]).ids[0][None]
+    assert not torch.equal(edited.forward(ids)["logits"], plain.forward(ids)["logits"])
+    assert torch.equal(edited.forward(ids, base=True)["logits"], plain.forward(ids)["logits"])
+    assert torch.equal(edited.weights(0).W_Q, 30 * plain.weights(0).W_Q)
+    [continued] = plain.generate(ids, 3)
+    assert continued.tolist() == edited.generate(ids[0], 3, base=True)[0].tolist()
+    assert continued[0] == int(plain.forward(ids)["logits"][0, -1].argmax())
+    with pytest.raises(TypeError, match="knows no temperature"):
+        plain.generate(ids, 3, temperature=1.0)
 
 
 def test_padding_changes_nothing() -> None:

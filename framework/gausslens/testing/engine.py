@@ -64,31 +64,34 @@ class TinyRunner:
         base: bool = False,
         mask: np.ndarray | None = None,
     ) -> Mapping[Any, torch.Tensor]:
-        """``logits``, and each site asked for under (layer, site)."""
+        """Logits where no sites are asked for; else each site, under its name or (layer, site)."""
+        asked = tuple(sites) or ("logits",)
         ids = torch.as_tensor(tokens)
         held = torch.ones(ids.shape, dtype=torch.bool) if mask is None else torch.as_tensor(mask)
         found: dict[Any, torch.Tensor] = {}
 
         def seen(layer: int | None, arrays: dict[str, torch.Tensor]) -> None:
             for site, array in arrays.items():
-                if site == "logits" or site in sites:
+                if site in asked:
                     found[site if site in MODEL_SITES else (layer, site)] = array
 
         _forward(Twin(self.twin.base) if base else self.twin, ids, held, seen, replace)
         return found
 
-    def generate(self, tokens: np.ndarray, most: int, **how: Any) -> list[np.ndarray]:
-        """The likeliest continuation of each prompt, ``most`` tokens long; there is nothing to choose."""
+    def generate(
+        self, tokens: np.ndarray, most: int, base: bool = False, replace: Replace | None = None, **how: Any
+    ) -> list[np.ndarray]:
+        """The likeliest continuation of each prompt, ``most`` tokens long."""
         if how:
             raise TypeError(f"the tiny model generates greedily; it knows no {', '.join(how)}")
-        ids = np.asarray(tokens)
+        start = ids = np.atleast_2d(np.asarray(tokens))
         for _ in range(most):
-            last = self.forward(ids)["logits"][:, -1].argmax(-1).numpy()
-            ids = np.concatenate([ids, last[:, None]], axis=1)
-        return [row[np.asarray(tokens).shape[1] :] for row in ids]
+            likeliest = self.forward(ids, replace=replace, base=base)["logits"][:, -1].argmax(-1).numpy()
+            ids = np.concatenate([ids, likeliest[:, None]], axis=1)
+        return list(ids[:, start.shape[1] :])
 
     def weights(self, layer: int | None) -> LayerWeights:
-        """The tensors of a layer, or those outside the layers."""
+        """The tensors of a layer as the edits leave them; layer None: those outside the layers."""
         return self.twin.weights(layer)
 
     def decode(self, ids: Sequence[int]) -> str:
