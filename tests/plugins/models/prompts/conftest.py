@@ -47,6 +47,7 @@ def byte_level(prefix: bool = False, trim: bool = False) -> Any:
 def sentencepiece() -> Any:
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
     special = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
     trainer = trainers.BpeTrainer(vocab_size=560, special_tokens=special, show_progress=False)
     tokenizer.train_from_iterator(LINES, trainer)
