@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from .problems import Problems
 
 LIMIT = 1_000_000  # bytes
-_UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_READ_DIFFERENTLY = "\x85\u2028\u2029\ufeff"
+_REFUSED = re.compile("[^\t\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 _OTHER_ENCODINGS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 
 
@@ -43,12 +44,19 @@ def read_text(path: Path, problems: Problems) -> str:
 
 
 def check_characters(text: str, file: str, problems: Problems) -> None:
-    """Refuse control characters, which YAML does not allow."""
-    found = _UNPRINTABLE.search(text)
+    """Refuse control characters, which YAML does not allow, and invisible ones that its versions read differently."""
+    found = _REFUSED.search(text)
     if found:
         before = text[: found.start()]
         mark = Mark(file, before.count("\n") + 1, len(before) - before.rfind("\n"))
-        problems.add(mark, (), f"holds the control character U+{ord(found[0]):04X}", "take it out")
+        code = f"U+{ord(found[0]):04X}"
+        if found[0] in _READ_DIFFERENTLY:
+            hint = f'in double quotes, write "\\u{ord(found[0]):04x}"'
+            problems.add(
+                mark, (), f"holds the invisible character {code}, which versions of YAML read differently", hint
+            )
+        else:
+            problems.add(mark, (), f"holds the control character {code}", "take it out")
         problems.stop()
 
 

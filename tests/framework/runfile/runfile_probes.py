@@ -101,7 +101,7 @@ def claims_tiny(path: str) -> bool:
 
 
 def claims_anything(path: str) -> bool:
-    return not path.startswith(("builtin:", "hub:")) and not path.endswith("unclaimed")
+    return not path.startswith(("builtin:", "hub:", "live:")) and not path.endswith("unclaimed")
 
 
 def _analysis(name: str, shape: str, parameters: str, **more: Any) -> Analysis:

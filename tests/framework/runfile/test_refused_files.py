@@ -89,6 +89,7 @@ def test_a_file_that_may_not_be_read(refused: Refused, monkeypatch: pytest.Monke
         ("gausslens: 1".encode("utf-16"), "is encoded as UTF-16; save it as UTF-8"),
         ("gausslens: 1\nname: é".encode("latin-1"), ":2:7: is not UTF-8 text: it holds the byte 0xe9"),
         (b"gausslens: 1\nname: \x1b[31m", ":2:7: holds the control character U+001B"),
+        ("a: 1\nb: x\u2028y".encode(), ":2:5: holds the invisible character U+2028, which versions of YAML read"),
         (b"some words, and no more", "a run file is a table of keys, this is the text 'some words, and no more'"),
         (b"[1, 2]", "a run file is a table of keys, this is a list"),
         (b"#!/usr/bin/python\nimport os\nprint(os)\n", "a run file is a table of keys"),
