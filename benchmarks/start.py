@@ -1,6 +1,7 @@
 """How long commands take to start, as ratios to ``python -c "import pluggy, yaml, pydantic"``.
 
-Minima over interleaved rounds, so that a busy machine slows all alike: ``python benchmarks/start.py [ROUNDS]``.
+Minima of processor time over interleaved rounds: what else the machine does is not counted, and slows all alike.
+``python benchmarks/start.py [ROUNDS]``
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 ROUNDS = 9
@@ -66,13 +66,15 @@ def shelf(directory: Path) -> Path:
 
 
 def seconds(arguments: list[str], environment: dict[str, str]) -> float:
-    """How long one process takes; its failure is ours."""
-    start = time.perf_counter()
-    done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, check=False)
-    taken = time.perf_counter() - start
-    if done.returncode:
-        sys.exit(f"{' '.join(arguments)} failed:\n{done.stderr}")
-    return taken
+    """Processor time of one process; its failure is ours."""
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen([sys.executable, *arguments], env=environment, stdout=said, stderr=said)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            said.seek(0)
+            sys.exit(f"{' '.join(arguments)} failed:\n{said.read().decode()}")
+    return used.ru_utime + used.ru_stime
 
 
 def main(rounds: int) -> None:

@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 import pluggy
@@ -21,6 +22,14 @@ from .suggest import did_you_mean
 SPECIFIED = tuple(name for name, value in vars(hookspecs).items() if hasattr(value, "gausslens_spec"))
 
 
+class _Manager(pluggy.PluginManager):
+    def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
+        """As pluggy does it, but names of a module that are not marked are passed over at once: it is most of them."""
+        if isinstance(plugin, ModuleType) and not hasattr(vars(plugin).get(name), "gausslens_impl"):
+            return None
+        return super().parse_hookimpl_opts(plugin, name)
+
+
 @dataclass
 class Loading:
     """The state of one ``load``: the plugins accepted so far, what they contribute, and those set aside."""
@@ -30,7 +39,7 @@ class Loading:
     objects: dict[str, Any] = field(default_factory=dict)
     contributed: dict[str, dict[str, list[Descriptor]]] = field(default_factory=dict)
     broken: list[Broken] = field(default_factory=list)
-    manager: pluggy.PluginManager = field(default_factory=lambda: pluggy.PluginManager("gausslens"))
+    manager: pluggy.PluginManager = field(default_factory=lambda: _Manager("gausslens"))
 
     def load(self, chosen: list[Candidate]) -> None:
         """Try each of them, in an order that depends on names alone."""

@@ -6,9 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gausslens import InputError, ModelSpec
+from gausslens import InputError
 
 if TYPE_CHECKING:
+    from gausslens import ModelSpec
+
     from .pretrained import PretrainedModel
 
 PREFIX = "builtin:"
