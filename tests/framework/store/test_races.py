@@ -1,0 +1,108 @@
+"""Writers that race, are killed, and are watched meanwhile; runs and processes that share a store."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import xarray as xr
+from store.stored import META, key, manifest, small, step
+
+import gausslens
+from gausslens.store import Store
+from gausslens.store.verify import verify
+
+Child = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.mark.parametrize("kills", [40, pytest.param(300, marks=pytest.mark.full)])
+def test_kill_9_at_random_with_racing_writers_and_a_polling_reader(tmp_path: Path, child: Child, kills: int) -> None:
+    root = tmp_path / "store"
+    done = child("race.py", root, kills, kills, timeout=500)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["count"] == 0, told["errors"]
+    said = [int(n) for n in (tmp_path / "said").read_text().split()]
+    assert len(set(said)) > kills / 4
+    store = Store(root)
+    for number in said:
+        xr.testing.assert_identical(store.read("probe.score", key(number)).load(), small(number))
+    assert [f for f in verify(root) if not f.harmless] == []
+    assert list((root / "tmp").iterdir()) != [] or kills < 100  # killed writers did leave files
+    Store(root).create()
+    assert list((root / "tmp").iterdir()) == []
+
+
+WRITE = """
+import sys, time
+from store.stored import *
+store = Store(sys.argv[1]).create()
+name = sys.argv[2]
+keys = [f"shared{i}" for i in range(30)] + [f"{name}{i}" for i in range(30)]
+store.manifest(name, manifest(name, [step("trained", "score", k, draw=i) for i, k in enumerate(keys)]))
+missing = [(i, k) for i, k in enumerate(keys) if not store.has("probe.score", key(k))]
+made = sum(store.commit("probe.score", key(k), small(i), META) for i, k in missing)
+store.reindex()
+print(made)
+"""
+
+
+def test_two_runs_at_once_share_what_is_the_same(tmp_path: Path, child: Child) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    root = tmp_path / "store"
+    with ThreadPoolExecutor() as pool:
+        done = list(pool.map(lambda name: child(WRITE, root, name), ["one", "two"]))
+    assert [d.returncode for d in done] == [0, 0], done
+    assert sum(int(d.stdout) for d in done) == 90
+    assert len(list((root / "parts/probe.score").iterdir())) == 90
+    results = gausslens.open(root)
+    assert sorted(results.runs) == ["one", "two"]
+    for run in results.runs:
+        assert results.run(run)["trained", "score"].sizes["draw"] == 60
+    assert verify(root) == []
+
+
+def test_a_store_is_read_while_it_is_written(tmp_path: Path) -> None:
+    store = Store(tmp_path / "s").create()
+    store.manifest("run", manifest("p", [step("trained", "score", str(i), draw=i) for i in range(3)]))
+    results = gausslens.open(store.path)
+    with pytest.raises(gausslens.GausslensError, match="not finished"):
+        results["trained", "score"]
+    writer = store.begin("probe.score", key("1"), META)
+    writer.create("large", ("x",), (1000,))
+    store.commit("probe.score", key("0"), small(0), META)
+    found = results["trained", "score"]
+    assert found.sizes["draw"] == 1
+    assert found.attrs["unfinished"] == ["draw 1", "draw 2"]
+    writer.abandon()
+    assert list((store.path / "tmp").iterdir()) == []
+
+
+def test_threads_share_a_store(tmp_path: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    store = Store(tmp_path / "s").create()
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda i: store.commit("probe.score", key(i % 50), small(i % 50), META), range(200)))
+        read = list(pool.map(lambda i: store.read("probe.score", key(i % 50)).load(), range(200)))
+    assert sum(made) == 50
+    for i, found in enumerate(read):
+        xr.testing.assert_identical(found, small(i % 50))
+
+
+def test_a_live_writer_s_files_are_left_alone(tmp_path: Path, child: Child) -> None:
+    store = Store(tmp_path / "s").create()
+    writer = store.begin("probe.score", key(0), META)
+    writer.create("large", ("x",), (1000,))
+    (store.path / "tmp" / "left-behind.h5").write_bytes(b"half")
+    done = child("import sys; from gausslens.store import Store; Store(sys.argv[1]).create()", store.path)
+    assert done.returncode == 0, done.stderr
+    assert writer.commit(xr.Dataset())
+    assert store.read("probe.score", key(0))["large"].shape == (1000,)
+    del writer, store
+    Store(tmp_path / "s").create()
+    assert list((tmp_path / "s" / "tmp").iterdir()) == []
