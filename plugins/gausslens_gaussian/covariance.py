@@ -17,13 +17,15 @@ class RunningMoments:
         n = n1 + n2;  mean = mean1 + delta n2 / n;  scatter = scatter1 + scatter2 + delta delta^T n1 n2 / n
 
     with delta = mean2 - mean1. So nothing is lost where the mean is large beside the spread, as it is by
-    E[x x^T] - E[x] E[x]^T, and any split and order of merging agree up to rounding.
+    E[x x^T] - E[x] E[x]^T. What the mean loses by rounding is kept beside it (``_rest``): so errors are relative to the
+    spread, not to the mean, and any split and order of merging agree.
     """
 
     def __init__(self) -> None:
         self.count = 0
-        self.mean: Floats = np.zeros(0)
         self.scatter: Floats = np.zeros((0, 0))
+        self._mean: Floats = np.zeros(0)
+        self._rest: Floats = np.zeros(0)
 
     def add(self, values: ArrayLike) -> None:
         """Take in a batch of vectors [..., sample, d]."""
@@ -32,8 +34,9 @@ class RunningMoments:
         batch.count = samples.shape[-2]
         if not batch.count:
             return
-        batch.mean = samples.mean(axis=-2)
-        samples -= batch.mean[..., None, :]
+        batch._mean = samples.mean(axis=-2)
+        samples -= batch._mean[..., None, :]
+        batch._rest = samples.mean(axis=-2)
         # y^T y of one array is a BLAS syrk in numpy: half the work of a general product.
         batch.scatter = np.matmul(np.swapaxes(samples, -1, -2), samples)
         self.merge(batch)
@@ -43,14 +46,21 @@ class RunningMoments:
         if not other.count:
             return
         if not self.count:
-            self.count, self.mean, self.scatter = other.count, other.mean.copy(), other.scatter.copy()
+            self.count, self.scatter = other.count, other.scatter.copy()
+            self._mean, self._rest = other._mean.copy(), other._rest.copy()
             return
         count = self.count + other.count
-        delta = other.mean - self.mean
-        self.mean += delta * (other.count / count)
+        delta = (other._mean - self._mean) + (other._rest - self._rest)
+        self._mean, self._rest = _added(self._mean, self._rest + delta * (other.count / count))
         self.scatter += other.scatter
-        self.scatter += (delta[..., :, None] * delta[..., None, :]) * (self.count * other.count / count)
+        self.scatter += delta[..., :, None] * (delta * (self.count * other.count / count))[..., None, :]
         self.count = count
+
+    @property
+    def mean(self) -> Floats:
+        """The mean vector."""
+        mean: Floats = self._mean + self._rest
+        return mean
 
     @property
     def covariance(self) -> Floats:
@@ -59,6 +69,13 @@ class RunningMoments:
             raise ValueError(f"a covariance needs two vectors or more, there were {self.count}")
         covariance: Floats = self.scatter / (self.count - 1)
         return covariance
+
+
+def _added(a: Floats, b: Floats) -> tuple[Floats, Floats]:
+    """a + b, and what rounding took from it (Knuth's two-sum)."""
+    total = a + b
+    seen = total - a
+    return total, (a - (total - seen)) + (b - seen)
 
 
 def spectrum(covariance: ArrayLike) -> Floats:

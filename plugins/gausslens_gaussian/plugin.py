@@ -6,22 +6,69 @@ from gausslens import Analysis, ReportSection, hookimpl
 
 MOMENTS = Analysis(
     name="gaussian.moments",
-    version=1,
+    version=2,
     shape="stream",
-    summary="Mean, covariance, spectrum, entropy and length of what flows through a site, for each layer and head.",
+    summary="Mean, covariance, spectrum, entropy and length of what flows through a site, by layer and head, and how "
+    "Gaussian it is.",
     parameters="gausslens_gaussian.parameters:MomentsParameters",
     analysis="gausslens_gaussian.moments:Moments",
     exchangeable=("head", "kv_head"),
     estimate="gausslens_gaussian.moments:estimate",
 )
+JOINT = Analysis(
+    name="gaussian.joint",
+    version=1,
+    shape="stream",
+    summary="Positions of a prompt as one Gaussian: entropies, mutual information of each pair and its decay, bigrams.",
+    parameters="gausslens_gaussian.parameters:JointParameters",
+    analysis="gausslens_gaussian.joint:Joint",
+    random=True,
+    exchangeable=("head", "kv_head"),
+    estimate="gausslens_gaussian.joint:estimate",
+)
+PROPAGATE = Analysis(
+    name="gaussian.propagate",
+    version=1,
+    shape="forward",
+    summary="Fitted Gaussians pushed through W_V and through attention: covariance, entropy and mutual information "
+    "predicted and measured.",
+    parameters="gausslens_gaussian.parameters:PropagateParameters",
+    analysis="gausslens_gaussian.propagate:Propagate",
+    random=True,
+    exchangeable=("head", "kv_head"),
+    estimate="gausslens_gaussian.propagate:estimate",
+)
+COLLAPSE = Analysis(
+    name="gaussian.collapse",
+    version=1,
+    shape="forward",
+    summary="Whether attention makes tokens alike: entropy deficit, contraction and rate of collapse, with the "
+    "residual stream and without it.",
+    parameters="gausslens_gaussian.parameters:CollapseParameters",
+    analysis="gausslens_gaussian.collapse:Collapse",
+    random=True,
+    exchangeable=("head",),
+    estimate="gausslens_gaussian.collapse:estimate",
+)
 COMPARE = Analysis(
     name="gaussian.compare",
-    version=1,
+    version=2,
     shape="derived",
     scope="run",
-    summary="Kullback-Leibler divergence and Frechet distance between the Gaussians of two variants, layer by layer.",
+    summary="Kullback-Leibler and Jensen-Shannon divergence, Frechet distance and angles between the Gaussians of two "
+    "variants.",
     parameters="gausslens_gaussian.parameters:CompareParameters",
     analysis="gausslens_gaussian.compare:Compare",
+    random=True,
+)
+BETWEEN_LAYERS = Analysis(
+    name="gaussian.between-layers",
+    version=1,
+    shape="derived",
+    summary="The same between the layers of one variant, or between two sites.",
+    parameters="gausslens_gaussian.parameters:BetweenLayersParameters",
+    analysis="gausslens_gaussian.compare:BetweenLayers",
+    random=True,
 )
 SECTION = ReportSection(
     name="gaussian.moments",
@@ -36,7 +83,7 @@ SECTION = ReportSection(
 @hookimpl
 def analyses() -> list[Analysis]:
     """What Gaussian fitting computes."""
-    return [MOMENTS, COMPARE]
+    return [MOMENTS, JOINT, PROPAGATE, COLLAPSE, COMPARE, BETWEEN_LAYERS]
 
 
 @hookimpl

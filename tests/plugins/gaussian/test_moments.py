@@ -32,6 +32,11 @@ def batch(site: str, values: np.ndarray, layer: int | None = 0, text: np.ndarray
     )
 
 
+def after_bos(values: np.ndarray) -> np.ndarray:
+    """The same with a first position, which does not count, before them."""
+    return np.concatenate([np.full_like(values[:, :1], 1e3), values], axis=1)
+
+
 def made(**parameters: Any) -> Moments:
     return Moments(MomentsParameters(**parameters), Context(TinyModel().info, 0))
 
@@ -61,7 +66,7 @@ def test_a_planted_gaussian_is_found() -> None:
     scale, mean, n = np.array([3.0, 2.0, 1.0, 0.5]), np.array([10.0, 0, 0, -5.0]), 40_000
     analysis = made(keep=2)
     for part in np.array_split(rng.normal(size=(n // 100, 100, 4)) * scale + mean, 7):
-        analysis.update(batch("resid_pre", part))
+        analysis.update(batch("resid_pre", after_bos(part)))
     result = analysis.result().isel(layer=0)
     variance = scale**2
     # sd of a sample variance of a Gaussian is variance sqrt(2 / (n - 1)); trace adds independent ones.
@@ -92,23 +97,30 @@ def test_lengths_tell_a_sphere_from_a_cloud() -> None:
     assert float(result["length_sd"][1]) == pytest.approx(np.sqrt(0.5), abs=0.05)
 
 
-def test_only_text_tokens_count_unless_all_are_asked_for() -> None:
+def test_only_text_beyond_the_first_position_counts_unless_more_is_asked_for() -> None:
     rng = np.random.default_rng(2)
     values, text = rng.normal(size=(3, 20, 4)), rng.random((3, 20)) < 0.5
+    text[:2, 0] = True  # a tokenizer that writes no BOS
     values[~text] = 1e6
-    plain, everything = made(), made(tokens="all")
-    for analysis in (plain, everything):
+    beyond = text.copy()
+    beyond[:, 0] = False
+    for tokens, chosen in (("text", beyond), ("all-text", text), ("all", np.ones_like(text))):
+        analysis = made(tokens=tokens)
         analysis.update(batch("resid_pre", values, text=text))
-    assert int(plain.result()["count"][0]) == text.sum()
-    np.testing.assert_allclose(plain.result()["covariance"][0], np.cov(values[text].T), rtol=1e-10)
-    assert int(everything.result()["count"][0]) == 60
+        result = analysis.result().isel(layer=0)
+        assert int(result["count"]) == chosen.sum()
+        np.testing.assert_allclose(result["covariance"], np.cov(values[chosen].T), rtol=1e-9)
+        assert int(result["apart_count"]) == (~chosen).sum()
+        if (~chosen).any():
+            lengths = np.linalg.norm(values[~chosen], axis=-1)
+            assert float(result["apart_length_mean"]) == pytest.approx(lengths.mean())
 
 
 def test_two_byte_activations_lose_nothing_more() -> None:
     values = np.random.default_rng(3).normal(50, 1, (2, 300, 3)).astype(np.float32)
     given = batch("resid_pre", values)
     given.arrays = {"resid_pre": torch.from_numpy(values).bfloat16()}
-    analysis = made()
+    analysis = made(tokens="all")
     analysis.update(given)
     kept = given.arrays["resid_pre"].double().numpy().reshape(-1, 3)
     np.testing.assert_allclose(analysis.result()["covariance"][0], np.cov(kept.T), rtol=1e-10)
@@ -117,7 +129,7 @@ def test_two_byte_activations_lose_nothing_more() -> None:
 def test_a_wide_site_keeps_its_diagonal_and_leading_directions() -> None:
     rng = np.random.default_rng(4)
     values = rng.normal(size=(1, 300, 1100)) * np.linspace(2, 0.1, 1100)
-    analysis = made(site="mlp_out", keep=3)
+    analysis = made(site="mlp_out", keep=3, tokens="all")
     analysis.update(batch("mlp_out", values))
     result = analysis.result().isel(layer=0)
     assert "covariance" not in result
@@ -130,8 +142,8 @@ def test_a_wide_site_keeps_its_diagonal_and_leading_directions() -> None:
 
 def test_one_token_is_too_few_and_it_says_so() -> None:
     analysis = made()
-    analysis.update(batch("resid_pre", np.ones((1, 1, 4))))
-    with pytest.raises(GausslensError, match=r"resid_pre of tiny: .*two text tokens or more, and there were 1"):
+    analysis.update(batch("resid_pre", np.ones((1, 2, 4))))
+    with pytest.raises(GausslensError, match=r"two text tokens beyond the first position or more, and there were 1"):
         analysis.result()
 
 
@@ -147,7 +159,7 @@ def test_the_estimate_is_what_is_held_and_stored() -> None:
     values = np.random.default_rng(5).normal(size=(2, 9, info.n_heads, info.d_head))
     for layer in info.layers:
         analysis.update(batch("q", values, layer=layer))
-    held = sum(state.scatter.nbytes for state in analysis.vectors.values())
+    held = sum(state.vectors.scatter.nbytes for state in analysis.first.values())
     told = estimate(analysis.parameters, info, None)
     assert told.memory == 2 * held
     assert told.disk == analysis.result()["covariance"].nbytes

@@ -1,0 +1,265 @@
+"""gaussian.propagate: fitted Gaussians pushed through W_V and through attention, beside what is measured there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from gausslens import Context, Estimate, GausslensError, ModelInfo, Runner, Tokens
+
+from .covariance import Floats, RunningMoments
+from .described import attributes
+from .information import mutual_information
+from .mixing import mixed, mixed_by_many
+from .sampling import entropy_bias, information_bias, needed
+from .valuepath import ValuePath
+
+if TYPE_CHECKING:
+    from .parameters import PropagateParameters
+
+SITES = ("resid_pre", "v", "pattern", "z")
+# Tokens that run at once.
+_AT_ONCE = 2048
+# How a mixture is predicted.
+KINDS = ("mean", "own")
+
+
+class Propagate:
+    """Runs the first positions of all prompts; each layer's moments are of prompts (attention) or of tokens (W_V)."""
+
+    def __init__(self, parameters: PropagateParameters, context: Context) -> None:
+        self.parameters, self.context = parameters, context
+
+    def run(self, runner: Runner, prompts: Tokens) -> xr.Dataset:
+        """Predicted and measured, for each layer and head in view."""
+        info = self.context.model
+        window, dims = self.parameters.window, min(self.parameters.dims, info.d_head)
+        chosen = [i for i, n in enumerate(prompts.lengths) if n >= window]
+        where = f"gaussian.propagate on {info.name}"
+        if len(chosen) < needed(dims, dims):
+            raise GausslensError(
+                f"{where}: {len(chosen)} of {len(prompts)} prompts have {window} tokens or more, and it needs "
+                f"{needed(dims, dims)} for the mutual information of {dims} and {dims} dimensions: give more prompts, "
+                "or take a smaller `window` or fewer `dims`"
+            )
+        ids = np.stack([prompts.ids[i][:window] for i in chosen])
+        text = np.stack([prompts.text[i][:window] for i in chosen])
+        text[:, 0] = False
+        projection = _projection(info.d_head, dims, self.context.generator("projection"))
+        layers = [n for n in info.layers if not any(s in info.lacking.get(n, {}) for s in SITES)]
+        gathered = {layer: _Gathered(info, projection) for layer in layers}
+        step = max(1, _AT_ONCE // window)
+        for start in range(0, len(ids), step):
+            found = runner.forward(ids[start : start + step], sites=SITES)
+            for layer, one in gathered.items():
+                one.add({s: _numpy(found[layer, s]) for s in SITES}, text[start : start + step])
+        vary = _varying(ids)
+        if len(vary) < 2:
+            raise GausslensError(
+                f"{where}: the first {window} tokens of all prompts are the same but for {len(vary)}: nothing varies "
+                "that could be predicted; give other prompts, or a larger `window`"
+            )
+        parts = {layer: one.described(ValuePath.of(runner.weights(layer)), vary) for layer, one in gathered.items()}
+        return _dataset(parts, info, vary, len(ids), dims, window)
+
+
+class _Gathered:
+    """The moments of one layer."""
+
+    def __init__(self, info: ModelInfo, projection: Floats) -> None:
+        self.info, self.projection = info, projection
+        self.tokens = RunningMoments()  # residual stream, tokens
+        self.normed_to = [RunningMoments() for _ in info.kv_heads]  # values, tokens
+        self.values = RunningMoments()  # [kv_head, prompt, position * dims]
+        self.mixed = RunningMoments()  # [head, prompt, position * dims]
+        self.pattern = RunningMoments()  # [head, prompt, query * key]
+
+    def add(self, arrays: dict[str, Floats], text: Any) -> None:
+        """Take in some prompts."""
+        v = arrays["v"][:, :, list(self.info.kv_heads)]
+        z = arrays["z"][:, :, list(self.info.heads)]
+        pattern = arrays["pattern"][:, list(self.info.heads)]
+        self.tokens.add(arrays["resid_pre"][text])
+        for i, state in enumerate(self.normed_to):
+            state.add(v[:, :, i][text])
+        prompts, window = v.shape[:2]
+        for state, wide in ((self.values, v), (self.mixed, z)):
+            reduced = np.einsum("pnhe,ke->hpnk", wide, self.projection, optimize=True)
+            state.add(reduced.reshape(len(reduced), prompts, -1))
+        self.pattern.add(pattern.swapaxes(0, 1).reshape(len(self.info.heads), prompts, window * window))
+
+    def described(self, path: ValuePath, vary: list[int]) -> dict[str, Any]:
+        """What was predicted and measured; heads stacked."""
+        made = self._values(path)
+        kv_of = {h: self.info.kv_heads.index(self.info.kv_of_head[h]) for h in self.info.heads}
+        heads = [self._head(i, kv_of[h], vary) for i, h in enumerate(self.info.heads)]
+        return made | {name: np.stack([h[name] for h in heads]) for name in heads[0]}
+
+    def _values(self, path: ValuePath) -> dict[str, Any]:
+        """W_V: the Gaussian of the residual stream through norm and matrix, against the values' own moments."""
+        kv_heads = list(self.info.kv_heads)
+        _, predicted = path.pushed(self.tokens.mean, self.tokens.covariance)
+        measured = np.stack([state.covariance for state in self.normed_to])
+        predicted = predicted[kv_heads]
+        entropies = [_entropies(S, self.tokens.count) for S in (measured, predicted)]
+        return {
+            "value_covariance_error": _relative(predicted, measured),
+            "value_entropy": entropies[0],
+            "value_entropy_predicted": entropies[1],
+            "value_entropy_error": _apart(entropies[1], entropies[0]) / measured.shape[-1],
+        }
+
+    def _head(self, head: int, kv_head: int, vary: list[int]) -> dict[str, Any]:
+        dims = len(self.projection)
+        count = self.values.count
+        mean = self.values.mean[kv_head].reshape(-1, dims)
+        window = len(mean)
+        cov = self.values.covariance[kv_head].reshape(window, dims, window, dims)
+        A = self.pattern.mean[head].reshape(window, window)
+        A_cov = self.pattern.covariance[head].reshape((window,) * 4)
+        blocks = {
+            "measured": self.mixed.covariance[head].reshape(window, dims, window, dims),
+            "mean": mixed(mean, cov, A)[1],
+            "own": mixed_by_many(mean, cov, A, A_cov)[1],
+        }
+        means = self.mixed.mean[head].reshape(window, dims)
+        made: dict[str, Any] = {}
+        for name, S in blocks.items():
+            kept = S[vary][:, :, vary]
+            made[f"covariance_{name}"] = np.stack([kept[i, :, i] for i in range(len(vary))])
+            made[f"entropy_{name}"] = _entropies(made[f"covariance_{name}"], count)
+            made[f"mutual_information_{name}"] = _informations(kept, count)
+        for kind in KINDS:
+            measured, entropy, information = (
+                blocks["measured"],
+                made["entropy_measured"],
+                made["mutual_information_measured"],
+            )
+            made[f"covariance_error_{kind}"] = _relative(blocks[kind][None], measured[None])[0]
+            made[f"entropy_error_{kind}"] = np.abs(_apart(made[f"entropy_{kind}"], entropy)).mean() / dims
+            made[f"mutual_information_error_{kind}"] = _share(made[f"mutual_information_{kind}"], information)
+        made["mean_error"] = _norm_ratio(A @ mean - means, means)
+        return made
+
+
+def _varying(ids: Any) -> list[int]:
+    """Positions at which prompts differ from each other, at or before: elsewhere nothing varies."""
+    differ = np.maximum.accumulate((ids != ids[0]).any(axis=0))
+    found: list[int] = np.flatnonzero(differ).tolist()
+    return found
+
+
+def _projection(width: int, dims: int, rng: np.random.Generator) -> Floats:
+    """Orthonormal rows; all of the space where it is no wider."""
+    if dims >= width:
+        return np.eye(width)
+    found: Floats = np.linalg.qr(rng.standard_normal((width, dims)))[0].T
+    return found
+
+
+def _numpy(tensor: Any) -> Floats:
+    found: Floats = tensor.detach().cpu().double().numpy()
+    return found
+
+
+def _entropies(covariances: Floats, count: int) -> Floats:
+    """Entropy of each covariance [..., d, d], corrected for the sample size; minus infinity where one is singular."""
+    values = np.linalg.eigvalsh(covariances)
+    d = values.shape[-1]
+    singular = values[..., 0] <= d * np.finfo(np.float64).eps * values[..., -1]
+    logs = 0.5 * np.log(2 * np.pi * np.e * np.where(singular[..., None], 1.0, values)).sum(axis=-1)
+    return np.where(singular, -np.inf, logs - entropy_bias(count, d))
+
+
+def _informations(joint: Floats, count: int) -> Floats:
+    """Mutual information of each position with the next, corrected; infinite where one determines the other."""
+    steps, d = len(joint) - 1, joint.shape[1]
+    pairs = (joint[i : i + 2][:, :, i : i + 2].reshape(2 * d, 2 * d) for i in range(steps))
+    return np.array([mutual_information(S, d) for S in pairs]) - information_bias(count, d, d)
+
+
+def _relative(predicted: Floats, measured: Floats) -> Floats:
+    """|predicted - measured| / |measured| in the Frobenius norm, for each of the first axis; 0 where both are zero."""
+    return np.array([_norm_ratio(p - m, m) for p, m in zip(predicted, measured, strict=True)])
+
+
+def _norm_ratio(error: Floats, of: Floats) -> float:
+    size, apart = float(np.linalg.norm(of)), float(np.linalg.norm(error))
+    return apart / size if size > 0 else (np.inf if apart > 0 else 0.0)
+
+
+def _apart(predicted: Floats, measured: Floats) -> Floats:
+    """predicted - measured, where both infinite and equal: 0."""
+    same = predicted == measured
+    found: Floats = np.where(same, 0.0, predicted) - np.where(same, 0.0, measured)
+    return found
+
+
+def _share(predicted: Floats, measured: Floats) -> float:
+    """Sum of absolute errors over the sum of what is measured."""
+    total = float(np.abs(measured[np.isfinite(measured)]).sum())
+    error = float(np.abs(_apart(predicted, measured)).sum())
+    return error / total if total > 0 else (np.inf if error > 0 else 0.0)
+
+
+_HOW = {
+    "measured": "measured",
+    "mean": "predicted by the mean pattern",
+    "own": "predicted by each prompt's own pattern",
+}
+
+
+def _texts() -> dict[str, tuple[tuple[str, ...], str, str, int | None]]:
+    """Dimensions after the layer, long name, units, and whether it is compared with a null."""
+    made: dict[str, tuple[tuple[str, ...], str, str, int | None]] = {
+        "value_covariance_error": (("kv_head",), "relative error of the predicted covariance of the values", "1", None),
+        "value_entropy": (("kv_head",), "entropy of the values", "nat", None),
+        "value_entropy_predicted": (("kv_head",), "entropy of the values, predicted through norm and W_V", "nat", None),
+        "value_entropy_error": (
+            ("kv_head",),
+            "predicted less measured entropy of the values, per dimension",
+            "nat",
+            None,
+        ),
+        "mean_error": (("head",), "relative error of the predicted mean after attention", "1", None),
+    }
+    for kind, how in _HOW.items():
+        place, step = ("head", "position"), ("head", "step")
+        blocks = (*place, "component", "component_other")
+        made[f"covariance_{kind}"] = (blocks, f"covariance after attention, {how}", "squared activation", 0)
+        made[f"entropy_{kind}"] = (place, f"entropy after attention, {how}", "nat", 0)
+        text = f"mutual information of a position and the next after attention, {how}"
+        made[f"mutual_information_{kind}"] = (step, text, "nat", 0)
+    for kind in KINDS:
+        how = _HOW[kind]
+        made[f"covariance_error_{kind}"] = (("head",), f"relative error of the covariance {how}", "1", None)
+        made[f"entropy_error_{kind}"] = (("head",), f"mean error of the entropy {how}, per dimension", "nat", None)
+        text = f"relative error of the mutual information {how}"
+        made[f"mutual_information_error_{kind}"] = (("head",), text, "1", None)
+    return made
+
+
+def _dataset(
+    parts: dict[int, dict[str, Any]], info: ModelInfo, vary: list[int], count: int, dims: int, window: int
+) -> xr.Dataset:
+    layers = sorted(parts)
+    variables: dict[str, Any] = {"count": ((), np.int64(count), attributes("prompts", "prompts", 0))}
+    for name, (dimensions, text, units, against) in _texts().items():
+        values = np.stack([parts[layer][name] for layer in layers])
+        variables[name] = (("layer", *dimensions), values, attributes(text, units, against))
+    coords: dict[str, Any] = {"layer": layers, "head": list(info.heads), "kv_head": list(info.kv_heads)}
+    coords |= {"position": vary, "step": vary[1:], "component": np.arange(dims), "component_other": np.arange(dims)}
+    return xr.Dataset(variables, coords=coords, attrs={"window": window, "reduced_to": dims})
+
+
+def estimate(parameters: PropagateParameters, info: ModelInfo, tokens: Tokens | None) -> Estimate:  # noqa: ARG001
+    """Memory: the moments of all layers, and the sites of all layers for the prompts that run at once."""
+    dims, window, layers = min(parameters.dims, info.d_head), parameters.window, len(info.layers)
+    heads, kv_heads = len(info.heads), len(info.kv_heads)
+    square = (window * dims) ** 2
+    held = info.d_model**2 + kv_heads * info.d_head**2 + (heads + kv_heads) * square + heads * window**4
+    wide = info.d_model + (heads + kv_heads) * info.d_head + heads * window
+    disk = 3 * 8 * layers * heads * window * dims**2
+    return Estimate(memory=layers * (16 * held + 4 * _AT_ONCE * wide), disk=disk)

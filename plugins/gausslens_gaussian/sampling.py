@@ -1,0 +1,182 @@
+"""What a finite sample does to the information of a fitted Gaussian, and how to undo it. Pure numpy and scipy.
+
+The scatter matrix of n Gaussian vectors of dimension d is Wishart with nu = n - 1 degrees of freedom, and
+
+    E log det S = log det Sigma + sum_i psi((nu - i) / 2) + d log(2 / nu),   i = 0 ... d - 1
+
+whatever Sigma is: so plug-in entropies are too low and plug-in mutual information too high by a known amount, large
+where n is not much more than d (2.1 nats for independent 64 + 64 dimensions at n = 1,024). All here is exact for
+Gaussian samples that are independent; tokens of one prompt are not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.special import digamma, gammainc, polygamma
+
+from .covariance import Floats
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+# Fewer samples for each dimension than this and a mutual information is refused.
+_ENOUGH = 2
+
+
+def log_det_bias(count: int, dimensions: int) -> float:
+    """E log det S - log det Sigma for the unbiased covariance S of ``count`` Gaussian vectors; -inf if count <= d."""
+    nu = count - 1
+    if dimensions > nu:
+        return -np.inf
+    steps = (nu - np.arange(dimensions)) / 2
+    return float((digamma(steps) - np.log(nu / 2)).sum())
+
+
+def log_det_variance(count: int, dimensions: int) -> float:
+    """Var log det S = sum psi'((nu - i) / 2): what one sample's entropy scatters by, times four."""
+    nu = count - 1
+    if dimensions > nu:
+        return np.inf
+    return float(polygamma(1, (nu - np.arange(dimensions)) / 2).sum())
+
+
+def entropy_bias(count: int, dimensions: int) -> float:
+    """What to subtract from the plug-in entropy 1/2 log det(2 pi e S): half the bias of the log-determinant."""
+    return 0.5 * log_det_bias(count, dimensions)
+
+
+def information_bias(count: int, dx: int, dy: int) -> float:
+    """What to subtract from the plug-in mutual information of dx and dy dimensions; about dx dy / 2n."""
+    biases = (log_det_bias(count, d) for d in (dx, dy, dx + dy))
+    of_x, of_y, of_both = biases
+    return 0.5 * (of_x + of_y - of_both) if np.isfinite(of_both) else np.inf
+
+
+def needed(dx: int, dy: int) -> int:
+    """How many samples the mutual information of dx and dy dimensions needs: two for each dimension of both, and one.
+
+    Below it the smallest eigenvalues of the joint covariance fall under a tenth of their true size, and the correction
+    becomes larger than most of what is corrected.
+    """
+    return _ENOUGH * (dx + dy) + 1
+
+
+@dataclass(frozen=True)
+class Information:
+    """A mutual information found from samples, in nats.
+
+    ``value`` is corrected (it may be a little below zero), ``plugin`` is not; ``low`` and ``high`` bound a 95 %
+    interval and ``standard_error`` is that of ``value``; ``p`` is the share of permutations that give as much (None:
+    none were made).
+    """
+
+    value: float
+    plugin: float
+    standard_error: float
+    low: float
+    high: float
+    p: float | None = None
+
+
+class TooFewSamples(ValueError):
+    """A mutual information that would be noise; the message says how many samples it needs."""
+
+
+def whitened(samples: Floats) -> Floats:
+    """Orthonormal columns that span the centred samples [n, d]: directions without spread are left out."""
+    centred = samples - samples.mean(axis=0)
+    spread = centred.std(axis=0)
+    centred = centred / np.where(spread > 0, spread, 1.0)
+    left, values, _ = np.linalg.svd(centred, full_matrices=False)
+    seen = values > len(samples) * np.finfo(np.float64).eps * values.max(initial=0.0)
+    columns: Floats = left[:, seen]
+    return columns
+
+
+def mutual_information(
+    x: Floats, y: Floats, permutations: int = 0, rng: np.random.Generator | None = None
+) -> Information:
+    """I(x; y) from paired samples x [n, dx] and y [n, dy], as if jointly Gaussian.
+
+    The bias is subtracted exactly (see above). The interval inverts a gamma distribution of the plug-in value, which is
+    its exact law for weak dependence (chi-squared); its variance at I is that of independence plus sum rho_k^2 /
+    (nu - max(dx, dy)), the correlations scaled to I. Permuting the pairs gives p without any assumption of normality.
+    Directions without spread carry no information and are left out.
+    """
+    return of_whitened(whitened(x), whitened(y), permutations, rng)
+
+
+def of_whitened(x: Floats, y: Floats, permutations: int = 0, rng: np.random.Generator | None = None) -> Information:
+    """The same, of samples that are ``whitened`` already: where many pairs of few blocks are asked for."""
+    n, dx, dy = len(x), x.shape[1], y.shape[1]
+    if n < needed(dx, dy):
+        raise TooFewSamples(f"mutual information of {dx} and {dy} dimensions needs {needed(dx, dy)} samples, not {n}")
+    if not dx or not dy:
+        return Information(0.0, 0.0, 0.0, 0.0, 0.0, 1.0 if permutations else None)
+    squares = np.linalg.svd(x.T @ y, compute_uv=False) ** 2
+    plugin = _information(squares)
+    p = None
+    if permutations:
+        generator = rng or np.random.default_rng(0)
+        orders = (generator.permutation(n) for _ in range(permutations))
+        as_much = sum(_information(np.linalg.svd(x.T @ y[o], compute_uv=False) ** 2) >= plugin for o in orders)
+        p = (1 + as_much) / (1 + permutations)
+    if not np.isfinite(plugin):
+        return Information(np.inf, np.inf, np.nan, np.inf, np.inf, p)
+    law = _Law(n, dx, dy, plugin, float(squares.sum()))
+    return Information(law.value, plugin, law.standard_error, law.quantile(0.975), law.quantile(0.025), p)
+
+
+def _information(squares: NDArray[np.floating[Any]]) -> float:
+    """-1/2 sum log(1 - rho^2); infinite where a correlation is 1 but for rounding."""
+    if squares.max() >= 1 - 1e-12:
+        return np.inf
+    return float(-0.5 * np.log1p(-squares).sum())
+
+
+class _Law:
+    """The law of the plug-in value for each true value: gamma, with the mean and variance of that value."""
+
+    def __init__(self, count: int, dx: int, dy: int, plugin: float, squares: float) -> None:
+        nu, wide = count - 1, max(dx, dy)
+        self.plugin = plugin
+        self.bias = information_bias(count, dx, dy)
+        # Exact without dependence; log det of the joint is that of x and y plus an independent term.
+        self.floor = 0.25 * (
+            log_det_variance(count, dx + dy) - log_det_variance(count, dx) - log_det_variance(count, dy)
+        )
+        narrow = min(dx, dy)
+        # Sum of squared correlations, adjusted as R^2 is for the number of regressors.
+        self.squares = max(0.0, narrow - (narrow - squares) * nu / (nu - wide))
+        self.slope = 1 / (nu - wide)
+        self.value = plugin - self.bias
+        self.pairs = self._pairs()
+        self.standard_error = float(np.sqrt(self.floor + self.slope * self.squares))
+
+    def _pairs(self) -> float:
+        """m such that m equal correlations have this information and this sum of squares; infinite if weak."""
+        if not 0 < self.squares < 2 * self.value:
+            return np.inf
+        low, high = np.log(self.squares), np.log(self.squares) + 40.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            m = np.exp(middle)
+            low, high = (middle, high) if -m * np.expm1(-2 * self.value / m) < self.squares else (low, middle)
+        return float(np.exp(low))
+
+    def quantile(self, tail: float) -> float:
+        """The true value under which the plug-in value lies at this quantile of its law."""
+        low, high = -self.bias, self.plugin + 40 * self.standard_error
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self._below(middle) > tail else (low, middle)
+        return float((low + high) / 2)
+
+    def _below(self, value: float) -> float:
+        m, positive = self.pairs, max(value, 0.0)
+        squares = 2 * positive if np.isinf(m) else -m * np.expm1(-2 * positive / m)
+        mean, variance = value + self.bias, self.floor + self.slope * squares
+        return float(gammainc(mean**2 / variance, self.plugin * mean / variance))
