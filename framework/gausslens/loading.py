@@ -37,6 +37,7 @@ class Loading:
     warnings: list[str]
     accepted: dict[str, Candidate] = field(default_factory=dict)
     objects: dict[str, Any] = field(default_factory=dict)
+    implemented: dict[str, dict[str, pluggy.HookImpl]] = field(default_factory=dict)
     contributed: dict[str, dict[str, list[Descriptor]]] = field(default_factory=dict)
     broken: list[Broken] = field(default_factory=list)
     manager: pluggy.PluginManager = field(default_factory=lambda: _Manager("gausslens"))
@@ -72,7 +73,7 @@ class Loading:
             sources=by_name["prompt_sources"],
             sections=by_name["report_sections"],
             plugins=tuple(
-                Plugin(c.plugin, c.distribution, c.version, tuple(sorted(self._implementations(c))))
+                Plugin(c.plugin, c.distribution, c.version, tuple(sorted(self.implemented[c.plugin])))
                 for c in self.accepted.values()
             ),
             broken=tuple(sorted(self.broken, key=lambda b: (b.plugin, b.distribution, b.entry_point))),
@@ -129,17 +130,21 @@ class Loading:
             self.manager.check_pending()
         except pluggy.PluginValidationError as error:
             return self._misfit(found, str(error))
-        implemented = self._implementations(candidate)
-        for hook, each in implemented.items():
-            if len(each) > 1:
-                return f"it implements {hook} {len(each)} times"
-            if each[0].hookwrapper or each[0].wrapper:
-                return f"{hook} is a hook wrapper: gausslens calls each plugin by itself, so there is nothing to wrap"
+        implemented: dict[str, pluggy.HookImpl] = {}
+        for caller in self.manager.get_hookcallers(found) or []:
+            mine = [i for i in caller.get_hookimpls() if i.plugin is found]
+            if len(mine) > 1:
+                return f"it implements {caller.name} {len(mine)} times"
+            if mine[0].hookwrapper or mine[0].wrapper:
+                return f"{caller.name} is a hook wrapper: gausslens calls each plugin by itself"
+            if caller.has_spec():  # or it is an optional hook, of another version
+                implemented[caller.name] = mine[0]
         for hook in SPECIFIED:
             if hook not in implemented and callable(getattr(found, hook, None)):
                 return f"{hook} lacks the decorator @gausslens.hookimpl: it would never be called"
         if not implemented:
             self.warnings.append(f"plugin {candidate.plugin} of {candidate.whose} implements no hook")
+        self.implemented[candidate.plugin] = implemented
         return None
 
     def _misfit(self, found: Any, message: str) -> str:
@@ -157,7 +162,7 @@ class Loading:
     def _collect(self, candidate: Candidate) -> str | None:
         returned: dict[str, list[Descriptor]] = {}
         wrong: list[str] = []
-        for hook, [implementation] in self._implementations(candidate).items():
+        for hook, implementation in self.implemented[candidate.plugin].items():
             if hook in HOOKS:
                 value: Any = implementation.function()
                 found = problems(hook, value, candidate.ours)
@@ -182,12 +187,6 @@ class Loading:
                     told.add(candidate.plugin)
                     whose = " and ".join(f"{c.whose} (plugin {c.plugin})" for c in rivals)
                     yield candidate, f"{HOOKS[hook][0].__name__} {name!r} is in {whose} too"
-
-    def _implementations(self, candidate: Candidate) -> dict[str, list[pluggy.HookImpl]]:
-        """The hooks that a plugin implements, of those that there are."""
-        found = self.objects[candidate.plugin]
-        callers = [c for c in self.manager.get_hookcallers(found) or [] if c.has_spec()]
-        return {c.name: [i for i in c.get_hookimpls() if i.plugin is found] for c in callers}
 
     def _set_aside(
         self, candidate: Candidate, cause: str, error: BaseException | None = None, switch: str = ""
