@@ -287,7 +287,6 @@ def test_a_run_with_it_has_its_null_columns_and_its_section(norms: ModuleType, t
     assert (results["trained", "norms.surprise"]["surprise"] == 0).all()
     assert (results["unit", "norms.surprise"]["surprise"] != 0).any()
     assert results["sweep", "norms.growth"]["growth"].dims == ("norm",)
-    figures = host.sections["norms"].descriptor
-    drawn = resolve(figures.section)(results)
-    assert {type(figure) for figure in drawn} == {Lines}
-    assert sorted(figure.title.split(", ")[1] for figure in drawn) == ["chance", "sweep", "trained", "unit"]
+    [drawn] = resolve(host.sections["norms"].descriptor.section)(results)
+    assert isinstance(drawn, Lines)
+    assert [series.name for series in drawn.series] == ["trained", "unit", "sweep", "chance"]
