@@ -9,7 +9,7 @@ import pytest
 from test_run import do, host, parts, study
 
 import gausslens
-from gausslens.errors import RunFailed
+from gausslens.errors import InputError, RunFailed
 from gausslens.testing import TinyEngine
 
 
@@ -121,3 +121,20 @@ class TestProof:
         asked = self.proving(monkeypatch, 1.0)
         assert do(study(analyses=[{"use": "probe.norm"}]), tmp_path / "store").outcome.failed == []
         assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"analyses": [{"use": "probe.power", "layers": [7]}]}, "has no layer 7: its layers are 0 to 1"),
+        ({"analyses": [{"use": "probe.power", "heads": [9]}]}, "has no head 9: its heads are 0 to 3"),
+        ({"analyses": [{"use": "probe.power", "with": {"site": "patern"}}]}, "did you mean pattern"),
+        ({"analyses": [{"use": "probe.doubled", "with": {"of": "nothing"}}]}, "finds none of the results it reads"),
+        ({"prompts": {"source": "lines", "lines": []}}, "gave no prompts"),
+        ({"prompts": {"source": "lines", "lines": ["x" * 300]}}, "has 301 tokens, the model takes 256"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_runs(tmp_path, change, said):
+    with pytest.raises(InputError, match=said):
+        do(study(**change), tmp_path / "store")
+    assert not (tmp_path / "store").exists()
