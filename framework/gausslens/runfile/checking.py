@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,6 +15,8 @@ from .nodes import Node, Path
 from .problems import MOST, instead
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
     from .problems import Problems
 
 M = TypeVar("M", bound=BaseModel)
@@ -58,6 +59,7 @@ def checked(
     if not table.is_table:
         problems.value(table, f"should be a table, is {table.described()}", _as_table(model, table))
         return None, table
+    telling = _Telling(model, problems, tuple(also), at)
     while True:
         try:
             return model.model_validate_json(json.dumps(table.plain()), strict=True), table
@@ -65,16 +67,16 @@ def checked(
             found = error.errors(include_url=False, include_input=False)[: 10 * MOST]
         faults = [_fault(each, table) for each in found]
         unknown = [f for f in faults if f.kind == "extra_forbidden" and f.union is None]
+        if not unknown:
+            for group in _grouped(faults):
+                telling.of(group)
+            return None, table
         renames: dict[Path, dict[str, str | None]] = {}
         for fault in unknown:
             names = renames.setdefault(fault.location[:-1], {})
-            names[str(fault.location[-1])] = _meant(table, fault, [*names.values()], model, also, problems)
+            names[str(fault.location[-1])] = telling.meant(fault, table, names.values())
         for above, names in renames.items():
             table = table.renamed(above, names)
-        if not unknown:
-            for group in _grouped(faults):
-                _note(group, model, problems, at)
-            return None, table
 
 
 def _as_table(model: type[BaseModel], node: Node) -> str:
@@ -107,27 +109,6 @@ def _fault(error: Any, table: Node) -> _Fault:
     return _Fault(error, node, union=union)
 
 
-def _meant(
-    table: Node,
-    fault: _Fault,
-    taken: list[str | None],
-    model: type[BaseModel],
-    also: Iterable[str],
-    problems: Problems,
-) -> str | None:
-    """Note an unknown key; the key that it was meant to be, where that one is near and free."""
-    *above, name = fault.location
-    known = names_at(model, above)
-    beside = table
-    for step in above:
-        beside = beside.step(step) or beside
-    all_known = [*known, *(() if above else also)]
-    problems.key(fault.node, "unknown key", instead(str(name), all_known) or "there are none here")
-    meant = near(str(name), all_known, most=1)
-    is_free = bool(meant) and meant[0] in known and meant[0] not in taken and beside.get(meant[0]) is None
-    return meant[0] if is_free else None
-
-
 def _grouped(faults: list[_Fault]) -> list[list[_Fault]]:
     """Each fault alone; of those that the members of a union raise, together the ones that came furthest."""
     groups = [[fault] for fault in faults if fault.union is None]
@@ -156,36 +137,65 @@ def _is_twin(fault: _Fault, others: list[_Fault]) -> bool:
     return any(near(str(name), [str(fault.absent)]) for name in strangers)
 
 
-def _note(group: list[_Fault], model: type[BaseModel], problems: Problems, at: str) -> None:
-    fault = group[0]
-    node, location = fault.node, fault.location
-    if fault.absent is not None:
-        _note_absent(fault, fault.absent, model, problems)
-    elif fault.kind == "extra_forbidden":
-        problems.key(node, "unknown key", instead(str(location[-1]), names_at(model, location[:-1])))
-    elif fault.of_key:
-        problems.key(node, f"this key {wording.worded([fault.error], Node(node.path[-1], node.place), [])}")
-    else:
+@dataclass(frozen=True)
+class _Telling:
+    """Says what is wrong, in the terms of one model."""
+
+    model: type[BaseModel]
+    problems: Problems
+    also: tuple[str, ...]
+    at: str
+
+    def meant(self, fault: _Fault, table: Node, taken: Collection[str | None]) -> str | None:
+        """Note an unknown key; return the key that it was meant to be, where that one is near and free."""
+        *above, name = fault.location
+        ours = names_at(self.model, above)
+        known = [*ours, *(() if above else self.also)]
+        self.problems.key(fault.node, "unknown key", instead(str(name), known) or "there are none here")
+        beside = table
+        for step in above:
+            beside = beside.step(step) or beside
+        near_one = near(str(name), known, most=1)
+        is_free = bool(near_one) and near_one[0] in ours and near_one[0] not in taken and not beside.get(near_one[0])
+        return near_one[0] if is_free else None
+
+    def of(self, group: list[_Fault]) -> None:
+        """Note one fault, or those that the members of a union raise about one value."""
+        fault = group[0]
+        node, location = fault.node, fault.location
+        if fault.absent is not None:
+            self.of_absent(fault, fault.absent)
+        elif fault.kind == "extra_forbidden":
+            hint = instead(str(location[-1]), names_at(self.model, location[:-1]))
+            self.problems.key(node, "unknown key", hint)
+        elif fault.of_key:
+            name = Node(node.path[-1], node.place)
+            self.problems.key(node, f"this key {wording.worded([fault.error], name, [])}")
+        else:
+            self.of_value(group)
+
+    def of_absent(self, fault: _Fault, name: str | int) -> None:
+        message, what = "missing", ""
+        if fault.node.is_list:
+            message = "missing from the list"
+        elif fault.kind == "union_tag_not_found":
+            message = f"missing: one of {', '.join(choices_at(self.model, (*fault.location, name)))}"
+        elif (field := field_at(self.model, fault.location)) is not None:
+            sort = type_in_words(field.annotation)
+            message = f"missing: {sort}" if sort else message
+            what = (field.description or "").rstrip(".")
+        self.problems.add(fault.node.place, (*fault.node.path, name), message, what[:1].lower() + what[1:])
+
+    def of_value(self, group: list[_Fault]) -> None:
+        fault = group[0]
+        node, location = fault.node, fault.location
         tags = fault.error.get("ctx", {}).get("expected_tags", "")
-        choices = [tag.strip(" '") for tag in tags.split(",") if tag] or choices_at(model, location)
+        choices = [tag.strip(" '") for tag in tags.split(",") if tag] or choices_at(self.model, location)
         message = wording.worded([f.error for f in group], node, choices)
         suggestion = wording.remedy(fault.error, node)
         if not suggestion and isinstance(node.value, str) and near(node.value, choices):
             suggestion = instead(node.value, choices)
-        field = field_at(model, location)
+        field = field_at(self.model, location)
         if not suggestion and field is not None and isinstance(field.default, bool | int | float | str):
             suggestion = f"the default is {json.dumps(field.default)}"
-        problems.value(node, f"{message} (at {at})" if at and not location else message, suggestion)
-
-
-def _note_absent(fault: _Fault, name: str | int, model: type[BaseModel], problems: Problems) -> None:
-    message, what = "missing", ""
-    if fault.node.is_list:
-        message = "missing from the list"
-    elif fault.kind == "union_tag_not_found":
-        message = f"missing: one of {', '.join(choices_at(model, (*fault.location, name)))}"
-    elif (field := field_at(model, fault.location)) is not None:
-        sort = type_in_words(field.annotation)
-        message = f"missing: {sort}" if sort else message
-        what = (field.description or "").rstrip(".")
-    problems.add(fault.node.place, (*fault.node.path, name), message, what[:1].lower() + what[1:])
+        self.problems.value(node, f"{message} (at {self.at})" if self.at and not location else message, suggestion)

@@ -16,6 +16,7 @@ from ..study import ModelCall, PromptCall
 from ..suggest import near
 from . import blocks
 from .checking import checked
+from .fields import names_at
 from .names import find, owner_of
 from .nodes import Node
 from .problems import Problems, RunFileErrors, instead, shortened
@@ -57,6 +58,11 @@ class Reading:
         """The parameters of a descriptor, checked by its own model."""
         model = self.model(owned, table)
         if model is None:
+            return None
+        hidden = sorted(set(also) & set(names_at(model, ())))
+        if hidden:
+            whose = f"{owned.descriptor.name} ({owner_of(owned)})"
+            self._blame(owned, table, f"the parameter {hidden[0]!r} of {whose} cannot be given: the host has that key")
             return None
         try:
             found, _ = checked(model, table, self.problems, also, at)

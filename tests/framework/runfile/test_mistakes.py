@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from gausslens import plugins
+from gausslens import Edit, Loader, Parameters, hookimpl, plugins
 from gausslens.host import Host
 from gausslens.runfile import Problem, RunFileErrors, read
 
@@ -271,3 +273,38 @@ def test_an_alias_is_told_once(mistakes: Mistakes) -> None:
         "- {use: probe.moments, as: again, with: *a}\n"
     )
     assert [(p.mark.line, p.path) for p in problems] == [(5, "analyses[0].with.window.length")]
+
+
+class Hiding(Parameters):
+    """A parameter that an edit cannot have: `heads` is the host's."""
+
+    heads: int = 0
+
+
+def test_plugins_that_cannot_be_used_are_blamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Careless:
+        @hookimpl
+        def loaders(self) -> list[Loader]:
+            reference = "hiding:claims"
+            return [Loader(name="careless", version=1, summary="Raises.", claims=reference, open=reference)]
+
+        @hookimpl
+        def edits(self) -> list[Edit]:
+            reference = "hiding:Hiding"
+            return [Edit(name="careless.hide", version=1, summary="Hides.", edit=reference, touches=("W_Q",),
+                         parameters=reference)]  # fmt: skip
+
+    def claims(path: str) -> bool:
+        raise RuntimeError("the disk is elsewhere")
+
+    module = ModuleType("hiding")
+    module.Hiding, module.claims = Hiding, claims  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "hiding", module)
+    careless = plugins.load(only=(), extra={"careless": Careless})
+    with pytest.raises(RunFileErrors) as caught:
+        read({"model": {"path": tmp_path}, "variants": {"a": [{"edit": "careless.hide"}]}, "analyses": [{}]}, careless)
+    told = str(caught.value)
+    assert "the parameter 'heads' of careless.hide (plugin careless of (given)) cannot be given" in told
+    assert "the loader careless (plugin careless of (given)) cannot say whether it opens this: RuntimeError" in told
+    assert "--without careless leaves it out" in told
+    assert "analyses[0].use: missing: a text; which analysis" in told
