@@ -266,7 +266,7 @@ def dataset_attributes(dataset: xr.Dataset) -> dict[str, Any]:
     return (attrs if dataset.attrs else {}) | ({"coordinates": auxiliary} if auxiliary else {})
 
 
-def content(arrays: Iterable[tuple[str, tuple[str, ...], str, tuple[int, ...], int, Mapping[str, Any]]]) -> str:
+def content(arrays: Iterable[tuple[str, tuple[str, ...], str, tuple[int, ...], int | None, Mapping[str, Any]]]) -> str:
     """Digest of what a result says: name, dims, type, shape, crc32 and attributes of each array, whatever the file."""
     from hashlib import sha256
 

@@ -113,10 +113,21 @@ def _sealed_findings(root: Path, path: Path, entries: dict[str, tuple[str, str]]
     found: list[Finding] = []
     with explained(where), no_plugins(), open_checked(os.fspath(path), os.fspath(root)) as file:
         check_type(attributes(file), kind, where)
-        if kind == "store-part" and [file.attrs.get("entry")] != list(entries):
-            found.append(Finding(where, f"says that it is {file.attrs.get('entry')!r}"))
         for entry, named in entries.items():
-            found += [Finding(where, w) for w in _result_findings(file, entry, named, sealed, path.stat().st_size)]
+            if kind == "store-part":
+                found += _guarded(where, lambda named=named: _alone(file, where, *named))  # type: ignore[misc]
+            result = (file, entry, named, sealed, path.stat().st_size)
+            found += _guarded(where, lambda result=result: [Finding(where, w) for w in _result_findings(*result)])  # type: ignore[misc]
+    return found
+
+
+def _alone(file: Any, where: str, analysis: str, key: str) -> list[Finding]:
+    """A part says which result it holds, and holds nothing else."""
+    found = []
+    if file.attrs.get("entry") != entry_of(analysis, key):
+        found.append(Finding(where, f"says that it is {file.attrs.get('entry')!r}"))
+    if list(file) != [analysis] or list(follow(file, analysis)) != [key]:
+        found.append(Finding(where, "holds something besides its result"))
     return found
 
 
@@ -137,7 +148,7 @@ def _result_findings(
         if crc != own.get("crc32"):
             yield f"{entry}/{name} does not match its crc32"
         rest = {k: v for k, v in own.items() if k not in _FRAME}
-        described.append((name, dims_of(file, array), kind_of(array.dtype), array.shape, crc, rest))
+        described.append((name, dims_of(file, array), kind_of(array.dtype), array.shape, own.get("crc32"), rest))
     if content(described) != attrs.get("content"):
         yield f"{entry} does not match its content digest: names, dimensions, types, values or attributes were changed"
     else:
