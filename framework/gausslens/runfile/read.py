@@ -78,6 +78,11 @@ def _study(reading: parts.Reading, root: Node, default_name: str) -> Study | Non
     problems = reading.problems
     if reading.live is not None and root.get("model") is None:
         root = Node({**root.value, "model": Node({}, root.mark, ("model",), root.mark)}, root.mark)
+    for key, first in (("model", "path"), ("prompts", "source")):
+        node = root.get(key)
+        if node is not None and isinstance(node.value, str):
+            hint = f"write {{{first}: {shortened(node.value)[1:-1]}}}"
+            problems.value(node, f"should be a table, is {node.described()}", hint)
     top, root = checked(blocks.RunBlock, root, problems)
     model = prompts = None
     if (table := root.get("model")) is not None and table.is_table:

@@ -50,8 +50,10 @@ def _check_name(reading: Reading, name: str, node: Node) -> None:
 def _as_block(reading: Reading, node: Node) -> Node:
     """The variant as a table of edits and draws, which a list of edits stands for."""
     if node.is_table and node.get("edit") is not None and node.get("edits") is None:
-        reading.problems.value(node, "should be a list of edits, is one edit alone", "put it in [ ]")
-        node = replace(node, value=[node])
+        hint = "write {edits: [{edit: ...}], draws: ...}" if node.get("draws") is not None else "put it in [ ]"
+        reading.problems.value(node, "should be a list of edits, is one edit alone", hint)
+        edits = replace(node.but(["draws"]), value=[node.but(["draws"])])
+        node = replace(node, value={"edits": edits} | node.only(["draws"]).value)
     elif not node.is_table and not node.is_list:
         hint = f"write [{{edit: {node.value}}}]" if isinstance(node.value, str) else "write [] for no edits"
         reading.problems.value(node, f"should be a list of edits, is {node.described()}", hint)

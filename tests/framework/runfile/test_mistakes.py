@@ -138,6 +138,7 @@ def test_parameters_are_told_in_plain_words(parameters: str, place: str, said: s
             "probe.scale is an edit: it belongs under variants: [{edit: probe.scale}]",
         ),
         ("analyses: [{use: few-shot}]", 4, "few-shot is a source: it belongs under prompts: {source: few-shot}"),
+        (f"{NORMS}variants: {{a: {{edit: probe.redraw, draws: 2}}}}", 5, "write {edits: [{edit: ...}], draws: ...}"),
         ("analyses: []", 4, "analyses: should have at least 1 item, has 0"),
         ("analyses: [{use: probe.norms}]\nvariants: {}", 5, "variants: should have at least 1 item, has 0"),
         ("analyses: [{use: probe.norms}]\nvariants: {a: {edit: probe.redraw}}", 5, "is one edit alone; put it in [ ]"),
@@ -212,6 +213,11 @@ def test_paths_of_models(path: str, said: str, mistakes: Mistakes, tmp_path: Pat
     [problem] = mistakes(f"gausslens: 1\nmodel: {{path: {path}}}\nanalyses: [{{use: probe.norms}}]")
     assert (problem.path, problem.mark.line) == ("model.path", 2)
     assert said in str(problem)
+
+
+def test_a_path_alone_is_no_model(mistakes: Mistakes) -> None:
+    problems = mistakes("gausslens: 1\nmodel: ./weights\nprompts: text\nanalyses: [{use: probe.norms}]")
+    assert [p.suggestion for p in problems] == ["write {path: ./weights}", "write {source: text}"]
 
 
 def test_prompts_are_asked_for_where_there_are_none(mistakes: Mistakes) -> None:
