@@ -14,7 +14,20 @@ class Parameters(BaseModel):
 
     def canonical(self) -> dict[str, Any]:
         """The parameters with their defaults, as plain data: what goes into a key."""
-        return self.model_dump(mode="json")
+        from pydantic_core import to_jsonable_python
+
+        return {name: to_jsonable_python(_ordered(value)) for name, value in self.model_dump().items()}
+
+
+def _ordered(value: Any) -> Any:
+    """Sets as sorted lists, wherever they are: their own order differs from process to process."""
+    if isinstance(value, set | frozenset):
+        return sorted((_ordered(v) for v in value), key=repr)
+    if isinstance(value, dict):
+        return {key: _ordered(v) for key, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_ordered(v) for v in value]
+    return value
 
 
 class NoParameters(Parameters):
