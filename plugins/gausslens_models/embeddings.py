@@ -55,7 +55,7 @@ class Embeddings:
             "nearest": (
                 ("token", "rank"),
                 np.array([[names[i] for i in row] for row in near.tolist()], dtype=object),
-                {"long_name": "the tokens of the largest cosine"},
+                _attrs("the tokens of the largest cosine", "1"),
             ),
             "nearest_cosine": (("token", "rank"), cosine, _attrs("their cosine", "1")),
         }

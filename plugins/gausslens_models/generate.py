@@ -33,9 +33,9 @@ class Generate:
         asked = np.array([_asked(prompts, prompt) for prompt in range(len(prompts))], dtype=object)
         return xr.Dataset(
             {
-                "text": (dims, text, {"long_name": "what the model wrote"}),
+                "text": (dims, text, {"long_name": "what the model wrote", "units": "1"}),
                 "tokens": (dims, count, {"long_name": "tokens written", "units": "token"}),
-                "after": (("prompt",), asked, {"long_name": "the prompt"}),
+                "after": (("prompt",), asked, {"long_name": "the prompt", "units": "1"}),
             },
             coords={"prompt": list(prompts.names), "sample": np.arange(p.samples)},
         )

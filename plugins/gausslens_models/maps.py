@@ -88,13 +88,14 @@ class Attention:
         if not any(view.counted.any() for view in views):
             raise GausslensError("model.attention: the prompts have no text in the chosen segments")
         layers = sorted({layer for layer, _ in self.of})
+        looking = [s for s in self.queries if any((v.segment[v.counted] == s).any() for v in views)]
         if not layers:
             raise GausslensError(f"model.attention: no layer in view of {self.info.name} has attention")
-        variables = self._numbers(layers) | self._between(layers)
+        variables = self._numbers(layers) | self._between(layers, looking)
         coords: dict[str, Any] = {
             "layer": layers,
             "head": list(self.info.heads),
-            "query_segment": [self.tokens.segments[s] for s in self.queries],
+            "query_segment": [self.tokens.segments[s] for s in looking],
             "segment": list(self.tokens.segments),
         }
         if self.parameters.maps != "none":
@@ -119,7 +120,7 @@ class Attention:
         counted = pattern[:, view.counted]
         numbers = row_numbers(counted, np.flatnonzero(view.counted), self._in_view(layer, view))
         member = view.segment[:, None] == np.arange(len(self.tokens.segments))
-        from_segment = member[view.counted][:, self.queries]
+        from_segment = member[view.counted]
         between = np.einsum("hqk,qa,kb->hab", counted, from_segment.astype(float), member.astype(float), optimize=True)
         kept: NDArray[np.float32] | None = None
         if self.parameters.maps != "none":
@@ -147,12 +148,11 @@ class Attention:
             for i, (name, (said, units)) in enumerate(NUMBERS.items())
         }
 
-    def _between(self, layers: list[int]) -> dict[str, Any]:
+    def _between(self, layers: list[int], looking: list[int]) -> dict[str, Any]:
         prompts = range(len(self.tokens))
         rows = np.sum([self.of[layers[0], p].rows for p in prompts], axis=0)
         sums = np.stack([np.sum([self.of[layer, p].between for p in prompts], axis=0) for layer in layers])
-        with np.errstate(invalid="ignore"):
-            found = sums / rows[:, None]
+        found = sums[:, :, looking] / rows[looking, None]
         attrs = {"long_name": "attention of a row of one segment to all of another, mean over rows", "units": "1"}
         return {"between": (("layer", "head", "query_segment", "segment"), found, attrs)}
 
