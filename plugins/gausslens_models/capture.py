@@ -27,7 +27,7 @@ FORMS = {"q": "query", "k": "key_value", "v": "key_value"}
 Replace = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor | None]
 
 
-class _Enough(Exception):
+class Enough(Exception):
     """Not an error: the last layer that was asked for is done."""
 
 
@@ -71,8 +71,13 @@ class Capture:
         self.finished: set[int] = set()
         self._shape: tuple[int, int] = (0, 0)
 
-    def run(self, ids: torch.Tensor, mask: torch.Tensor, logits: bool, embed: bool, whole: bool) -> dict[str, Any]:
-        """Run the model on [prompt, position] and return embed and logits if asked; with ``whole`` the final state."""
+    def run(
+        self, ids: torch.Tensor, mask: torch.Tensor, logits: bool = False, embed: bool = False, whole: bool = False
+    ) -> dict[str, Any]:
+        """Run the model on [prompt, position] and return embed and logits if asked.
+
+        ``whole`` runs all layers although no logits are asked, and returns the final hidden state.
+        """
         module = self.model.module
         body = module if logits else module.base_model
         found: dict[str, Any] = {}
@@ -84,16 +89,13 @@ class Capture:
                 stack.enter_context(_hook(module.get_input_embeddings(), lambda _m, _a, out: found.update(embed=out)))
             for layer in range(self.model.info.n_layers):
                 self._install(stack, layer, stop=layer == last and not (logits or whole))
-            with contextlib.suppress(_Enough):
+            with contextlib.suppress(Enough):
                 output = body(input_ids=ids, attention_mask=mask, use_cache=False)
                 if logits:
                     found["logits"] = output.logits
-                if whole:
+                elif whole:
                     found["final"] = output.last_hidden_state
-        lost = sorted(set(self.wanted) - self.finished)
-        if lost:
-            raise ModelError(f"{self.model.name}: layer {lost[0]} never ran: nothing was captured there")
-        self._check_whole(found, logits, embed)
+        self._check_done(found, logits, embed)
         return found
 
     def _install(self, stack: contextlib.ExitStack, layer: int, stop: bool) -> None:
@@ -173,7 +175,7 @@ class Capture:
         self.done(layer, seen)
         self.finished.add(layer)
         if stop:
-            raise _Enough
+            raise Enough
 
     def _check(self, layer: int, seen: Seen) -> None:
         """Each site once, with the shape and a type that a site of this model has."""
@@ -189,7 +191,10 @@ class Capture:
                 got = f"{array.dtype} {list(array.shape)}"
                 raise ModelError(f"{self.model.name}: {site} of layer {layer} is {got}, not {list(shape)}")
 
-    def _check_whole(self, found: Mapping[str, Any], logits: bool, embed: bool) -> None:
+    def _check_done(self, found: Mapping[str, Any], logits: bool, embed: bool) -> None:
+        lost = sorted(set(self.wanted) - self.finished)
+        if lost:
+            raise ModelError(f"{self.model.name}: layer {lost[0]} never ran: nothing was captured there")
         for site, asked in (("logits", logits), ("embed", embed)):
             if asked and site not in found:
                 raise ModelError(f"{self.model.name}: {site} never fired: nothing was captured there")

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 class TransformersEngine:
     """Captures through a registered attention function and forward hooks."""
 
+    capture: type[Capture] = Capture
+    remembers = True  # generation may go on from the keys and values of the tokens before
+
     def __init__(self) -> None:
         self.patches = Patches()
 
@@ -51,18 +54,18 @@ class TransformersEngine:
                 square = seen.square(wanted[layer], start, end)
                 batch(layer, seen.arrays | square, start, end == length)
 
-        capture = Capture(model, wanted, done, rows=request.rows is not None)
+        capture = self.capture(model, wanted, done, rows=request.rows is not None)
         whole = {s: s in request.sites for s in ("embed", "logits")}
         with self.patches.applied(twin, layers_needed(model, wanted, whole["logits"])):
-            found = capture.run(ids, mask.long(), whole["logits"], whole["embed"], whole=False)
+            found = capture.run(ids, mask.long(), whole["logits"], whole["embed"])
         if found:
             batch(None, found)
 
     def prove(self, model: PretrainedModel) -> list[Finding]:
         """Hold what is captured against the model's own eager attention, and against its tensors."""
-        from .proof import prove
+        from .proof import eager_answer, proof_prompt, prove
 
-        return prove(model)
+        return prove(model, self.capture, eager_answer(model.module, *proof_prompt(model)))
 
     def runner(self, twin: Twin) -> TransformersRunner:
         """The runner of ``forward`` analyses."""

@@ -28,7 +28,7 @@ def model_info(
         d_model=sizes.d_model,
         d_head=sizes.d_head,
         d_mlp=_d_mlp(layout),
-        vocabulary=int(layout.shapes[layout.places[None]["W_E"].theirs][0]),
+        vocabulary=_vocabulary(config, layout),
         n_parameters=sum(_count(layout.shapes[n]) for n in counted),
         kv_of_head=tuple(h * sizes.kv_heads // sizes.heads for h in range(sizes.heads)),
         layers=tuple(range(n_layers)),
@@ -53,6 +53,8 @@ def lacking(config: Any, layout: Layout) -> dict[int, dict[str, str]]:
 def _facts(config: Any, layout: Layout) -> dict[str, Any]:
     """What a family adds, under names that are the same for all; per-layer facts are tuples with one entry a layer."""
     family, layers = layout.family, range(len(layout.places) - 1)
+    if family.position == "unknown":
+        return {"position": "unknown", "norm": "unknown", "unclaimed": layout.unclaimed}
     facts: dict[str, Any] = {
         "position": family.position,
         "norm": family.norm,
@@ -102,6 +104,11 @@ def _windows(config: Any, n_layers: int) -> tuple[int | None, ...]:
     if kinds is None:
         return (int(window),) * n_layers
     return tuple(int(window) if kind == "sliding_attention" else None for kind in kinds)
+
+
+def _vocabulary(config: Any, layout: Layout) -> int:
+    place = layout.places[None].get("W_E")
+    return int(config.vocab_size if place is None else layout.shapes[place.theirs][0])
 
 
 def _d_mlp(layout: Layout) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -50,7 +50,6 @@ class Layout:
     shapes: Mapping[str, tuple[int, ...]]
     unclaimed: tuple[str, ...] = ()
     tied: bool = False
-    reasons: Mapping[int, str] = field(default_factory=dict)
 
     def view(self, place: Place, tensor: torch.Tensor) -> torch.Tensor:
         """Our tensor as a view of the checkpoint's (without ``plus``): what is written to it, changes that."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,13 +23,25 @@ if TYPE_CHECKING:
 Exchange = tuple[torch.nn.Module, str, torch.nn.Parameter]
 
 
+@dataclass(frozen=True)
+class Owners:
+    """Which modules hold each parameter (several where it is tied), and which of them is the head."""
+
+    holding: Mapping[str, Sequence[tuple[torch.nn.Module, str]]]
+    head: Any
+
+    def of(self, name: str, role: str) -> list[tuple[torch.nn.Module, str]]:
+        """Who holds a parameter: all, or as W_U the head alone, or as W_E all others."""
+        return [(m, leaf) for m, leaf in self.holding[name] if not role or (m is self.head) == (role == "W_U")]
+
+
 class Patches:
     """The exchanges of the twin that ran last, made layer by layer when first needed."""
 
     def __init__(self) -> None:
         self._twin: weakref.ref[Twin] | None = None
         self._made: dict[int | None, list[Exchange]] = {}
-        self._owners: dict[int, list[tuple[torch.nn.Module, str]]] = {}
+        self._owners = Owners({}, None)
 
     @contextlib.contextmanager
     def applied(self, twin: Twin, layers: list[int]) -> Iterator[None]:
@@ -48,7 +61,8 @@ class Patches:
         if not twin.edits:
             return []
         if self._twin is None or self._twin() is not twin:
-            self._twin, self._made, self._owners = weakref.ref(twin), {}, _owners(twin.base.module)  # type: ignore[attr-defined]
+            base: Any = twin.base
+            self._twin, self._made, self._owners = weakref.ref(twin), {}, base.owners()
         if layer not in self._made:
             self._made[layer] = list(self._exchanged(twin, layer))
         return self._made[layer]
@@ -61,14 +75,17 @@ class Patches:
             place = layout.places[layer][name]
             if place.slot.plus and torch.equal(edited, model.tensor(layer, name)):
                 continue  # what is stored cannot be had back exactly from the sum
-            base = model.module.get_parameter(place.theirs)
+            model.check_editable(place, name)
+            module, leaf = self._owners.holding[place.theirs][0]
+            base = module._parameters[leaf]
+            assert base is not None
             if base.is_meta:
                 raise ModelError(f"{place.theirs} is not in memory (device_map): edited twins need all weights there")
             # A head tied to the embedding has two names here and one parameter there: each name is edited on its own.
             role = name if layout.tied and name in ("W_E", "W_U") else ""
             if (id(base), role) not in fresh:
                 copy = torch.nn.Parameter(base.detach().clone(), requires_grad=False)
-                fresh[id(base), role] = [(m, leaf, copy) for m, leaf in self._owning(model.module, base, role)]
+                fresh[id(base), role] = [(m, leaf, copy) for m, leaf in self._owners.of(place.theirs, role)]
             self._write(twin, layer, name, layout, place, fresh[id(base), role][0][2], edited)
         for exchanges in fresh.values():
             yield from exchanges
@@ -81,19 +98,14 @@ class Patches:
         if not place.slot.plus:
             twin.adopt(layer, name, view)
 
-    def _owning(self, module: Any, parameter: Any, role: str) -> list[tuple[torch.nn.Module, str]]:
-        owners = self._owners[id(parameter)]
-        if not role:
-            return owners
-        head = module.get_output_embeddings()
-        return [(m, leaf) for m, leaf in owners if (m is head) == (role == "W_U")]
 
-
-def _owners(module: torch.nn.Module) -> dict[int, list[tuple[torch.nn.Module, str]]]:
-    """Every module that holds a parameter, by the parameter."""
-    found: dict[int, list[tuple[torch.nn.Module, str]]] = {}
-    for owner in module.modules():
+def owners_of(module: Any) -> Owners:
+    """Every module that holds a parameter, under each of its names."""
+    by_parameter: dict[int, list[tuple[torch.nn.Module, str]]] = {}
+    names: dict[str, int] = {}
+    for path, owner in module.named_modules():
         for leaf, parameter in owner._parameters.items():
             if parameter is not None:
-                found.setdefault(id(parameter), []).append((owner, leaf))
-    return found
+                by_parameter.setdefault(id(parameter), []).append((owner, leaf))
+                names[f"{path}.{leaf}" if path else leaf] = id(parameter)
+    return Owners({name: by_parameter[key] for name, key in names.items()}, module.get_output_embeddings())

@@ -28,6 +28,15 @@ def loaders() -> list[Loader]:
             rank=50,
         ),
         Loader(
+            name="transformer-lens",
+            version=1,
+            summary="a local directory or a live bridge, through TransformerLens: for families not watched otherwise",
+            parameters="gausslens_models.parameters:TransformersParameters",
+            claims="gausslens_models.bridge:claims",
+            open="gausslens_models.bridge:open_bridge",
+            rank=20,
+        ),
+        Loader(
             name="weights",
             version=1,
             summary="the tensors of a local directory, one at a time; no model is built",
@@ -50,6 +59,14 @@ def captures() -> list[Engine]:
             engine="gausslens_models.engine:TransformersEngine",
             serves=("transformers", "builtin"),
             rank=50,
+        ),
+        Engine(
+            name="transformer-lens",
+            version=1,
+            summary="hook points of a TransformerBridge",
+            engine="gausslens_models.bridging:BridgeEngine",
+            serves=("transformer-lens",),
+            rank=20,
         ),
     ]
 

@@ -10,8 +10,9 @@ from gausslens import SITES, ModelError, ModelSpec
 
 from .checkpoint import Checkpoint, weight_files
 from .fingerprint import fingerprint
-from .layout import Layout, family_of, make_layout
+from .layout import Layout, Place, family_of, make_layout
 from .opening import HUB, LIVE, located, quiet, read_config
+from .patching import Owners, owners_of
 from .weights import CheckpointModel
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 class PretrainedModel(CheckpointModel):
     """A model that can run. Weights are read from files until the module is built, from the module afterwards."""
+
+    attention: str | None = None  # the implementation to build with; None leaves it to the checkpoint
 
     def __init__(self, spec: ModelSpec, name: str | None = None) -> None:
         self._module: Any = spec.model
@@ -37,8 +40,7 @@ class PretrainedModel(CheckpointModel):
     @cached_property
     def module_layout(self) -> Layout:
         """Where our tensors are in the module: its parameters' names may have another prefix than the files'."""
-        shapes = {n: tuple(p.shape) for n, p in self.module.named_parameters()}
-        return make_layout(self.layout.family, self.config, shapes, self.spec.path, self.headed)
+        return make_layout(self.layout.family, self.config, self._shapes(), self.spec.path, self.headed)
 
     @property
     def headed(self) -> bool:
@@ -53,11 +55,23 @@ class PretrainedModel(CheckpointModel):
             return super().tensor(layer, name)
         layout = self.module_layout
         place = layout.places[layer][name]
-        theirs = self.module.get_parameter(place.theirs).detach()
+        theirs = self.parameter(place.theirs)
         if theirs.is_meta:  # device_map left it on disk
             return super().tensor(layer, name)
         found = layout.view(place, theirs)
         return (found.float() + place.slot.plus).to(found.dtype) if place.slot.plus else found
+
+    def parameter(self, name: str) -> torch.Tensor:
+        """A parameter of the module by its name."""
+        found: torch.Tensor = self.module.get_parameter(name).detach()
+        return found
+
+    def owners(self) -> Owners:
+        """Which modules hold each parameter."""
+        return owners_of(self.module)
+
+    def check_editable(self, place: Place, name: str) -> None:
+        """Refuse edits that would not reach the model that runs: here all do."""
 
     @property
     def device(self) -> torch.device:
@@ -124,13 +138,15 @@ class PretrainedModel(CheckpointModel):
         if self.checkpoint is not None:
             return super()._layout()
         family = family_of(self.config, self.spec.path)
-        shapes = {n: tuple(p.shape) for n, p in self.module.named_parameters()}
-        return make_layout(family, self.config, shapes, self.spec.path, self.headed)
+        return make_layout(family, self.config, self._shapes(), self.spec.path, self.headed)
 
     def _fingerprint(self) -> str:
         if self.checkpoint is not None:
             return super()._fingerprint()
         return module_fingerprint(self.module)
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return {n: tuple(p.shape) for n, p in self.module.named_parameters()}
 
     def _is_gguf(self) -> bool:
         return Path(self.spec.path).suffix == ".gguf" or bool(getattr(self.spec.parameters, "gguf_file", None))
@@ -140,7 +156,12 @@ class PretrainedModel(CheckpointModel):
         device_map = getattr(self.spec.parameters, "device_map", None)
         with quiet():
             module, report = self.model_class().from_pretrained(
-                name, dtype=self.dtype, device_map=device_map, output_loading_info=True, **arguments
+                name,
+                dtype=self.dtype,
+                device_map=device_map,
+                attn_implementation=self.attention,
+                output_loading_info=True,
+                **arguments,
             )
         for what in ("missing_keys", "mismatched_keys"):
             if report.get(what):

@@ -20,46 +20,50 @@ if TYPE_CHECKING:
 # Largest difference allowed, as a part of the largest magnitude (or of 1, where that is smaller).
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 PROMPT = 24
+Answer = tuple[torch.Tensor, Any]
 SITES = ("resid_pre", "q", "k", "v", "q_rot", "k_rot", "scores", "pattern", "z", "attn_out")
 
 
-def prove(model: PretrainedModel) -> list[Finding]:
+def prove(model: PretrainedModel, capture: type[Capture], reference: Answer | None) -> list[Finding]:
     """Two prompts, one shorter, through the model with everything captured, and through its own eager attention.
 
     Compared are logits (or the final hidden state) and patterns with the model's own; and in each layer what the
     formulas make of our W_Q, W_K, W_V, W_O, biases, norms and positions with the captured q, k, v, scores and output.
     """
-    ids, mask = _prompt(model)
+    ids, mask = proof_prompt(model)
     layers: dict[int, Seen] = {}
     wanted = wanted_sites(model, [s for s in SITES if s in model.sites], None)
-    capture = Capture(model, wanted, layers.__setitem__)
-    captured = capture.run(ids, mask.long(), logits=model.headed, embed=False, whole=not model.headed)
-    final, patterns = _eager(model, ids, mask)
-    what, ours = ("logits", captured["logits"]) if model.headed else ("final hidden state", captured["final"])
-    found = [_difference(what, ours[mask], final[mask])]
+    captured = capture(model, wanted, layers.__setitem__).run(ids, mask.long(), logits=model.headed, whole=True)
+    found = []
+    if reference is not None:
+        what = "logits" if model.headed else "final hidden state"
+        ours = captured["logits" if model.headed else "final"]
+        found.append(_difference(what, ours[mask], reference[0][mask]))
     for layer, seen in layers.items():
-        checks = [("pattern", f"pattern of layer {layer}", seen.arrays["pattern"], patterns[layer])]
-        for site, by_formula in _by_formulas(model, layer, seen.arrays, mask):
-            checks.append((site, f"{site} of layer {layer} from weights", by_formula, seen.arrays[site]))
-        for site, what, ours, theirs in checks:
+        made_again = _by_formulas(model, layer, seen.arrays, mask)
+        checks = [(site, f"{site} of layer {layer} from weights", made, seen.arrays[site]) for site, made in made_again]
+        if reference is not None and reference[1] is not None:
+            checks.append(("pattern", f"pattern of layer {layer}", seen.arrays["pattern"], reference[1][layer]))
+        for site, what, made, theirs in checks:
             if site in SQUARE:  # [prompt, head, query, key]: rows of padding are nobody's numbers
-                ours, theirs = ours.transpose(1, 2), theirs.transpose(1, 2)
-            found.append(_difference(what, ours[mask], theirs[mask]))
+                made, theirs = made.transpose(1, 2), theirs.transpose(1, 2)
+            found.append(_difference(what, made[mask], theirs[mask]))
     return found
 
 
-def _prompt(model: PretrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
+def proof_prompt(model: PretrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token numbers and mask: two prompts, the second padded."""
     draw = torch.Generator().manual_seed(0)
-    length = min(PROMPT, model.info.max_positions or PROMPT)
-    ids = torch.randint(0, model.info.vocabulary, (2, length), generator=draw)
+    most = getattr(model.config, "max_position_embeddings", None)
+    length = min(PROMPT, most or PROMPT)
+    ids = torch.randint(0, int(model.config.vocab_size), (2, length), generator=draw)
     mask = torch.ones(2, length, dtype=torch.bool)
     mask[1, -(length // 4) :] = False
     return ids.to(model.device), mask.to(model.device)
 
 
-def _eager(model: PretrainedModel, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, Any]:
-    """The model's own answer with its own eager attention."""
-    module = model.module
+def eager_answer(module: Any, ids: torch.Tensor, mask: torch.Tensor) -> Answer:
+    """What the module itself says with its own eager attention: logits or final state, and patterns."""
     before = module.config._attn_implementation
     try:
         with quiet(), torch.no_grad():
@@ -68,22 +72,28 @@ def _eager(model: PretrainedModel, ids: torch.Tensor, mask: torch.Tensor) -> tup
     finally:
         with quiet():
             module.set_attn_implementation(before)
-    return (output.logits if model.headed else output.last_hidden_state), output.attentions
+    final = output.logits if hasattr(output, "logits") else output.last_hidden_state
+    return final, getattr(output, "attentions", None)
 
 
 def _by_formulas(
     model: PretrainedModel, layer: int, seen: dict[str, torch.Tensor], mask: torch.Tensor
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Each captured quantity of a layer made again from the one before it and our tensors."""
-    info, weights = model.info, LayerWeights(model, layer)
+    info = model.info
+    if info.facts["position"] == "unknown":
+        return
+    weights = LayerWeights(model, layer)
     read = formulas.attention_input(seen["resid_pre"], weights, info)
     for letter in "QKV":
         yield letter.lower(), formulas.projected(read, weights, letter)
     q, k = (formulas.positioned(seen[s.lower()], weights, s, layer, info) for s in "QK")
     if "q_rot" in seen:
         yield from (("q_rot", q), ("k_rot", k))
-    yield "scores", formulas.scores(q, k, layer, info, mask)
-    yield "pattern", seen["scores"].float().softmax(-1)
+    scores = formulas.scores(q, k, layer, info, mask)
+    if "scores" in seen:
+        yield "scores", scores
+    yield "pattern", scores.float().softmax(-1)
     yield "z", torch.einsum("phqk,pkhe->pqhe", seen["pattern"], seen["v"][:, :, list(info.kv_of_head)])
     yield "attn_out", formulas.attention_output(seen["z"], weights, info)
 

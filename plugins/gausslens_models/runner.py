@@ -11,7 +11,7 @@ import torch
 
 from gausslens import ModelError
 
-from .capture import Capture, Seen, watching
+from .capture import Seen, watching
 from .engine import wanted_sites
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ class TransformersRunner:
 
         ids = torch.as_tensor(tokens, dtype=torch.long, device=self.model.device)
         kept = torch.ones_like(ids) if mask is None else torch.as_tensor(mask).to(ids)
-        capture = Capture(self.model, wanted, done, replace=replace)
+        capture = self.engine.capture(self.model, wanted, done, replace=replace)
         with self._applied(base):
-            found.update(capture.run(ids, kept, "logits" in asked, "embed" in asked, whole=False))
+            found.update(capture.run(ids, kept, "logits" in asked, "embed" in asked))
         return found
 
     def weights(self, layer: int | None) -> LayerWeights:
@@ -121,7 +121,7 @@ class TransformersRunner:
 
     def _steps(self, start: list[int], base: bool, replace: Replacing | None) -> Any:
         """The next token's logits; send the token that was picked to get the following ones."""
-        if replace is not None:
+        if replace is not None or not self.engine.remembers:
             ids = list(start)
             while True:
                 ids.append((yield self.forward(np.array([ids]), replace=replace, base=base)["logits"][0, -1]))

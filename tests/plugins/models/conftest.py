@@ -6,7 +6,8 @@ A test that asks for ``which`` runs once for each of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 import torch
 import transformers
 
-from gausslens import ModelSpec, Part, Prompt, Tokens
+from gausslens import ModelSpec, Part, Prompt, Tokens, Twin
 from gausslens_models.parameters import TransformersParameters, WeightsParameters
 from gausslens_models.pretrained import PretrainedModel, open_pretrained
 from gausslens_models.weights import CheckpointModel, open_weights
@@ -160,3 +161,28 @@ def prompts() -> Tokens:
 def text_prompt() -> Prompt:
     """A prompt of two parts."""
     return Prompt((Part("The ant", segment="word"), Part(" sees the bee", segment="clue")))
+
+
+@dataclass
+class Written(Twin):
+    """A twin whose overlay is written down, for tests of engines alone."""
+
+    change: Callable[[str, torch.Tensor], torch.Tensor | None] = lambda name, tensor: None
+    edits: Any = ("written",)
+    made: dict[Any, dict[str, torch.Tensor]] = field(default_factory=dict)
+
+    def overlay(self, layer: int | None) -> Mapping[str, torch.Tensor]:
+        if layer not in self.made:
+            found = {name: self.change(name, self.base.tensor(layer, name)) for name in self.base.names(layer)}
+            self.made[layer] = {name: tensor for name, tensor in found.items() if tensor is not None}
+        return self.made[layer]
+
+    def adopt(self, layer: int | None, name: str, tensor: torch.Tensor) -> None:
+        assert torch.equal(self.made[layer][name], tensor)
+        self.made[layer][name] = tensor
+
+
+@pytest.fixture(scope="session")
+def written() -> type[Written]:
+    """The class of twins whose overlay is written down."""
+    return Written

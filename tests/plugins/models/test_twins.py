@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,25 +18,6 @@ from gausslens_models.pretrained import PretrainedModel, module_fingerprint
 Opens = Callable[[str], PretrainedModel]
 
 
-@dataclass
-class Written(Twin):
-    """A twin whose overlay is written down, for tests of engines alone."""
-
-    change: Callable[[str, torch.Tensor], torch.Tensor | None] = lambda name, tensor: None
-    edits: Any = ("written",)
-    made: dict[Any, dict[str, torch.Tensor]] = field(default_factory=dict)
-
-    def overlay(self, layer: int | None) -> Mapping[str, torch.Tensor]:
-        if layer not in self.made:
-            found = {name: self.change(name, self.base.tensor(layer, name)) for name in self.base.names(layer)}
-            self.made[layer] = {name: tensor for name, tensor in found.items() if tensor is not None}
-        return self.made[layer]
-
-    def adopt(self, layer: int | None, name: str, tensor: torch.Tensor) -> None:
-        assert torch.equal(self.made[layer][name], tensor)
-        self.made[layer][name] = tensor
-
-
 def logits(model: PretrainedModel, twin: Twin, tokens: Tokens) -> torch.Tensor:
     ids, _, mask = tokens.padded(range(len(tokens)))
     site = "logits" if model.headed else (model.info.n_layers - 1, "resid_post")
@@ -45,10 +25,10 @@ def logits(model: PretrainedModel, twin: Twin, tokens: Tokens) -> torch.Tensor:
     return found[site][torch.as_tensor(mask)]
 
 
-def test_an_identity_overlay_changes_nothing(which: str, opened: Opens, prompts: Tokens) -> None:
+def test_an_identity_overlay_changes_nothing(which: str, opened: Opens, prompts: Tokens, written: Any) -> None:
     model = opened(which)
     base = logits(model, Twin(model), prompts)
-    same = logits(model, Written(model, change=lambda name, tensor: tensor.clone()), prompts)
+    same = logits(model, written(model, change=lambda name, tensor: tensor.clone()), prompts)
     assert torch.equal(base, same)
 
 
@@ -72,7 +52,7 @@ def _own_outputs(model: PretrainedModel) -> Callable[..., torch.Tensor]:
     return replace
 
 
-def test_every_edited_tensor_acts(which: str, opened: Opens, prompts: Tokens) -> None:
+def test_every_edited_tensor_acts(which: str, opened: Opens, prompts: Tokens, written: Any) -> None:
     """Changing any one tensor, anywhere, changes what comes out as changing the files would."""
     model = opened(which)
     base = logits(model, Twin(model), prompts)
@@ -80,7 +60,7 @@ def test_every_edited_tensor_acts(which: str, opened: Opens, prompts: Tokens) ->
     unread = {"W_pool", "b_pool"}  # read by heads that we do not run
     unread |= set() if model.headed else {"ln_final.w", "ln_final.b"}  # comes after the last layer
     for name in dict.fromkeys(n for layer in (0, None) for n in model.names(layer)):
-        twin = Written(model, change=lambda n, t, name=name: t * 1.5 + 0.3 if n == name else None)
+        twin = written(model, change=lambda n, t, name=name: t * 1.5 + 0.3 if n == name else None)
         changed = not torch.allclose(logits(model, twin, prompts), base, atol=1e-4)
         if name in silent and model.info.facts["position"] == "learned":
             continue
@@ -88,10 +68,10 @@ def test_every_edited_tensor_acts(which: str, opened: Opens, prompts: Tokens) ->
     assert torch.equal(logits(model, Twin(model), prompts), base)
 
 
-def test_an_edited_twin_is_the_edited_checkpoint(which: str, opened: Opens, prompts: Tokens) -> None:
+def test_an_edited_twin_is_the_edited_checkpoint(which: str, opened: Opens, prompts: Tokens, written: Any) -> None:
     """Scaling a tensor through the overlay equals scaling the parameter itself."""
     model = opened(which)
-    twin = Written(model, change=lambda name, tensor: tensor * 0.5 if name in ("W_Q", "W_V", "b_Q") else None)
+    twin = written(model, change=lambda name, tensor: tensor * 0.5 if name in ("W_Q", "W_V", "b_Q") else None)
     overlaid = logits(model, twin, prompts)
     edited = opened(which)
     with torch.no_grad():
@@ -102,11 +82,11 @@ def test_an_edited_twin_is_the_edited_checkpoint(which: str, opened: Opens, prom
     assert torch.equal(logits(edited, Twin(edited), prompts), overlaid)
 
 
-def test_undoing_restores_the_fingerprint(which: str, opened: Opens, prompts: Tokens) -> None:
+def test_undoing_restores_the_fingerprint(which: str, opened: Opens, prompts: Tokens, written: Any) -> None:
     model = opened(which)
     before = module_fingerprint(model.module)
     objects = {name: id(p) for name, p in model.module.named_parameters()}
-    twin = Written(model, change=lambda name, tensor: tensor + 1)
+    twin = written(model, change=lambda name, tensor: tensor + 1)
     patches = Patches()
 
     def fail() -> None:
@@ -120,9 +100,9 @@ def test_undoing_restores_the_fingerprint(which: str, opened: Opens, prompts: To
     assert {name: id(p) for name, p in model.module.named_parameters()} == objects
 
 
-def test_base_and_twin_run_side_by_side(opened: Opens, prompts: Tokens) -> None:
+def test_base_and_twin_run_side_by_side(opened: Opens, prompts: Tokens, written: Any) -> None:
     model = opened("llama")
-    runner = TransformersEngine().runner(Written(model, change=lambda n, t: t * 2 if n == "W_O" else None))
+    runner = TransformersEngine().runner(written(model, change=lambda n, t: t * 2 if n == "W_O" else None))
     ids = prompts.ids[0][None]
     alone = TransformersEngine().runner(Twin(model)).forward(ids)["logits"]
     for _ in range(2):
@@ -131,9 +111,9 @@ def test_base_and_twin_run_side_by_side(opened: Opens, prompts: Tokens) -> None:
         assert not torch.allclose(edited, alone)
 
 
-def test_memory_is_the_edited_tensors_once(opened: Opens, prompts: Tokens) -> None:
+def test_memory_is_the_edited_tensors_once(opened: Opens, prompts: Tokens, written: Any) -> None:
     model = opened("gpt2")
-    twin = Written(model, change=lambda name, tensor: tensor * 2 if name == "W_in" else None)
+    twin = written(model, change=lambda name, tensor: tensor * 2 if name == "W_in" else None)
     engine = TransformersEngine()
     engine.run(twin, prompts, np.arange(3), Request(("resid_post",)), lambda batch: None)
     original = {p.data_ptr() for p in model.module.parameters()}
@@ -144,11 +124,11 @@ def test_memory_is_the_edited_tensors_once(opened: Opens, prompts: Tokens) -> No
     assert sum(p.numel() for p in exchanged) == model.info.n_layers * model.info.d_model * model.info.d_mlp
 
 
-def test_another_twin_lets_the_first_go(opened: Opens, prompts: Tokens) -> None:
+def test_another_twin_lets_the_first_go(opened: Opens, prompts: Tokens, written: Any) -> None:
     model = opened("llama")
     engine = TransformersEngine()
     for factor in (2.0, 3.0):
-        twin = Written(model, change=lambda n, t, f=factor: t * f if n == "W_Q" else None)
+        twin = written(model, change=lambda n, t, f=factor: t * f if n == "W_Q" else None)
         engine.run(twin, prompts, np.arange(3), Request(("q",)), lambda batch: None)
         made = [p for made in engine.patches._made.values() for _, _, p in made]
         assert torch.equal(made[0], factor * model.module.get_parameter("model.layers.0.self_attn.q_proj.weight"))
@@ -156,14 +136,14 @@ def test_another_twin_lets_the_first_go(opened: Opens, prompts: Tokens) -> None:
         gc.collect()
 
 
-def test_tied_embeddings_are_edited_apart(opened: Opens, prompts: Tokens) -> None:
+def test_tied_embeddings_are_edited_apart(opened: Opens, prompts: Tokens, written: Any) -> None:
     """A twin is the base plus a dictionary: W_U stays what it was when W_E is edited, and the other way round."""
     model = opened("qwen3")
     assert model.info.facts["tied"]
-    runner = TransformersEngine().runner(Written(model, change=lambda n, t: t * 2 if n == "W_U" else None))
+    runner = TransformersEngine().runner(written(model, change=lambda n, t: t * 2 if n == "W_U" else None))
     ids = prompts.ids[0][None]
     assert torch.allclose(runner.forward(ids)["logits"], 2 * runner.forward(ids, base=True)["logits"], atol=1e-5)
-    runner = TransformersEngine().runner(Written(model, change=lambda n, t: t * 2 if n == "W_E" else None))
+    runner = TransformersEngine().runner(written(model, change=lambda n, t: t * 2 if n == "W_E" else None))
     sites = ("embed", "logits", "resid_post")
     found, base = runner.forward(ids, sites=sites), runner.forward(ids, sites=sites, base=True)
     assert torch.equal(found["embed"], 2 * base["embed"])
@@ -173,10 +153,10 @@ def test_tied_embeddings_are_edited_apart(opened: Opens, prompts: Tokens) -> Non
     assert torch.allclose(found["logits"], normed * weights["ln_final.w"] @ weights["W_U"], atol=1e-4)
 
 
-def test_generation_under_a_twin_restores(opened: Opens) -> None:
+def test_generation_under_a_twin_restores(opened: Opens, written: Any) -> None:
     model = opened("llama-tied")
     before = module_fingerprint(model.module)
-    runner = TransformersEngine().runner(Written(model, change=lambda n, t: t * 3 if n == "W_O" else None))
+    runner = TransformersEngine().runner(written(model, change=lambda n, t: t * 3 if n == "W_O" else None))
     start = np.array([[5, 6, 7]])
     made = runner.generate(start, 12, stop=())[0]
     ids = [5, 6, 7]

@@ -1,0 +1,181 @@
+"""The second engine: what a TransformerBridge gives is what plain transformers give, or it is not given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from gausslens import SITES, Batch, ModelError, ModelSpec, Request, Tokens, Twin
+from gausslens_models.bridge import BridgedModel, open_bridge
+from gausslens_models.bridging import BridgeEngine
+from gausslens_models.engine import TransformersEngine
+from gausslens_models.parameters import TransformersParameters
+from gausslens_models.pretrained import PretrainedModel, open_pretrained
+
+Opens = Callable[[str], PretrainedModel]
+HEADLESS = ("gpt2-headless", "bert")
+SILENT = {"gpt_neox": {"q_rot", "k_rot"}, "phi3": {"q_rot", "k_rot"}, "bert": {"scores"}, "opt": {"scores"}}
+
+
+@pytest.fixture(scope="module")
+def bridged(directory: Callable[[str], Path]) -> Callable[[str], BridgedModel]:
+    made: dict[str, BridgedModel] = {}
+
+    def of(name: str) -> BridgedModel:
+        if name not in made:
+            made[name] = open_bridge(ModelSpec(str(directory(name)), TransformersParameters()))
+        return made[name]
+
+    return of
+
+
+def test_the_proof_holds(which: str, bridged: Callable[[str], BridgedModel]) -> None:
+    if which in HEADLESS:
+        with pytest.raises(ModelError, match="loader: transformers"):
+            BridgeEngine().prove(bridged(which))
+        return
+    findings = BridgeEngine().prove(bridged(which))
+    assert [f for f in findings if not f.holds] == []
+    assert any(f.what == "logits" for f in findings)
+
+
+def test_both_engines_give_the_same(
+    which: str, bridged: Callable[[str], BridgedModel], opened: Opens, prompts: Tokens
+) -> None:
+    if which in HEADLESS:
+        return
+    model, plain = bridged(which), opened(which)
+    sites = BridgeEngine().sites(model)
+    ones, others = _all(BridgeEngine(), model, prompts, sites), _all(TransformersEngine(), plain, prompts, sites)
+    assert [b.layer for b in ones] == [b.layer for b in others]
+    for one, other in zip(ones, others, strict=True):
+        assert set(one.arrays) == set(other.arrays)
+        for site, array in one.arrays.items():
+            mine, theirs = array, other[site]
+            if site in ("scores", "pattern"):
+                mine, theirs = mine.transpose(1, 2), theirs.transpose(1, 2)
+            mine, theirs = mine[one.mask], theirs[one.mask]
+            finite = theirs.isfinite()
+            assert torch.equal(mine.isfinite(), finite), site
+            assert torch.allclose(mine[finite], theirs[finite], atol=2e-5), site
+
+
+def test_what_it_lacks_is_what_it_was_seen_to_lack(
+    which: str, bridged: Callable[[str], BridgedModel], opened: Opens
+) -> None:
+    if which in HEADLESS:
+        return
+    lost = set(TransformersEngine().sites(opened(which))) - set(BridgeEngine().sites(bridged(which)))
+    assert lost == SILENT.get(bridged(which).info.family, set())
+
+
+def _all(engine: TransformersEngine, model: PretrainedModel, tokens: Tokens, sites: tuple[str, ...]) -> list[Batch]:
+    found: list[Batch] = []
+    engine.run(Twin(model), tokens, np.arange(len(tokens)), Request(sites), found.append)
+    return found
+
+
+def test_edits_act_as_with_plain_transformers_or_are_refused(
+    which: str, directory: Callable[[str], Path], opened: Opens, prompts: Tokens, written: Any
+) -> None:
+    if which in HEADLESS:
+        return
+    model, plain = open_bridge(ModelSpec(str(directory(which)), TransformersParameters())), opened(which)
+    names = dict.fromkeys(n for layer in (0, None) for n in plain.names(layer))
+    ids = prompts.ids[0][None]
+    before = BridgeEngine().runner(Twin(model)).forward(ids)["logits"]
+    for name in names:
+
+        def change(n: str, tensor: torch.Tensor, name: str = name) -> torch.Tensor | None:
+            return tensor * 1.5 + 0.3 if n == name else None
+
+        expected = TransformersEngine().runner(written(plain, change=change)).forward(ids)["logits"]
+        fused = model.info.family in ("gpt2", "gpt_neox", "phi3") and plain.layout.family.tensors.get(name)
+        if fused and fused.part:
+            with pytest.raises(ModelError, match="copies"):
+                BridgeEngine().runner(written(model, change=change)).forward(ids)
+            continue
+        found = BridgeEngine().runner(written(model, change=change)).forward(ids)["logits"]
+        assert torch.allclose(found, expected, atol=1e-4), name
+    assert torch.equal(BridgeEngine().runner(Twin(model)).forward(ids)["logits"], before)
+
+
+SMALL = {"vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
+UNKNOWN = {
+    "falcon": ("FalconConfig", SMALL, "FalconForCausalLM"),
+    "bloom": ("BloomConfig", SMALL, "BloomForCausalLM"),
+    "gptj": ("GPTJConfig", SMALL | {"rotary_dim": 4}, "GPTJForCausalLM"),
+    "mixtral": (
+        "MixtralConfig",
+        SMALL | {"num_key_value_heads": 2, "intermediate_size": 32, "num_local_experts": 2},
+        "MixtralForCausalLM",
+    ),
+}
+
+
+@pytest.mark.parametrize("family", UNKNOWN)
+def test_families_without_a_table_run_and_have_no_weights(family: str, tmp_path: Path, prompts: Tokens) -> None:
+    config, arguments, model_class = UNKNOWN[family]
+    torch.manual_seed(0)
+    getattr(transformers, model_class)(getattr(transformers, config)(**arguments)).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=f"'{family}'.*llama"):
+        open_pretrained(ModelSpec(str(tmp_path), TransformersParameters()))
+    model = open_bridge(ModelSpec(str(tmp_path), TransformersParameters()))
+    with pytest.raises(ModelError, match=rf"'{family}'.*nobody claims .*weight"):
+        model.names(0)
+    engine = BridgeEngine()
+    findings = engine.prove(model)
+    assert [f for f in findings if not f.holds] == []
+    assert {"resid_pre", "resid_post", "pattern", "z", "logits"} <= set(engine.sites(model))
+    for site in SITES:
+        if site in engine.sites(model):
+            assert _all(engine, model, prompts, (site,))
+        else:
+            with pytest.raises(ModelError, match=f"no site '{site}'"):
+                _all(engine, model, prompts, (site,))
+
+
+def test_a_live_bridge(directory: Callable[[str], Path], opened: Opens, prompts: Tokens) -> None:
+    plain = opened("qwen2")
+    live = open_bridge(ModelSpec(str(directory("qwen2")), TransformersParameters())).bridge
+    model = open_bridge(ModelSpec("live:TransformerBridge", TransformersParameters(), model=live))
+    for layer in (None, 0):
+        assert model.names(layer) == plain.names(layer)
+        for name in plain.names(layer):
+            assert torch.equal(model.tensor(layer, name), plain.tensor(layer, name))
+    assert [f for f in BridgeEngine().prove(model) if not f.holds] == []
+    one, other = (_all(e, m, prompts, ("z",)) for e, m in ((BridgeEngine(), model), (TransformersEngine(), plain)))
+    assert all(torch.allclose(a["z"][a.mask], b["z"][a.mask], atol=1e-5) for a, b in zip(one, other, strict=True))
+
+
+def test_replacement_is_refused(directory: Callable[[str], Path]) -> None:
+    model = open_bridge(ModelSpec(str(directory("qwen2")), TransformersParameters()))
+    with pytest.raises(ModelError, match="loader: transformers"):
+        BridgeEngine().runner(Twin(model)).forward(np.array([[3, 4]]), replace=lambda layer, s, p, v: p)
+
+
+def test_generation(directory: Callable[[str], Path], opened: Opens) -> None:
+    model = open_bridge(ModelSpec(str(directory("qwen2")), TransformersParameters()))
+    start = np.array([[3, 4, 5]])
+    made = BridgeEngine().runner(Twin(model)).generate(start, 6, stop=())
+    plain = TransformersEngine().runner(Twin(opened("qwen2"))).generate(start, 6, stop=())
+    assert made[0].tolist() == plain[0].tolist()
+
+
+def test_an_exception_leaves_no_hook(directory: Callable[[str], Path], prompts: Tokens) -> None:
+    model = open_bridge(ModelSpec(str(directory("qwen2")), TransformersParameters()))
+    engine = BridgeEngine()
+    sites = engine.sites(model)
+
+    def fails(batch: Batch) -> None:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        engine.run(Twin(model), prompts, np.arange(3), Request(sites), fails)
+    assert [name for name, point in model.bridge.hook_dict.items() if point.fwd_hooks] == []
