@@ -223,6 +223,8 @@ def make_directory(path: Path, root: Path, made: set[Path]) -> None:
         return
     make_directory(path.parent, root, made)
     path.mkdir(exist_ok=True)
+    if path.is_symlink():
+        raise StoreError(f"{path} is a link: a store is written to only within its own directory")
     sync_directory(path.parent)
     made.add(path)
 

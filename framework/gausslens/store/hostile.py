@@ -91,12 +91,30 @@ def follow(file: h5py.File, entry: str) -> Any:
     """The object at a path inside a file. Every step must be a hard link: soft and external ones lead away."""
     found: Any = file
     for name in entry.strip("/").split("/"):
-        if not isinstance(found, h5py.Group) or name.encode() not in found.id:
-            raise StoreError(f"{file.filename} has no {entry}: refused")
+        if not _has(found, name):
+            raise StoreError(f"{file.file.filename} has no {entry}: refused")
         if found.id.links.get_info(name.encode()).type != h5l.TYPE_HARD:
-            raise StoreError(f"{file.filename}: {name!r} of {entry} is a link to elsewhere: refused")
+            raise StoreError(f"{file.file.filename}: {name!r} of {entry} is a link to elsewhere: refused")
         found = found[name]
     return found
+
+
+def holds(file: h5py.File, entry: str) -> bool:
+    """Whether there is a result at this path of a pack, and not another name (a soft link) of one, nor nothing yet."""
+    found: Any = file
+    *above, last = entry.strip("/").split("/")
+    for name in above:
+        if not _has(found, name):
+            return False
+        found = follow(found, name)
+    if not _has(found, last) or found.id.links.get_info(last.encode()).type == h5l.TYPE_SOFT:
+        return False
+    follow(found, last)
+    return True
+
+
+def _has(group: Any, name: str) -> bool:
+    return isinstance(group, h5py.Group) and name.encode() in group.id
 
 
 def arrays_of(group: Any, size: int) -> dict[str, Any]:

@@ -33,6 +33,10 @@ class NotAStore(StoreError):
     code = 2
 
 
+class StoreWarning(UserWarning):
+    """A part of the store is damaged and left out."""
+
+
 class NewerStore(StoreError):
     """The store was written by a newer gausslens."""
 

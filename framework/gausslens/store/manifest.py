@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,7 +15,7 @@ from urllib.parse import quote
 from ..errors import StoreError
 from ..seeds import digest
 from .disk import Temporary, Writer, is_file, locked, told
-from .layout import LOCK, RUNS, check_name, check_version
+from .layout import LOCK, RUNS, NewerStore, StoreWarning, check_name, check_version
 
 FORMAT = "gausslens-run"
 # A manifest of 10,000 steps is about 30 MB.
@@ -109,20 +110,18 @@ def manifest_paths(root: Path) -> list[Path]:
 
 
 def manifests(root: Path) -> list[Manifest]:
-    """All manifests that can be read, oldest first; ``verify`` tells of the others."""
+    """All manifests that can be read, oldest first; of a damaged one a warning tells, for the others are good."""
     return sorted(_readable(root), key=lambda m: m.age)
 
 
 def _readable(root: Path) -> Iterator[Manifest]:
-    from .layout import NewerStore
-
     for path in manifest_paths(root):
         try:
             yield read_manifest(path)
         except NewerStore:
             raise
-        except StoreError:
-            continue
+        except StoreError as error:
+            warnings.warn(f"a run is left out: {error}", StoreWarning, stacklevel=2)
 
 
 def read_manifest(path: Path) -> Manifest:

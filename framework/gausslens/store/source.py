@@ -73,9 +73,7 @@ class Pack:
     """A pack: manifests and results in one file."""
 
     def __init__(self, path: Path):
-        import h5py
-
-        from .hostile import follow, open_checked
+        from .hostile import follow, holds, open_checked
         from .layout import check_version
         from .read import attributes, explained
 
@@ -93,7 +91,7 @@ class Pack:
                 for step in steps:
                     entry = f"/{run}/{variant}/{label}/{step.member}"
                     # A result of several names is at one of them; soft links lead there from the others.
-                    if isinstance(file.get(entry, getlink=True), h5py.HardLink):
+                    if holds(file, entry):
                         self._entries[step.analysis, step.key] = entry
 
     def manifests(self) -> list[Manifest]:

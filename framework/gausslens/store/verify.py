@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,6 +141,7 @@ def _result_findings(
     if (attrs.get("analysis"), attrs.get("key")) != named:
         yield f"{entry} says that it is {attrs.get('analysis')!r}, {attrs.get('key')!r}"
     json.loads(attrs["provenance"])
+    json.loads(attrs.get("attributes", "{}"))
     arrays = arrays_of(group, size)
     described = []
     for name, array in arrays.items():
@@ -184,7 +186,8 @@ def _manifest_findings(root: Path, path: Path) -> list[Finding]:
 
 
 def _index_findings(root: Path) -> list[Finding]:
-    held, wanted = listed(root), links(root)
+    with warnings.catch_warnings(action="ignore"):  # damaged manifests have findings of their own
+        held, wanted = listed(root), links(root)
     found = []
     for place, (filename, target) in held.items():
         try:
