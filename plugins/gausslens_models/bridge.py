@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gausslens import SITES, ModelError, ModelSpec
 
 from .layout import Layout, Place, Sizes, family_of
-from .opening import LIVE, claims_files, quiet
+from .opening import LIVE, quiet
 from .patching import Owners, owners_of
 from .pretrained import PretrainedModel
 from .proof import eager_answer, proof_prompt
@@ -43,11 +43,6 @@ HOOKS: Mapping[str, tuple[str, ...]] = {
     "mlp_out": ("ln2_post.hook_out", "mlp.out.hook_out", "mlp.hook_out"),
     "resid_post": ("hook_out",),
 }
-
-
-def claims(path: str) -> bool:
-    """A directory with a config, or a live bridge."""
-    return path.startswith(f"{LIVE}TransformerBridge") or claims_files(path)
 
 
 def open_bridge(spec: ModelSpec) -> BridgedModel:
@@ -173,10 +168,11 @@ def outline(config: Any, cfg: Any) -> Layout:
 
 
 def probed(model: BridgedModel) -> dict[str, str]:
-    """{site: hook} of the hooks that fire with the right shape in the first layer; scores only if they are scores."""
+    """{site: hook} of the hooks that fire with the right shape in a layer; scores only if they are scores."""
     import torch
 
-    block = "blocks.0."
+    lacking = model.info.lacking
+    block = f"blocks.{min(model.info.layers, key=lambda n: ('pattern' in lacking.get(n, {}), n))}."
     wanted = {site: [n for n in names if block + n in model.bridge.hook_dict] for site, names in HOOKS.items()}
     middle = _middle(model)
     wanted["resid_mid"] = [n for n in middle if block + n in model.bridge.hook_dict]

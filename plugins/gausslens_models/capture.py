@@ -112,7 +112,8 @@ class Capture:
                 place = module.get_submodule(tap.module)
                 note = partial(self._tapped, layer, site, tap)
                 stack.enter_context(_hook(place, note) if tap.end == "out" else _pre_hook(place, note))
-        if self.replace is not None or set(sites) & set(OF_ATTENTION):
+        replaced = self.replace is not None and not self.model.layout.kinds[layer]
+        if replaced or set(sites) & set(OF_ATTENTION):
             attention = module.get_submodule(self.model.layout.family.attention)
             stack.callback(watch(attention, partial(self._attended, layer)))
         if sites:

@@ -43,11 +43,17 @@ def model_info(
 
 def lacking(config: Any, layout: Layout) -> dict[int, dict[str, str]]:
     """Why a layer does not have a site, by layer and site."""
-    reasons = dict(layout.family.lacking)
+    everywhere = dict(layout.family.lacking)
     for key, value, _, lost in layout.family.when:
         if getattr(config, key, None) == value:
-            reasons |= lost
-    return {layer: dict(reasons) for layer in layout.places if layer is not None} if reasons else {}
+            everywhere |= lost
+    found = {}
+    for layer, kind in enumerate(layout.kinds):
+        other = layout.family.others.get(kind)
+        reasons = everywhere | (dict.fromkeys(other.lacking, other.reason) if other else {})
+        if reasons:
+            found[layer] = reasons
+    return found
 
 
 def _facts(config: Any, layout: Layout) -> dict[str, Any]:
@@ -58,7 +64,7 @@ def _facts(config: Any, layout: Layout) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "position": family.position,
         "norm": family.norm,
-        "norm_epsilon": _first(config, ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps"), 1e-5),
+        "norm_epsilon": _first(config, ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps"), 1e-5),
         "norm_first": family.norm_first and getattr(config, "do_layer_norm_before", True),
         "query_norm": "q_norm.w" in family.tensors,
         "scale": tuple(_scale(config, layer, layout.sizes.d_head) for layer in layers),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .slots import Family, Slot, Tap, attention, fused, mlp, norm
+from .slots import Family, Other, Slot, Tap, attention, fused, mlp, norm
 
 NO_ROTATION = "position is not applied to q and k in this family"
 ATTENTION_BIASES = ("b_Q", "b_K", "b_V", "b_O")
@@ -239,5 +239,49 @@ OPT = Family(
     norm="layer",
 )
 
-FAMILIES = (LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2, GEMMA3, PHI3, GPT2, GPT_NEOX, BERT, OPT)
+_LFM2_MLP = {
+    "W_gate": Slot("feed_forward.w1.weight", "in_out"),
+    "W_in": Slot("feed_forward.w3.weight", "in_out"),
+    "W_out": Slot("feed_forward.w2.weight", "in_out"),
+    **norm("ln1", "operator_norm"),
+    **norm("ln2", "ffn_norm"),
+}
+LFM2 = Family(
+    name="lfm2",
+    model_types=("lfm2",),
+    layers="layers",
+    attention="self_attn",
+    tensors=attention("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj")
+    | {"q_norm.w": Slot("self_attn.q_layernorm.weight"), "k_norm.w": Slot("self_attn.k_layernorm.weight")}
+    | _LFM2_MLP,
+    taps={
+        "q": Tap("self_attn.q_proj"),
+        "k": Tap("self_attn.k_proj"),
+        "v": Tap("self_attn.v_proj"),
+        "attn_out": Tap("self_attn"),
+        "resid_mid": Tap("ffn_norm", "in"),
+        "mlp_pre": Tap("feed_forward.w1"),
+        "mlp_post": Tap("feed_forward.w2", "in"),
+        "mlp_out": Tap("feed_forward"),
+    },
+    outside={"W_E": Slot("embed_tokens.weight"), "W_U": Slot("lm_head.weight", "in_out")}
+    | norm("ln_final", "embedding_norm"),
+    optional=(*ATTENTION_BIASES, "b_conv", "b_conv_in", "b_conv_out", "W_U"),
+    others={
+        "conv": Other(
+            {
+                "W_conv": Slot("conv.conv.weight"),
+                "W_conv_in": Slot("conv.in_proj.weight", "in_out"),
+                "W_conv_out": Slot("conv.out_proj.weight", "in_out"),
+                "b_conv": Slot("conv.conv.bias"),
+                "b_conv_in": Slot("conv.in_proj.bias"),
+                "b_conv_out": Slot("conv.out_proj.bias"),
+                **_LFM2_MLP,
+            },
+            "this layer is a short convolution: it has no attention",
+        )
+    },
+)
+
+FAMILIES = (LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2, GEMMA3, PHI3, GPT2, GPT_NEOX, BERT, OPT, LFM2)
 BY_MODEL_TYPE = {model_type: family for family in FAMILIES for model_type in family.model_types}

@@ -50,6 +50,7 @@ class Layout:
     shapes: Mapping[str, tuple[int, ...]]
     unclaimed: tuple[str, ...] = ()
     tied: bool = False
+    kinds: tuple[str, ...] = ()
 
     def view(self, place: Place, tensor: torch.Tensor) -> torch.Tensor:
         """Our tensor as a view of the checkpoint's (without ``plus``): what is written to it, changes that."""
@@ -106,11 +107,13 @@ def make_layout(family: Family, config: Any, shapes: Mapping[str, tuple[int, ...
     n_layers = int(config.num_hidden_layers)
     places: dict[int | None, dict[str, Place]] = {}
     claimed: set[str] = set()
+    kinds = tuple(family.kind(config, layer) for layer in range(n_layers))
     for layer in range(n_layers):
         found = layered.get(layer, {})
-        places[layer] = {o: Place(found[s.tensor], s) for o, s in family.tensors.items() if s.tensor in found}
+        slots = family.slots(kinds[layer])
+        places[layer] = {o: Place(found[s.tensor], s) for o, s in slots.items() if s.tensor in found}
         claimed |= {p.theirs for p in places[layer].values()}
-    _refuse_missing(family, places, n_layers, layered, path)
+    _refuse_missing(family, places, kinds, layered, path)
     tied = headed and bool(getattr(config, "tie_word_embeddings", False))
     places[None] = {}
     for ours, slot in family.outside.items():
@@ -126,7 +129,7 @@ def make_layout(family: Family, config: Any, shapes: Mapping[str, tuple[int, ...
         places[None]["W_U"] = Place(places[None]["W_E"].theirs, Slot(places[None]["W_E"].slot.tensor, "in_out"))
     ignored = {n for n in shapes if any(part in n for part in family.ignored)}
     unclaimed = tuple(sorted(set(shapes) - claimed - ignored))
-    layout = Layout(family, sizes, places, shapes, unclaimed, tied)
+    layout = Layout(family, sizes, places, shapes, unclaimed, tied, kinds)
     _refuse_unknown(layout, layered, unclaimed, path)
     _refuse_shapes(layout, path)
     return layout
@@ -170,20 +173,20 @@ def _renamed(name: str) -> str:
 def _refuse_missing(
     family: Family,
     places: Mapping[int | None, Mapping[str, Place]],
-    n_layers: int,
+    kinds: tuple[str, ...],
     layered: Mapping[int, Mapping[str, str]],
     path: str,
 ) -> None:
-    anywhere = {o for layer in range(n_layers) for o in places[layer]}
-    needed = [o for o in family.tensors if o in anywhere or o not in family.optional]
+    n_layers = len(kinds)
+    anywhere = {(kinds[layer], o) for layer in range(n_layers) for o in places[layer]}
     missing = [
-        f"{family.layers}.{layer}.{family.tensors[o].tensor}"
-        for layer in range(n_layers)
-        for o in needed
-        if o not in places[layer]
+        f"{family.layers}.{layer}.{slot.tensor}"
+        for layer, kind in enumerate(kinds)
+        for o, slot in family.slots(kind).items()
+        if o not in places[layer] and ((kind, o) in anywhere or o not in family.optional)
     ]
     if missing:
-        unknown = sorted(set(layered.get(0, {})) - {s.tensor for s in family.tensors.values()})
+        unknown = sorted(set(layered.get(0, {})) - {s.tensor for s in family.slots(kinds[0]).values()})
         raise ModelError(f"{path}: incomplete checkpoint: {_listed(missing)} missing" + _among(unknown))
     extra = sorted(n for n in layered if n >= n_layers)
     if extra:

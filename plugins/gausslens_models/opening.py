@@ -32,6 +32,11 @@ def claims_files(path: str) -> bool:
     return (Path(path) / "config.json").is_file()
 
 
+def claims_bridge(path: str) -> bool:
+    """A directory with a config, or a live bridge."""
+    return path.startswith(f"{LIVE}TransformerBridge") or claims_files(path)
+
+
 def located(spec: ModelSpec) -> tuple[str, dict[str, Any]]:
     """What to give to from_pretrained: a name, and the arguments that keep it from the network unless told."""
     trusted = bool(getattr(spec.parameters, "trust_remote_code", False))

@@ -12,7 +12,7 @@ def loaders() -> list[Loader]:
         Loader(
             name="builtin",
             version=1,
-            summary="models that come with gausslens: builtin:tiny",
+            summary="models that come with gausslens: builtin:clue-tiny and builtin:tiny",
             parameters="gausslens_models.parameters:BuiltinParameters",
             claims="gausslens_models.builtin:claims",
             open="gausslens_models.builtin:open_builtin",
@@ -32,7 +32,7 @@ def loaders() -> list[Loader]:
             version=1,
             summary="a local directory or a live bridge, through TransformerLens: for families not watched otherwise",
             parameters="gausslens_models.parameters:TransformersParameters",
-            claims="gausslens_models.bridge:claims",
+            claims="gausslens_models.opening:claims_bridge",
             open="gausslens_models.bridge:open_bridge",
             rank=20,
         ),

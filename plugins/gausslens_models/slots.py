@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,22 @@ class Tap:
 
 
 @dataclass(frozen=True)
+class Other:
+    """Layers of another kind, in a family that mixes kinds: their tensors, and why they lack what attention has."""
+
+    tensors: dict[str, Slot]
+    reason: str
+    lacking: tuple[str, ...] = ("q", "k", "v", "q_rot", "k_rot", "scores", "pattern", "z", "attn_out")
+
+
+@dataclass(frozen=True)
 class Family:
     """A family: where its layers, tensors and sites are.
 
     ``optional`` tensors may be absent from a whole checkpoint. ``ignored`` are parts of names that hold nothing of
     ours (buffers, heads of other tasks). ``lacking`` gives reasons for sites that no layer has; ``when`` rows apply
-    where the config has that value: (key, value, taps, lacking).
+    where the config has that value: (key, value, taps, lacking). ``others`` are layers without attention, by what the
+    config calls them in ``layer_types``.
     """
 
     name: str
@@ -50,10 +61,20 @@ class Family:
     ignored: tuple[str, ...] = ("rotary_emb.inv_freq",)
     lacking: dict[str, str] = field(default_factory=dict)
     when: tuple[tuple[str, object, dict[str, Tap], dict[str, str]], ...] = ()
+    others: dict[str, Other] = field(default_factory=dict)
     position: str = "rotary"
     norm: str = "rms"
     norm_first: bool = True
     causal: bool = True
+
+    def kind(self, config: Any, layer: int) -> str:
+        """The kind of a layer where it has no attention, else nothing."""
+        kinds = getattr(config, "layer_types", None) if self.others else None
+        return kinds[layer] if kinds is not None and kinds[layer] in self.others else ""
+
+    def slots(self, kind: str) -> dict[str, Slot]:
+        """The tensors of a layer of this kind."""
+        return self.others[kind].tensors if kind else self.tensors
 
 
 def norm(ours: str, theirs: str, plus: float = 0.0, bias: bool = False) -> dict[str, Slot]:

@@ -92,6 +92,11 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
         SMALL | {"ffn_dim": 40, "word_embed_proj_dim": 16, "do_layer_norm_before": False},
         "OPTForCausalLM",
     ),
+    "lfm2": (
+        "Lfm2Config",
+        GROUPED | {"layer_types": ["conv", "full_attention", "conv"], "block_auto_adjust_ff_dim": False},
+        "Lfm2ForCausalLM",
+    ),
 }
 
 

@@ -42,7 +42,8 @@ def test_every_site_is_given_or_refused_by_name(which: str, opened: Opens, promp
                 captured(model, prompts, Request((site,)))
             continue
         batches = captured(model, prompts, Request((site,)))
-        layers = [None] if site in ("embed", "logits") else list(model.info.layers)
+        layers = [n for n in model.info.layers if site not in model.info.lacking.get(n, {})]
+        layers = [None] if site in ("embed", "logits") else layers
         assert [b.layer for b in batches] == layers
         for batch in batches:
             assert set(batch.arrays) == {site}
@@ -67,6 +68,20 @@ def test_the_lacking_sites_are_those_that_cannot_be(which: str, opened: Opens) -
     assert all(reasons[site] for site in expected - {"logits"})
 
 
+def test_layers_without_attention_are_skipped_with_a_reason(opened: Opens, prompts: Tokens) -> None:
+    model = opened("lfm2")
+    assert set(model.info.lacking) == {0, 2}
+    assert "short convolution" in model.info.lacking[0]["pattern"]
+    batches = captured(model, prompts, Request(("resid_pre", "pattern")))
+    assert [(b.layer, set(b.arrays)) for b in batches] == [
+        (0, {"resid_pre"}),
+        (1, {"resid_pre", "pattern"}),
+        (2, {"resid_pre"}),
+    ]
+    assert model.names(0)[:3] == ("W_conv", "W_conv_in", "W_conv_out")
+    assert "W_Q" in model.names(1)
+
+
 def test_sites_fit_together(which: str, opened: Opens, prompts: Tokens) -> None:
     """The stream adds up: what a layer reads and writes is what lies between resid_pre and resid_post."""
     model = opened(which)
@@ -76,8 +91,8 @@ def test_sites_fit_together(which: str, opened: Opens, prompts: Tokens) -> None:
     for batch, after in pairwise(batches):
         assert torch.equal(batch["resid_post"], after["resid_pre"])
     for batch in batches:
-        if family == "bert" or which == "opt-after":
-            continue  # the norm stands after the sum
+        if family == "bert" or which == "opt-after" or "attn_out" not in batch.arrays:
+            continue  # the norm stands after the sum, or there is no attention
         made = batch["resid_pre"] + batch["attn_out"] + batch["mlp_out"]
         assert torch.allclose(made, batch["resid_post"], atol=1e-5)
         if "resid_mid" in sites:
