@@ -155,6 +155,10 @@ class LayerWeights:
         except ModelError as error:
             raise AttributeError(str(error)) from error
 
+    def base(self, layer: int | None) -> LayerWeights:
+        """The tensors of any layer as the model has them, without edits: to graft from, or to compare with."""
+        return type(self)(self._model, layer, info=self.info)
+
     def initial(self, name: str) -> torch.Tensor:
         """A fresh draw of a tensor from the model's own initialisation (for edits)."""
         return self._narrowed(name, self._model.initial(self.layer, name, self._seed))

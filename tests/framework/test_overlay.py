@@ -58,6 +58,15 @@ def test_an_edit_that_works_in_place_changes_its_copy_only():
     assert torch.equal(MODEL.tensor(0, "W_Q"), before)
 
 
+def test_an_edit_may_graft_from_the_unedited_tensors_of_any_layer():
+    before = MODEL.tensor(2, "W_Q").clone()
+    graft = made(lambda w, p, g: {"W_Q": w.base(2).W_Q.mul_(3)})
+    edited = twin(call(probes.SCALE, probes.Scale(alpha=7.0)), call(graft, layers=(0,)))
+    torch.testing.assert_close(edited.weights(0).W_Q, 3 * before)
+    assert torch.equal(edited.weights(0).base(2).W_Q, before)
+    assert torch.equal(MODEL.tensor(2, "W_Q"), before)
+
+
 def test_layers_and_heads_restrict_any_edit():
     edited = twin(call(probes.SCALE, probes.Scale(alpha=5.0), layers=(1,), heads=(0, 2)))
     assert edited.overlay(0) == {}
