@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # Numbers by head: each is a mean over query rows of real text.
 NUMBERS = {
     "entropy": ("entropy of a row", "nat"),
-    "entropy_deficit": ("log of the number of keys in view, less the entropy of the row", "nat"),
+    "entropy_deficit": ("divergence of a row from even attention to all tokens in view", "nat"),
     "to_first": ("attention to the first position", "1"),
     "to_previous": ("attention to the position before", "1"),
     "to_self": ("attention to the own position", "1"),
@@ -115,10 +115,11 @@ class Attention:
         return View(groups, texts, self.tokens.segment[prompt][first], counted, np.flatnonzero(wanted), keys)
 
     def _seen(self, layer: int, pattern: NDArray[np.float64], view: View) -> Seen:
+        even = self._even(layer, pattern.shape[-1])
         if self.parameters.level == "word":
-            pattern = between_groups(pattern, view.groups)
+            pattern, even = between_groups(pattern, view.groups), between_groups(even, view.groups)
         counted = pattern[:, view.counted]
-        numbers = row_numbers(counted, np.flatnonzero(view.counted), self._in_view(layer, view))
+        numbers = row_numbers(counted, np.flatnonzero(view.counted), even[view.counted])
         member = view.segment[:, None] == np.arange(len(self.tokens.segments))
         from_segment = member[view.counted]
         between = np.einsum("hqk,qa,kb->hab", counted, from_segment.astype(float), member.astype(float), optimize=True)
@@ -128,16 +129,15 @@ class Attention:
             kept = (chosen if self.parameters.maps == "heads" else chosen.mean(axis=0)).astype(np.float32)
         return Seen(numbers.sum(axis=-1), between, from_segment.sum(axis=0), kept)
 
-    def _in_view(self, layer: int, view: View) -> NDArray[np.int64]:
-        """How many keys (tokens or words) each counted row can see."""
-        n = len(view.groups)
-        last = n - 1 - np.unique(view.groups[::-1], return_index=True)[1]  # the last token of each group
+    def _even(self, layer: int, n: int) -> NDArray[np.float64]:
+        """[query, key] of attention spread evenly over all tokens that a query of this layer can see."""
+        behind = np.arange(n)[:, None] - np.arange(n)
+        seen = behind >= 0 if self.info.causal else np.ones((n, n), dtype=bool)
         windows = self.info.facts.get("sliding_window")
-        reach = (windows[layer] if windows else None) or n
-        ends = last[view.counted]
-        if not self.info.causal:
-            ends, reach = np.full(len(ends), n - 1), n
-        return np.array([len(np.unique(view.groups[max(0, t + 1 - reach) : t + 1])) for t in ends], dtype=np.int64)
+        if windows and windows[layer] is not None:
+            seen &= abs(behind) < windows[layer]
+        found: NDArray[np.float64] = seen / seen.sum(axis=1, keepdims=True)
+        return found
 
     def _numbers(self, layers: list[int]) -> dict[str, Any]:
         prompts = range(len(self.tokens))
@@ -170,16 +170,19 @@ class Attention:
         return dims, found, {"long_name": said, "units": "1"}
 
 
-def row_numbers(rows: NDArray[np.float64], place: NDArray[np.int64], in_view: NDArray[np.int64]) -> NDArray[np.float64]:
+def row_numbers(rows: NDArray[np.float64], place: NDArray[np.int64], even: NDArray[np.float64]) -> NDArray[np.float64]:
     """[number, head, query] of rows [head, query, key] whose own positions are ``place``; see NUMBERS.
 
-    Entropy is H = -sum p log p in nats. The row of the first position has nothing before it: it gives 0 to there.
+    Entropy is H = -sum p log p, its deficit sum p log(p / u) against the even rows u [query, key]: between tokens that
+    is log n - H, with n keys in view; between words u counts the tokens of each. The row of the first position gives 0
+    to what is before it.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         entropy = -np.where(rows > 0, rows * np.log(rows), 0.0).sum(axis=-1)
+        cross = -np.where(rows > 0, rows * np.log(even), 0.0).sum(axis=-1)
     at = np.arange(len(place))
     before = np.where(place > 0, rows[:, at, np.maximum(place - 1, 0)], 0.0)
-    return np.stack([entropy, np.log(in_view) - entropy, rows[:, :, 0], before, rows[:, at, place]])
+    return np.stack([entropy, cross - entropy, rows[:, :, 0], before, rows[:, at, place]])
 
 
 def _labels(views: list[View], tokens: Tokens) -> dict[str, Any]:

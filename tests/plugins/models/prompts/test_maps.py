@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gausslens import Context, GausslensError, InputError, Part, Prompt, Tokens, Twin
-from gausslens.testing import TinyEngine, TinyModel, check_stream
+from gausslens.testing import TinyEngine, TinyModel, TinyParameters, check_stream
 from gausslens_models import plugin
 from gausslens_models.engine import TransformersEngine
 from gausslens_models.maps import Attention, row_numbers
@@ -138,13 +138,23 @@ def test_numbers_by_head_are_means_over_rows_of_text() -> None:
 
 def test_a_head_that_spreads_evenly_has_no_deficit() -> None:
     rows = np.tril(np.ones((5, 5)))[None] / np.arange(1, 6)[:, None]
-    entropy, deficit, first, previous, own = row_numbers(rows, np.arange(5), np.arange(1, 6))[:, 0]
+    entropy, deficit, first, previous, own = row_numbers(rows, np.arange(5), rows[0])[:, 0]
     assert np.allclose(entropy, np.log(np.arange(1, 6)))
     assert np.allclose(deficit, 0)
     assert np.allclose(first, 1 / np.arange(1, 6))
     assert np.allclose(previous[1:], 1 / np.arange(2, 6))
     assert previous[0] == 0
     assert np.allclose(own, 1 / np.arange(1, 6))
+
+
+def test_a_flat_model_has_no_deficit_between_words_either() -> None:
+    """Words of many tokens get more of an even spread: that is not structure."""
+    model = TinyModel(TinyParameters(planted=[(layer, head, 0.0) for layer in (0, 1) for head in range(4)]))
+    tokens = model.tokenise(PROMPTS)
+    for level in ("token", "word"):
+        found = measured(model, tokens, level=level)
+        assert np.allclose(found.entropy_deficit, 0, atol=1e-5)
+    assert (measured(TinyModel(), tokens, level="word").entropy_deficit > 0.01).all()
 
 
 def test_attention_between_segments_adds_up() -> None:
