@@ -9,10 +9,11 @@ from pydantic import ValidationError
 
 from gausslens import Context, InputError, StepRef
 from gausslens.testing import TinyModel, check_derived
-from gausslens_gaussian.compare import Compare
-from gausslens_gaussian.information import frechet, kl
-from gausslens_gaussian.parameters import CompareParameters
-from gausslens_gaussian.plugin import COMPARE
+from gausslens_gaussian.compare import BetweenLayers, Compare
+from gausslens_gaussian.geometry import leading, principal_angles
+from gausslens_gaussian.information import frechet, jensen_shannon, kl
+from gausslens_gaussian.parameters import BetweenLayersParameters, CompareParameters
+from gausslens_gaussian.plugin import BETWEEN_LAYERS, COMPARE
 
 PARAMETERS = CompareParameters(of="streams", between=("trained", "chance"))
 
@@ -47,6 +48,12 @@ def test_divergences_of_each_layer() -> None:
         assert float(result["kl"][layer]) == pytest.approx(kl(*pair))
         assert float(result["kl_reverse"][layer]) == pytest.approx(kl(*pair[2:], *pair[:2]))
         assert float(result["frechet"][layer]) == pytest.approx(frechet(*pair))
+        root = np.sqrt((np.trace(pair[1]) + np.trace(pair[3])) / 2)
+        assert float(result["frechet_relative"][layer]) == pytest.approx(frechet(*pair) / root)
+        exact = jensen_shannon(*pair, draws=100_000)
+        assert abs(float(result["jensen_shannon"][layer]) - exact.value) < 4 * float(result["jensen_shannon_se"][layer])
+        angles = principal_angles(leading(pair[1], 3), leading(pair[3], 3))
+        np.testing.assert_allclose(result["angles"][layer], angles, atol=1e-12)
 
 
 def test_draws_of_one_side_become_a_dimension_and_are_compared_with_the_other() -> None:
@@ -97,3 +104,68 @@ def test_without_whole_covariances_it_says_what_to_change() -> None:
 def test_a_variant_is_not_compared_with_itself() -> None:
     with pytest.raises(ValidationError, match="trained is named twice"):
         CompareParameters(of="streams", between=("trained", "trained"))
+
+
+def between(**parameters: object) -> xr.Dataset:
+    chosen = BetweenLayersParameters(of="streams", **parameters)
+    inputs = {ref("trained"): moments(0, (("layer", 4),)), ref("trained", label="values"): moments(1, (("layer", 4),))}
+    return check_derived(BETWEEN_LAYERS, inputs, chosen)
+
+
+def test_each_layer_and_the_next() -> None:
+    result, p = between(), moments(0, (("layer", 4),))
+    assert result["layer"].values.tolist() == [0, 1, 2]
+    pair = [p[name].values[layer] for layer in (1, 2) for name in ("mean", "covariance")]
+    assert float(result["kl"].sel(layer=1)) == pytest.approx(kl(*pair))
+    assert result["kl"].attrs["long_name"] == "D(layer || the next)"
+
+
+def test_all_pairs_of_layers() -> None:
+    result, p = between(pairs="all"), moments(0, (("layer", 4),))
+    assert dict(result["frechet"].sizes) == {"layer_other": 4, "layer": 4}
+    np.testing.assert_allclose(np.diag(result["frechet"]), 0, atol=1e-6)
+    np.testing.assert_allclose(result["frechet"], result["frechet"].values.T, rtol=1e-7, atol=1e-7)
+    pair = [p[name].values[layer] for layer in (3, 1) for name in ("mean", "covariance")]
+    assert float(result["kl"].sel(layer=3, layer_other=1)) == pytest.approx(kl(*pair))
+
+
+def test_two_sites_layer_by_layer() -> None:
+    result = between(to="values")
+    p, q = moments(0, (("layer", 4),)), moments(1, (("layer", 4),))
+    pair = [d[name].values[2] for d in (p, q) for name in ("mean", "covariance")]
+    assert float(result["kl"].sel(layer=2)) == pytest.approx(kl(*pair))
+
+
+def test_the_fit_of_the_bulk_is_compared_where_it_is_asked_for() -> None:
+    p = moments(0)
+    robust = p.rename(mean="robust_mean", covariance="robust_covariance")
+    both = moments(5).merge(robust)
+    parameters = CompareParameters(of="streams", between=("trained", "chance"), fit="robust")
+    result = check_derived(COMPARE, {ref("trained"): both, ref("chance"): both}, parameters)
+    np.testing.assert_allclose(result["kl"], 0, atol=1e-9)
+    with pytest.raises(InputError, match="`robust: true`"):
+        check_derived(COMPARE, {ref("trained"): p, ref("chance"): p}, parameters)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "steps", "words"),
+    [
+        ({"of": "absent"}, [ref("trained")], "no gaussian.moments step has the label 'absent'; there are streams"),
+        ({"of": "spectra"}, [StepRef("trained", "spectra", "bilinear.spectrum")], "is bilinear.spectrum, not"),
+        ({"of": "streams", "to": "absent"}, [ref("trained")], "has the label 'absent'"),
+        ({"of": "streams"}, [], "there are none at all"),
+    ],
+)
+def test_labels_that_are_not_moments_are_told(parameters: dict[str, str], steps: list[StepRef], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        BetweenLayers(BetweenLayersParameters(**parameters), Context(TinyModel().info, 0)).inputs(steps)
+
+
+def test_one_layer_or_other_widths_cannot_be_compared() -> None:
+    analysis = BetweenLayers(BetweenLayersParameters(of="streams"), Context(TinyModel().info, 0))
+    with pytest.raises(InputError, match="fewer than two layers"):
+        analysis.compute({ref("trained"): moments(0, (("layer", 1),))})
+    other = BetweenLayers(BetweenLayersParameters(of="streams", to="values"), Context(TinyModel().info, 0))
+    narrow = moments(1).isel(feature=slice(2), feature_other=slice(2))
+    with pytest.raises(InputError, match="not alike"):
+        other.compute({ref("trained"): moments(0), ref("trained", label="values"): narrow})

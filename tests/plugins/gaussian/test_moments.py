@@ -10,26 +10,13 @@ import torch
 from pydantic import ValidationError
 
 import gausslens_gaussian.plugin
-from gausslens import Batch, Context, GausslensError
+from gausslens import Context, GausslensError
 from gausslens.testing import TinyModel, TinyParameters, check_references, check_round_trip, check_stream
 from gausslens_gaussian.moments import Moments, estimate
 from gausslens_gaussian.parameters import MomentsParameters
 from gausslens_gaussian.plugin import MOMENTS
 
-
-def batch(site: str, values: np.ndarray, layer: int | None = 0, text: np.ndarray | None = None) -> Batch:
-    shape = values.shape[:2]
-    kept = np.ones(shape, dtype=bool) if text is None else text
-    return Batch(
-        layer=layer,
-        prompts=np.arange(shape[0]),
-        tokens=torch.zeros(shape, dtype=torch.long),
-        text=torch.from_numpy(kept),
-        mask=torch.ones(shape, dtype=torch.bool),
-        arrays={site: torch.from_numpy(values)},
-        heads=(0, 1, 2, 3),
-        kv_heads=(0, 1),
-    )
+from .batches import batch
 
 
 def after_bos(values: np.ndarray) -> np.ndarray:
@@ -163,3 +150,53 @@ def test_the_estimate_is_what_is_held_and_stored() -> None:
     told = estimate(analysis.parameters, info, None)
     assert told.memory == 2 * held
     assert told.disk == analysis.result()["covariance"].nbytes
+
+
+def test_principal_directions_of_a_second_pass_see_what_random_ones_blur() -> None:
+    """One coordinate of two values, large; 63 Gaussian ones: random directions look normal, the first does not."""
+    rng = np.random.default_rng(6)
+    values = rng.normal(size=(20, 401, 64))
+    values[:, :, 0] = 5 * rng.choice([-1, 1], size=(20, 401))
+    analysis = made(principal=3)
+    analysis.update(batch("resid_pre", values))
+    analysis.end_pass(0)
+    analysis.update(batch("resid_pre", values))
+    result = analysis.result().isel(layer=0)
+    # Two values have kurtosis -2; the rest of that direction is sampling.
+    assert float(result["principal_kurtosis"][0]) == pytest.approx(-2, abs=0.05)
+    assert np.abs(result["principal_kurtosis"][1:]).max() < 5 * float(result["kurtosis_null_sd"])
+    assert float(result["principal_p"][0]) < 1e-10
+    assert np.median(np.abs(result["kurtosis"])) < 0.3
+    assert float(result["kurtosis_null_sd"]) == pytest.approx(np.sqrt(24 / 8000), rel=0.01)
+
+
+def test_of_gaussian_streams_a_twentieth_of_the_directions_is_beyond() -> None:
+    analysis = made()
+    analysis.update(batch("resid_pre", np.random.default_rng(7).normal(size=(10, 301, 64))))
+    result = analysis.result().isel(layer=0)
+    # 64 nearly independent directions: binomial with sd 0.027.
+    assert float(result["not_normal"]) < 0.05 + 3 * 0.027
+    assert abs(float(result["kurtosis_mean"])) < 4 * float(result["kurtosis_null_sd"]) / 8
+
+
+def test_the_bias_of_the_entropy_is_given() -> None:
+    rng = np.random.default_rng(8)
+    found = []
+    for _ in range(200):
+        analysis = made(covariance=False)
+        analysis.update(batch("resid_pre", after_bos(rng.normal(size=(1, 30, 8)))))
+        result = analysis.result().isel(layer=0)
+        found.append(float(result["entropy"] - result["entropy_bias"]))
+    exact = 8 / 2 * np.log(2 * np.pi * np.e)
+    assert abs(np.mean(found) - exact) < 3 * np.std(found) / np.sqrt(200)
+    assert float(result["count_per_dimension"]) == 30 / 8
+
+
+def test_activations_that_are_not_finite_are_refused() -> None:
+    values = np.ones((2, 9, 4))
+    values[1, 4, 2] = np.inf
+    analysis = made()
+    with np.errstate(invalid="ignore"):
+        analysis.update(batch("resid_pre", values, layer=3))
+    with pytest.raises(GausslensError, match="in layer 3 are not finite"):
+        analysis.result()
