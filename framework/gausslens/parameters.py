@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 
 class Parameters(BaseModel):
@@ -14,9 +14,8 @@ class Parameters(BaseModel):
 
     def canonical(self) -> dict[str, Any]:
         """The parameters with their defaults, as plain data: what goes into a key."""
-        from pydantic_core import to_jsonable_python
-
-        return {name: to_jsonable_python(_ordered(value)) for name, value in self.model_dump().items()}
+        plain: dict[str, Any] = TypeAdapter(Any).dump_python(_ordered(self.model_dump()), mode="json")
+        return plain
 
 
 def _ordered(value: Any) -> Any:
