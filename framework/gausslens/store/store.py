@@ -44,7 +44,7 @@ class Store:
             check_index(self.path)
         else:
             self.reindex()
-        self._writer.enter()
+        Temporary(self._writer, ".try").drop()  # a disk that cannot be written to is told before anything is computed
         return self
 
     def has(self, analysis: str, key: str) -> bool:
