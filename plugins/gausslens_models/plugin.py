@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gausslens import Analysis, Engine, Loader, PromptSource, hookimpl
+from gausslens import Analysis, Engine, Loader, PromptSource, ReportSection, hookimpl
 
 
 @hookimpl
@@ -167,4 +167,26 @@ def analyses() -> list[Analysis]:
             analysis="gausslens_models.embeddings:Embeddings",
             random=True,
         ),
+    ]
+
+
+@hookimpl
+def report_sections() -> list[ReportSection]:
+    """What the report shows of it."""
+    shown = {
+        "generate": "What each variant writes after the first prompts.",
+        "loss": "Loss and bits per byte of each variant, in all and by segment.",
+        "attention": "Entropy deficits, previous-token heads and sinks by layer and head, and a map.",
+        "embeddings": "The nearest tokens of the prompts' tokens.",
+    }
+    return [
+        ReportSection(
+            name=f"model.{name}",
+            version=1,
+            summary=summary,
+            section=f"gausslens_models.sections:{name}",
+            analyses=(f"model.{name}",),
+            order=10 + place,
+        )
+        for place, (name, summary) in enumerate(shown.items())
     ]

@@ -1,0 +1,184 @@
+"""What the report shows of loss, attention, embeddings and what models write."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gausslens.figures import Figure, Heatmap, Source, Table, Text, Texts, TokenMap
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from gausslens import Results
+
+# Prompts of which texts and maps are shown; the store has them all.
+SHOWN = 6
+HEADS = {
+    "entropy_deficit": (
+        "Entropy deficit",
+        "How far rows are from even attention to all that they can see, in nats: 0 is flat.",
+    ),
+    "to_previous": ("To the position before", "Mean attention to the token or word before."),
+    "to_first": ("To the first position", "A head that rests there looks at nothing."),
+}
+
+
+def loss(results: Results) -> list[Figure]:
+    """A table for each step: what each variant makes of the prompts, and of their segments."""
+    figures: list[Figure] = []
+    for label, found in results.of("model.loss").items():
+        segments = [str(s) for s in next(iter(found.values())).segment.values]
+        rows = [[variant, *_measures(data)] for variant, data in found.items()]
+        figures.append(
+            Table(
+                title=f"Loss ({label})",
+                caption="How well the tokens of the prompts are predicted. Of several twins, the mean.",
+                sources=tuple(Source(variant, label, "mean_loss") for variant in found),
+                columns=("variant", "nats per token", "bits per byte", "perplexity"),
+                rows=rows,
+            )
+        )
+        figures.append(
+            Table(
+                title=f"Bits per byte by segment ({label})",
+                caption="The parts of the prompts, beside each other.",
+                sources=tuple(Source(variant, label, "segment_bits_per_byte") for variant in found),
+                units="bit / byte",
+                columns=("segment", *found),
+                rows=[
+                    [segment, *(_mean(data["segment_bits_per_byte"].sel(segment=segment)) for data in found.values())]
+                    for segment in segments
+                ],
+            )
+        )
+    return figures
+
+
+def attention(results: Results) -> list[Figure]:
+    """Layer by head, beside chance, and the maps of one layer."""
+    figures: list[Figure] = []
+    for label, found in results.of("model.attention").items():
+        nulls = {null for variant in found for null in results.nulls(variant, label)}
+        for variant in [v for v in found if v not in nulls] or list(found):
+            data = found[variant]
+            for name, (title, caption) in HEADS.items():
+                figures.append(
+                    _by_head(data[name], f"{title}, {variant} ({label})", caption, Source(variant, label, name))
+                )
+            for null in results.nulls(variant, label):
+                z = results.against(variant, label, null)["entropy_deficit_z"]
+                said = f"Standard deviations of {null} from its mean; 0 is what chance gives."
+                title = f"Entropy deficit of {variant}, z against {null} ({label})"
+                source = Source(variant, f"{label}.against.{null}", "entropy_deficit_z")
+                figures.append(_by_head(z, title, said, source, centre=0.0))
+            if "pattern" in data:
+                figures += _maps(data, variant, label)
+    return figures
+
+
+def generate(results: Results) -> list[Figure]:
+    """What each variant writes after the first prompts."""
+    figures: list[Figure] = []
+    for label, found in results.of("model.generate").items():
+        for place, prompt in enumerate(next(iter(found.values())).prompt.values[:SHOWN]):
+            texts = [Text(variant, _first(data["text"].isel(prompt=place))) for variant, data in found.items()]
+            asked = _first(next(iter(found.values()))["after"].isel(prompt=place))
+            figures.append(
+                Texts(
+                    title=f"Written after {prompt} ({label})",
+                    caption="The prompt ends: ..." + asked[-60:],
+                    sources=tuple(Source(variant, label, "text") for variant in found),
+                    texts=tuple(texts),
+                )
+            )
+    return figures
+
+
+def embeddings(results: Results) -> list[Figure]:
+    """The neighbours of the prompts' tokens."""
+    figures: list[Figure] = []
+    for label, found in results.of("model.embeddings").items():
+        for variant, data in found.items():
+            if any(dim not in ("token", "rank") for dim in data["nearest"].dims):
+                continue  # several twins: their neighbours cannot be averaged
+            rows = [
+                [
+                    repr(str(data.token_text.values[i])),
+                    float(data.norm[i]),
+                    " ".join(repr(str(n)) for n in data.nearest.values[i]),
+                ]
+                for i in range(min(data.sizes["token"], 40))
+            ]
+            figures.append(
+                Table(
+                    title=f"Nearest tokens, {variant} ({label})",
+                    caption="The tokens whose embeddings point most nearly the same way.",
+                    sources=(Source(variant, label, "nearest"),),
+                    columns=("token", "length", "nearest"),
+                    rows=rows,
+                )
+            )
+    return figures
+
+
+def _measures(data: xr.Dataset) -> list[float]:
+    return [_mean(data[name]) for name in ("mean_loss", "bits_per_byte", "perplexity")]
+
+
+def _mean(values: xr.DataArray) -> float:
+    return float(values.mean())
+
+
+def _first(texts: xr.DataArray) -> str:
+    """The first sample of the first twin."""
+    return str(texts.values.ravel()[0])
+
+
+def _by_head(values: xr.DataArray, title: str, caption: str, source: Source, centre: float | None = None) -> Figure:
+    ordered = values.transpose("layer", "head", ...)
+    return Heatmap(
+        title=title,
+        caption=caption,
+        sources=(source,),
+        units="z" if centre is not None else values.attrs["units"],
+        values=ordered.values.reshape(*ordered.shape[:2], -1).mean(axis=2),
+        rows=ordered["layer"].values,
+        columns=ordered["head"].values,
+        row_name="layer",
+        column_name="head",
+        centre=centre,
+    )
+
+
+def _maps(data: xr.Dataset, variant: str, label: str) -> list[Figure]:
+    """The first prompt in the layer that is farthest from flat."""
+    pattern = data["pattern"]
+    others = [d for d in pattern.dims if d not in ("layer", "prompt", "head", "query", "key")]
+    deficit = data["entropy_deficit"].mean([d for d in data["entropy_deficit"].dims if d != "layer"])
+    layer = int(deficit.layer.values[int(np.argmax(deficit.values))])
+    chosen = pattern.sel(layer=layer).isel({"prompt": 0} | dict.fromkeys(map(str, others), 0))
+    if "head" in chosen.dims:
+        chosen = chosen.mean("head")
+    texts = {
+        dim: data[f"{dim}_text"].isel({"prompt": 0} | _twin(data[f"{dim}_text"])).values for dim in ("query", "key")
+    }
+    held = chosen.values
+    rows, columns = ~np.isnan(held).all(axis=1), ~np.isnan(held).all(axis=0)
+    return [
+        TokenMap(
+            title=f"Attention in layer {layer}, {data.prompt.values[0]}, {variant} ({label})",
+            caption="Mean over heads. The layer farthest from even attention, on the first prompt.",
+            sources=(Source(variant, label, "pattern"),),
+            units="1",
+            values=held[rows][:, columns],
+            queries=texts["query"][rows],
+            keys=texts["key"][columns],
+        )
+    ]
+
+
+def _twin(values: xr.DataArray) -> dict[str, int]:
+    """The first twin, where there are several."""
+    return {str(d): 0 for d in values.dims if d not in ("prompt", "query", "key")}

@@ -1,0 +1,87 @@
+"""What the report shows of loss, attention, embeddings and written text: the store's numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gausslens.figures import Heatmap, Table, Texts, TokenMap
+from gausslens_models import sections
+
+STUDY = {
+    "model": {"path": "builtin:tiny"},
+    "prompts": {"source": "text", "text": ["abcd abcd abcd", "the ant", "x y"]},
+    "variants": {"trained": [], "chance": {"edits": [{"edit": "reinit.config"}], "draws": 2}},
+    "analyses": [
+        {"use": "model.loss"},
+        {"use": "model.attention", "with": {"level": "word"}},
+        {"use": "model.attention", "as": "heads", "with": {"maps": "heads", "queries": ["text"]}},
+        {"use": "model.attention", "as": "numbers", "with": {"maps": "none"}},
+        {"use": "model.generate", "with": {"tokens": 4, "samples": 2, "temperature": 1.0}},
+        {"use": "model.embeddings"},
+    ],
+    "against": "chance",
+}
+
+
+@pytest.fixture
+def results(gausslens_run: Callable[..., Any]) -> Any:
+    return gausslens_run(STUDY, "models", "reinit")
+
+
+def test_every_section_draws_and_holds_the_stores_numbers(results: Any) -> None:
+    whole, segments = sections.loss(results)
+    assert isinstance(whole, Table)
+    assert isinstance(segments, Table)
+    by_variant = {row[0]: row[1:] for row in whole.rows}
+    assert by_variant["trained"][1] == float(results["trained", "model.loss"].bits_per_byte)
+    assert by_variant["chance"][0] == pytest.approx(float(results["chance", "model.loss"].mean_loss.mean()))
+    assert segments.columns == ("segment", "trained", "chance")
+
+    drawn = sections.attention(results)
+    maps = [f for f in drawn if isinstance(f, TokenMap)]
+    heat = [f for f in drawn if isinstance(f, Heatmap)]
+    assert len(maps) == 2
+    assert len(heat) == 3 * (3 + 1)
+    assert all("chance" not in f.title or "against chance" in f.title for f in drawn), "a null is shown as a null"
+    assert [q for q in maps[0].queries if "a" in q] == ["abcd"] * 3
+    for figure in maps:
+        assert not np.isnan(np.asarray(figure.values)).any()
+    deficit = next(f for f in heat if f.title == "Entropy deficit, trained (numbers)")
+    assert np.array_equal(np.asarray(deficit.values), results["trained", "numbers"].entropy_deficit.values)
+    z = next(f for f in heat if f.title == "Entropy deficit of trained, z against chance (numbers)")
+    assert np.array_equal(np.asarray(z.values), results.against("trained", "numbers").entropy_deficit_z.values)
+
+    texts = sections.generate(results)
+    assert len(texts) == 3
+    assert all(isinstance(f, Texts) for f in texts)
+    first = texts[0]
+    assert isinstance(first, Texts)
+    assert {t.name: t.text for t in first.texts}["trained"] == str(
+        results["trained", "model.generate"].text.values[0, 0]
+    )
+
+    (near,) = sections.embeddings(results)
+    assert isinstance(near, Table)
+    assert "trained" in near.title
+
+
+def test_each_source_gets_its_array_back(results: Any) -> None:
+    for section in (sections.loss, sections.attention, sections.generate, sections.embeddings):
+        for figure in section(results):
+            for source in figure.sources:
+                assert source.array in results[source.variant, source.label]
+
+
+def test_the_map_is_of_the_layer_farthest_from_flat(results: Any) -> None:
+    data = results["trained", "heads"]
+    layer = int(data.layer[int(np.argmax(data.entropy_deficit.mean("head").values))])
+    figure = next(f for f in sections.attention(results) if isinstance(f, TokenMap) and "(heads)" in f.title)
+    assert f"layer {layer}" in figure.title
+    expected = data.pattern.sel(layer=layer).isel(prompt=0).mean("head").values
+    rows, columns = ~np.isnan(expected).all(axis=1), ~np.isnan(expected).all(axis=0)
+    assert np.allclose(np.asarray(figure.values), expected[rows][:, columns], equal_nan=True)
+    assert "".join(figure.queries) == "abcd abcd abcd"
