@@ -140,12 +140,9 @@ class BridgedModel(PretrainedModel):
 
     def _layout(self) -> Layout:
         try:
-            family_of(self.config, self.spec.path)
+            family_of(self.config, self.spec.path, self.checkpoint.tensors if self.checkpoint is not None else ())
         except ModelError as error:
-            names = sorted(self.checkpoint.tensors if self.checkpoint is not None else [])
-            self.unknown = ModelError(
-                f"{error}; nobody claims {', '.join(names[:8])} ...; it runs, but has no weights here"
-            )
+            self.unknown = error
             return outline(self.config, self.bridge.cfg)
         return super()._layout()
 

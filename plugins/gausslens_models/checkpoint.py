@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,7 +133,8 @@ def _unpickled(file: Path) -> dict[str, torch.Tensor]:
     import torch
 
     try:
-        found = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
+        mapped = zipfile.is_zipfile(file)  # files of before torch 1.6 are none, and are read whole
+        found = torch.load(file, map_location="cpu", mmap=mapped, weights_only=True)
     except Exception as error:
         raise ModelError(
             f"{file}: cannot be read as plain tensors ({type(error).__name__}); save the model as safetensors"

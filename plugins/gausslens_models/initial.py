@@ -44,8 +44,7 @@ class Initial:
         theirs = self._drawn[1][place.theirs]
         if not bool(torch.isfinite(theirs).all()):
             raise ModelError(f"{type(self.skeleton).__name__} does not initialise {place.theirs}")
-        found = self.layout.view(place, theirs)
-        return (found.float() + place.slot.plus).to(found.dtype) if place.slot.plus else found
+        return self.layout.ours(place, theirs, theirs.dtype)
 
     def _layer_path(self, layer: int) -> str:
         theirs = next(iter(self.layout.places[layer].values())).theirs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +52,11 @@ class Layout:
     tied: bool = False
     kinds: tuple[str, ...] = ()
 
+    def ours(self, place: Place, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Our tensor from the checkpoint's: a view of it, where neither type nor ``plus`` changes it."""
+        found = self.view(place, tensor).to(dtype)
+        return found + place.slot.plus if place.slot.plus else found
+
     def view(self, place: Place, tensor: torch.Tensor) -> torch.Tensor:
         """Our tensor as a view of the checkpoint's (without ``plus``): what is written to it, changes that."""
         slot, sizes = place.slot, self.sizes
@@ -85,15 +90,17 @@ def split(tensor: torch.Tensor, axis: int, form: str, part: str, sizes: Sizes) -
     return tensor
 
 
-def family_of(config: Any, path: str) -> Family:
-    """The family of a config, or an error that names the known ones."""
+def family_of(config: Any, path: str, names: Iterable[str] = ()) -> Family:
+    """The family of a config, or an error that names the known ones, and the tensors that nobody claims."""
     model_type = getattr(config, "model_type", "")
     for family in FAMILIES:
         if model_type in family.model_types:
             return family
     known = ", ".join(t for f in FAMILIES for t in f.model_types)
+    unclaimed = sorted(names)
+    told = f"; nobody claims {_listed(unclaimed)}" if unclaimed else ""
     raise ModelError(
-        f"{path}: the model type {model_type!r} is not one whose weights gausslens knows; it knows {known}"
+        f"{path}: the model type {model_type!r} is not one whose weights gausslens knows; it knows {known}{told}"
     )
 
 

@@ -58,8 +58,7 @@ class PretrainedModel(CheckpointModel):
         theirs = self.parameter(place.theirs)
         if theirs.is_meta:  # device_map left it on disk
             return super().tensor(layer, name)
-        found = layout.view(place, theirs)
-        return (found.float() + place.slot.plus).to(found.dtype) if place.slot.plus else found
+        return layout.ours(place, theirs, theirs.dtype)
 
     def parameter(self, name: str) -> torch.Tensor:
         """A parameter of the module by its name."""

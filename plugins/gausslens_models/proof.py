@@ -45,9 +45,9 @@ def prove(model: PretrainedModel, capture: type[Capture], reference: Answer | No
         if reference is not None and reference[1] is not None:
             # A layer without attention has no entry in what transformers returns.
             having = [n for n in model.info.layers if "pattern" not in model.info.lacking.get(n, {})]
-            theirs = dict(zip(having, reference[1], strict=True))
-            if layer in theirs:
-                checks.append(("pattern", f"pattern of layer {layer}", seen.arrays["pattern"], theirs[layer]))
+            patterns = dict(zip(having, reference[1], strict=True))
+            if layer in patterns:
+                checks.append(("pattern", f"pattern of layer {layer}", seen.arrays["pattern"], patterns[layer]))
         for site, what, made, theirs in checks:
             if site in SQUARE:  # [prompt, head, query, key]: rows of padding are nobody's numbers
                 made, theirs = made.transpose(1, 2), theirs.transpose(1, 2)

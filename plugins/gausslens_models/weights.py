@@ -62,8 +62,7 @@ class CheckpointModel:
         """One tensor, read from its file."""
         place = self.layout.places[layer][name]
         assert self.checkpoint is not None
-        found = self.layout.view(place, self.checkpoint.read(place.theirs)).to(self.spec.device)
-        return (found.float() + place.slot.plus if place.slot.plus else found).to(self.dtype)
+        return self.layout.ours(place, self.checkpoint.read(place.theirs).to(self.spec.device), self.dtype)
 
     def initial(self, layer: int | None, name: str, seed: int) -> torch.Tensor:
         """A fresh draw of a tensor from the initialisation of the model's own class."""
@@ -95,7 +94,7 @@ class CheckpointModel:
 
     def _layout(self) -> Layout:
         assert self.checkpoint is not None
-        family = family_of(self.config, self.spec.path)
+        family = family_of(self.config, self.spec.path, self.checkpoint.tensors)
         return make_layout(family, self.config, self.checkpoint.shapes, self.spec.path, self.headed)
 
     def _fingerprint(self) -> str:
