@@ -1,0 +1,135 @@
+"""spectrum.effect: what edits do to a model's predictions, attention and text, beside the same model without them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from gausslens import Context, Estimate, ModelError, ModelInfo, Runner, Tokens
+
+from .beside import HELD, Beside, beside, has_logits
+from .intervals import average
+
+if TYPE_CHECKING:
+    from .parameters import EffectParameters
+
+# name: long_name, units. Those that begin with base_ are the same whatever the edits.
+PREDICTED = {
+    "loss": ("mean loss of a token", "nat"),
+    "base_loss": ("mean loss of a token without edits", "nat"),
+    "loss_change": ("change of the mean loss of a token", "nat"),
+    "kl": ("divergence KL(unedited || edited) of next-token distributions, mean over tokens", "nat"),
+    "agreement": ("share of tokens where both models put the same one first", "1"),
+}
+ATTENDED = {
+    "entropy": ("attention entropy, mean over rows", "nat"),
+    "base_entropy": ("attention entropy without edits, mean over rows", "nat"),
+    "entropy_change": ("change of the attention entropy, mean over rows", "nat"),
+    "divergence": ("Jensen-Shannon divergence of attention rows, edited from unedited, mean over rows", "nat"),
+}
+LAYERS_CHANGE = ("change of the attention entropy, mean over rows and heads", "nat")
+
+
+class Effect:
+    """Runs both models on each prompt by itself, so that nothing depends on what is asked for beside it."""
+
+    def __init__(self, parameters: EffectParameters, context: Context) -> None:
+        self.parameters = parameters
+        self.info = context.model
+
+    def run(self, runner: Runner, prompts: Tokens) -> xr.Dataset:
+        """Predictions, attention and text of both models."""
+        headed = has_logits(runner, prompts.ids[0])
+        layers = self.info.layers if self.parameters.attention else ()
+        if not (headed or layers):
+            raise ModelError(f"{runner.info.name} predicts nothing: leave attention on to compare that")
+        each = zip(prompts.ids, prompts.text, strict=True)
+        seen = [beside(runner, ids, text, layers, self.info.heads, headed) for ids, text in each]
+        found: dict[str, Any] = {}
+        if headed:
+            found |= self._predicted(seen)
+        if layers:
+            found |= self._attended(seen)
+        if self.parameters.tokens and headed and runner.info.causal:
+            found |= self._written(runner, prompts)
+        return xr.Dataset(found, {"prompt": list(prompts.names)}, {"level": self.parameters.level})
+
+    def _predicted(self, seen: Sequence[Beside]) -> dict[str, Any]:
+        counts = np.array([one.tokens for one in seen])
+        sums = {
+            n: np.array([one.predicted[n] for one in seen if one.predicted is not None])
+            for n in seen[0].predicted or ()
+        }
+        sums["loss_change"] = sums["loss"] - sums["base_loss"]
+        with np.errstate(invalid="ignore"):
+            by_prompt = sums["loss_change"] / counts
+        return {
+            **self._variables((), PREDICTED, sums, counts),
+            "prompt_loss_change": (
+                ("prompt",),
+                by_prompt,
+                _attrs("change of the mean loss of a prompt's tokens", "nat"),
+            ),
+            "counted": (("prompt",), counts, _attrs("tokens that count", "token") | {"against": 0}),
+        }
+
+    def _attended(self, seen: Sequence[Beside]) -> dict[str, Any]:
+        rows = np.array([one.rows for one in seen])
+        sums = {
+            n: np.stack([one.attended[n] for one in seen if one.attended is not None]) for n in seen[0].attended or ()
+        }
+        sums["entropy_change"] = sums["entropy"] - sums["base_entropy"]
+        # Heads of a layer see the same prompts: the interval of their mean is not the mean of their intervals.
+        of_layers = {"layer_entropy_change": sums["entropy_change"].mean(axis=-1)}
+        return {
+            **self._variables(("layer", "head"), ATTENDED, sums, rows),
+            **self._variables(("layer",), {"layer_entropy_change": LAYERS_CHANGE}, of_layers, rows),
+        }
+
+    def _variables(self, dims: tuple[str, ...], names: Any, sums: Any, counts: Any) -> dict[str, Any]:
+        """Averages and, where edits move them, their intervals."""
+        made: dict[str, Any] = {}
+        for name, (said, units) in names.items():
+            found = average(sums[name], counts, self.parameters.level)
+            if name.startswith("base_"):
+                made[name] = (dims, found.value, _attrs(said, units) | {"against": 0})
+                continue
+            made[name] = (dims, found.value, _attrs(said, units))
+            for end, values in (("low", found.low), ("high", found.high)):
+                made[f"{name}_{end}"] = (dims, values, _attrs(f"{said}: {end} end", units) | {"against": 0})
+        return made
+
+    def _written(self, runner: Runner, prompts: Tokens) -> dict[str, Any]:
+        def texts(base: bool) -> np.ndarray:
+            return _objects([self._continued(runner, ids, base) for ids in prompts.ids])
+
+        after = [prompts.rendered[i] or "".join(prompts.pieces[i]) for i in range(len(prompts))]
+        return {
+            "text": (("prompt",), texts(base=False), {"long_name": "what the model wrote"}),
+            "base_text": (("prompt",), texts(base=True), {"long_name": "what it wrote without edits"}),
+            "after": (("prompt",), _objects(after), {"long_name": "the prompt"}),
+        }
+
+    def _continued(self, runner: Runner, ids: np.ndarray, base: bool) -> str:
+        (new,) = runner.generate(ids[None], self.parameters.tokens, base=base)
+        special = set(runner.info.facts.get("special_ids", ()))
+        return runner.decode([int(i) for i in new if int(i) not in special])
+
+
+def _attrs(long_name: str, units: str) -> dict[str, Any]:
+    return {"long_name": long_name, "units": units}
+
+
+def _objects(texts: Sequence[str]) -> np.ndarray:
+    return np.array(texts, dtype=object)
+
+
+def estimate(parameters: EffectParameters, info: ModelInfo, tokens: Tokens | None) -> Estimate:
+    """Memory: logits of both models for the longest prompt, and the patterns that are held."""
+    longest = max(tokens.lengths if tokens is not None else (), default=0)
+    one_layer = 4 * info.n_heads * longest**2
+    patterns = min(max(HELD, one_layer), len(info.layers) * one_layer) + 8 * one_layer if parameters.attention else 0
+    return Estimate(memory=8 * longest * info.vocabulary + patterns)

@@ -1,0 +1,167 @@
+"""What the report shows of spectrum.effect."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gausslens.figures import Figure, Heatmap, Line, Lines, Source, Table, Text, Texts
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from gausslens import Results
+
+ANALYSIS = "spectrum.effect"
+# Dimensions that results have besides draws and swept values.
+OWN = ("prompt", "layer", "head")
+CURVES = {
+    "loss_change": ("Change of the loss", "How much worse each token is predicted than by the unedited model."),
+    "kl": ("Divergence of predictions", "KL(unedited || edited) of next-token distributions, mean over tokens."),
+    "agreement": ("Agreement on the first token", "The share of tokens where both models put the same one first."),
+}
+# So many variants and swept values are drawn one by one; more make a page that nobody reads.
+MOST = 8
+
+
+def effect(results: Results) -> list[Figure]:
+    """For each step: a table, curves over swept values, entropies by layer, where attention moved, and the texts."""
+    figures: list[Figure] = []
+    for label, found in results.of(ANALYSIS).items():
+        if any("loss_change" in data for data in found.values()):
+            figures.append(_table(label, found))
+            figures += _curves(label, found)
+        points = {name: data for variant, data in found.items() for name, data in _points(variant, data)}
+        drawn = {name: data for name, data in list(points.items())[:MOST] if "entropy" in data}
+        if drawn:
+            figures.append(_entropies(label, found, drawn))
+            figures += [_moved(label, name.split(",")[0], name, data) for name, data in drawn.items() if _moves(data)]
+        if any("text" in data for data in points.values()):
+            figures += _texts(label, found, dict(list(points.items())[:MOST]))
+    return figures
+
+
+def _swept(data: xr.Dataset) -> list[str]:
+    """Dimensions of swept values."""
+    return [str(d) for d in data.dims if d not in (*OWN, "draw")]
+
+
+def _points(variant: str, data: xr.Dataset) -> list[tuple[str, xr.Dataset]]:
+    """Each swept value by itself, the mean over draws of its numbers and the first draw of its texts."""
+    if "draw" in data.dims:
+        numbers = [n for n in data.data_vars if data[n].dtype.kind in "fiu"]
+        data = data.isel(draw=0, drop=True).assign({n: data[n].mean("draw") for n in numbers})
+    for name in _swept(data):
+        return [
+            point
+            for value in data[name].values
+            for point in _points(f"{variant}, {name} {value}", data.sel({name: value}, drop=True))
+        ]
+    return [(variant, data)]
+
+
+def _table(label: str, found: dict[str, xr.Dataset]) -> Table:
+    rows = []
+    for variant, data in found.items():
+        for name, one in _points(variant, data):
+            cells = [float(one[n]) for n in ("loss", "loss_change", "loss_change_low", "loss_change_high")]
+            rows.append([name, *cells, float(one["kl"]), float(one["agreement"])])
+    level = f"{100 * next(iter(found.values())).attrs['level']:g} %"
+    return Table(
+        title=f"What the edits do to predictions, {label}",
+        caption=f"Loss in nats a token; its change from the unedited model with its {level} interval over prompts; "
+        "divergence of next-token distributions; share of tokens where both put the same one first. Means over draws.",
+        sources=tuple(Source(variant, label, "loss_change") for variant in found),
+        columns=("variant", "loss", "change", "from", "to", "KL", "agreement"),
+        rows=rows,
+    )
+
+
+def _curves(label: str, found: dict[str, xr.Dataset]) -> list[Figure]:
+    """One figure for each swept parameter and number: variants that sweep the same values share it."""
+    grouped: dict[tuple[str, tuple[float, ...]], dict[str, xr.Dataset]] = {}
+    for variant, data in found.items():
+        swept = _swept(data)
+        if len(swept) == 1 and data[swept[0]].dtype.kind in "fiu" and "loss_change" in data:
+            values = tuple(map(float, data[swept[0]].values))
+            grouped.setdefault((swept[0], values), {})[variant] = data
+    return [
+        _curve(label, name, values, group, number)
+        for (name, values), group in grouped.items()
+        for number in CURVES
+        if len(values) > 1
+    ]
+
+
+def _curve(label: str, name: str, values: tuple[float, ...], group: dict[str, xr.Dataset], number: str) -> Lines:
+    order = np.argsort(values)
+    series = []
+    for variant, data in group.items():
+        y, low, high = (_over_draws(data[n])[order] for n in (number, f"{number}_low", f"{number}_high"))
+        series.append(Line(variant, y, low, high))
+    title, caption = CURVES[number]
+    return Lines(
+        title=f"{title} over {name}, {label}",
+        caption=f"{caption} Bands are intervals over prompts, means over draws.",
+        sources=tuple(Source(variant, label, number) for variant in group),
+        units=next(iter(group.values()))[number].attrs["units"],
+        x=np.array(values)[order],
+        x_name=name,
+        series=tuple(series),
+    )
+
+
+def _over_draws(values: xr.DataArray) -> np.ndarray:
+    found: np.ndarray = (values.mean("draw") if "draw" in values.dims else values).values
+    return found
+
+
+def _entropies(label: str, found: dict[str, xr.Dataset], drawn: dict[str, xr.Dataset]) -> Lines:
+    first = next(iter(drawn.values()))
+    lines = [Line(name, data["entropy"].mean("head").values) for name, data in drawn.items()]
+    return Lines(
+        title=f"Attention entropy by layer, {label}",
+        caption="Mean over heads and rows; dashed is the unedited model. Lower is sharper.",
+        sources=tuple(Source(variant, label, "entropy") for variant in found),
+        units="nat",
+        x=first["layer"].values,
+        x_name="layer",
+        series=(*lines, Line("unedited", first["base_entropy"].mean("head").values, reference=True)),
+    )
+
+
+def _moves(data: xr.Dataset) -> bool:
+    return bool((data["divergence"] > 0).any())
+
+
+def _moved(label: str, variant: str, name: str, data: xr.Dataset) -> Heatmap:
+    return Heatmap(
+        title=f"Where attention moved, {name}",
+        caption="Jensen-Shannon divergence of attention rows from those of the unedited model; at most log 2 = 0.69.",
+        sources=(Source(variant, label, "divergence"),),
+        units="nat",
+        values=data["divergence"].transpose("layer", "head").values,
+        rows=data["layer"].values,
+        columns=data["head"].values,
+        row_name="layer",
+        column_name="head",
+    )
+
+
+def _texts(label: str, found: dict[str, xr.Dataset], points: dict[str, xr.Dataset]) -> list[Figure]:
+    first = next(data for data in points.values() if "text" in data)
+    figures: list[Figure] = []
+    for prompt in range(min(MOST // 2, first.sizes["prompt"])):
+        after = str(first["after"].values[prompt])
+        written = [Text("unedited", str(first["base_text"].values[prompt]))]
+        written += [Text(name, str(d["text"].values[prompt])) for name, d in points.items() if "text" in d]
+        figures.append(
+            Texts(
+                title=f"What is written after prompt {first['prompt'].values[prompt]}, {label}",
+                caption=f"After: {after[-200:]}" if after.strip() else "After a prompt of token numbers.",
+                sources=tuple(Source(variant, label, "text") for variant in found),
+                texts=tuple(written),
+            )
+        )
+    return figures
