@@ -1,0 +1,103 @@
+"""Draws from a model's own initialisation: its own law, seeded, and not the trained weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from gausslens import LayerWeights, ModelError, ModelSpec
+from gausslens_models.parameters import TransformersParameters, WeightsParameters
+from gausslens_models.pretrained import PretrainedModel, open_pretrained
+from gausslens_models.weights import CheckpointModel, open_weights
+
+
+def test_draws_have_the_shape_and_come_by_seed(which: str, opened: Callable[[str], PretrainedModel]) -> None:
+    model = opened(which)
+    state = torch.random.get_rng_state()
+    for layer in (None, *model.info.layers[:2]):
+        for name in model.names(layer):
+            one = model.initial(layer, name, 1)
+            assert one.shape == model.tensor(layer, name).shape
+            assert one.dtype == model.dtype
+            assert torch.isfinite(one).all()
+            assert torch.equal(one, model.initial(layer, name, 1))
+            if one.std() > 0:
+                assert not torch.equal(one, model.initial(layer, name, 2))
+                assert not torch.equal(one, model.tensor(layer, name))
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_equal_seeds_do_not_give_two_tensors_equal_numbers(opened: Callable[[str], PretrainedModel]) -> None:
+    model = opened("gpt2-layer-scaled")
+    outside = [model.initial(None, name, 7).flatten()[:200] for name in ("W_E", "W_pos")]
+    outside.append(model.initial(None, "W_U", 7).T.flatten()[:200])
+    inside = [model.initial(layer, name, 7).flatten()[:100] for layer in (0, 1) for name in ("W_Q", "W_K", "W_in")]
+    for draws in (outside, inside):
+        for i, one in enumerate(draws):
+            for other in draws[i + 1 :]:
+                # 100 independent pairs: |r| over 0.4 once in 3e4 (4 standard errors)
+                assert abs(torch.corrcoef(torch.stack([one, other]))[0, 1]) < 0.4
+
+
+def test_the_law_is_the_classes_own(tmp_path: Path) -> None:
+    """GPT-2 scales what writes to the stream by depth; gains are one and biases nought."""
+    config = transformers.GPT2Config(
+        vocab_size=80, n_positions=64, n_embd=64, n_layer=8, n_head=4, initializer_range=0.05
+    )
+    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path)
+    model = open_pretrained(ModelSpec(str(tmp_path), TransformersParameters()))
+    expected = {"W_Q": 0.05, "W_K": 0.05, "W_in": 0.05}
+    expected |= {"W_O": 0.05 / math.sqrt(16), "W_out": 0.05 / math.sqrt(16)}
+    for name, sd in expected.items():
+        draws = torch.cat([model.initial(layer, name, 3).flatten() for layer in (0, 7)])
+        error = sd / math.sqrt(2 * len(draws))  # the standard error of a standard deviation
+        assert abs(draws.std().item() - sd) < 4 * error, name
+        assert abs(draws.mean().item()) < 4 * sd / math.sqrt(len(draws))
+    assert torch.equal(model.initial(0, "ln1.w", 3), torch.ones(64))
+    assert torch.equal(model.initial(0, "b_Q", 3), torch.zeros(4, 16))
+
+
+def test_gains_of_gemma_are_one(opened: Callable[[str], PretrainedModel]) -> None:
+    assert torch.equal(opened("gemma2").initial(0, "ln1_post.w", 0), torch.ones(24))
+
+
+def test_every_loader_draws_the_same(
+    directory: Callable[[str], Path],
+    opened: Callable[[str], PretrainedModel],
+    as_files: Callable[[str], CheckpointModel],
+) -> None:
+    live = ModelSpec("live:LlamaForCausalLM", TransformersParameters(), model=opened("llama-tied").module)
+    models = [opened("llama-tied"), as_files("llama-tied"), open_pretrained(live)]
+    for layer, name in ((2, "W_K"), (None, "W_E"), (None, "W_U")):
+        draws = [LayerWeights(model, layer, seed=5).initial(name) for model in models]
+        assert all(torch.equal(draws[0], draw) for draw in draws)
+    tied = models[0]
+    assert torch.equal(tied.initial(None, "W_E", 5).T, tied.initial(None, "W_U", 5))
+
+
+def test_a_draw_builds_no_model(directory: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    model = open_weights(ModelSpec(str(directory("llama")), WeightsParameters()))
+    made: list[torch.Size] = []
+    original = torch.Tensor.normal_
+
+    def noted(self: torch.Tensor, *arguments: object, **named: object) -> torch.Tensor:
+        if not self.is_meta:
+            made.append(self.shape)
+        return original(self, *arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(torch.Tensor, "normal_", noted)
+    model.initial(1, "W_Q", 0)
+    assert 0 < len(made) <= 7  # the matrices of one layer
+
+
+def test_what_the_class_leaves_undone_is_told(
+    opened: Callable[[str], PretrainedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transformers.LlamaPreTrainedModel, "_init_weights", lambda self, module: None)
+    with pytest.raises(ModelError, match=r"does not initialise .*q_proj\.weight"):
+        opened("llama").initial(0, "W_Q", 0)
