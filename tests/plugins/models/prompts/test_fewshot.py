@@ -89,8 +89,9 @@ def test_examples_are_drawn_by_the_seed_and_never_the_target(seed: int, shots: i
 def test_every_example_is_drawn_about_as_often() -> None:
     """2,000 prompts of 3 of 39: each is expected 153.8 times, standard deviation 11.9; five of these are allowed."""
     counts: dict[str, int] = {}
+    animals = word_list("animals", Path())
     for seed in range(2000):
-        for part in prompts_of(seed=seed, shots=3, targets=["Ant"])[0].parts:
+        for part in prompts_of(seed=seed, shots=3, targets=["Ant"], clues=animals)[0].parts:
             if part.word and part.segment.startswith("example"):
                 counts[part.word] = counts.get(part.word, 0) + 1
     assert len(counts) == 39
