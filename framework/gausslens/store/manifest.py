@@ -37,9 +37,10 @@ class Step:
 
     @property
     def point(self) -> tuple[tuple[str, Any], ...]:
-        """Draw and swept values: the place of this step among those of its variant and label."""
+        """Draw and swept values (lists as JSON): the place of this step among those of its variant and label."""
         draw = () if self.draw is None else (("draw", self.draw),)
-        return (*draw, *self.sweep.items())
+        swept = ((n, v if isinstance(v, str | int | float) else json.dumps(v)) for n, v in self.sweep.items())
+        return (*draw, *swept)
 
     @property
     def member(self) -> str:

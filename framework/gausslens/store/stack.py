@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
@@ -48,8 +46,8 @@ def stack(points: Mapping[Point, xr.Dataset], what: str) -> xr.Dataset:
     """One dataset of the results at several points (draw and swept values), each of which becomes a dimension."""
     if list(points) == [()]:
         return points[()]
-    lead = {name: list(dict.fromkeys(_hashable(dict(p)[name]) for p in points)) for name, _ in next(iter(points))}
-    by_point = {tuple(_hashable(v) for _, v in p): d for p, d in points.items()}
+    lead = {name: list(dict.fromkeys(dict(p)[name] for p in points)) for name, _ in next(iter(points))}
+    by_point = {tuple(v for _, v in p): d for p, d in points.items()}
     grid = list(product(*lead.values()))
     missing = [p for p in grid if p not in by_point]
     if missing:
@@ -112,14 +110,5 @@ def _equal(one: xr.Variable, other: xr.Variable) -> bool:
     return bool(one.equals(other))  # type: ignore[no-untyped-call]
 
 
-def _hashable(value: Any) -> Any:
-    return value if isinstance(value, str | int | float) else json.dumps(value)
-
-
 def _words(point: Point) -> str:
     return ", ".join(f"{name} {value}" for name, value in point) or "the only draw"
-
-
-def cells(dataset: xr.Dataset) -> int:
-    """How many values the arrays of a dataset hold."""
-    return sum(math.prod(v.shape) for v in dataset.data_vars.values())

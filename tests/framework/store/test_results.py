@@ -1,0 +1,260 @@
+"""Reading a store as users do: by variant and label, stacked, as tables, as a tree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from store.stored import META, every_type, key, manifest, null_of, small, step
+
+import gausslens
+from gausslens import GausslensError
+from gausslens.store import Store
+
+
+@pytest.fixture
+def results(filled_once: Path) -> gausslens.Results:
+    return gausslens.open(filled_once)
+
+
+def test_one_result_is_as_it_was_stored(results: gausslens.Results) -> None:
+    xr.testing.assert_identical(results["trained", "score"].load(), small(0))
+
+
+def test_draws_are_stacked(results: gausslens.Results) -> None:
+    found = results["chance", "score"]
+    assert found["score"].dims == ("draw", "layer", "head")
+    assert found["mass"].dims == ("draw",)
+    assert found["name"].dims == ("head",)  # equal in all draws: not stacked
+    for draw in range(3):
+        alone = found.sel(draw=draw).drop_vars("draw")
+        xr.testing.assert_identical(alone.load(), small(10 + draw))
+
+
+def test_draws_and_swept_values_are_leading_dimensions(results: gausslens.Results) -> None:
+    found = results["dose", "score"]
+    assert found["score"].dims == ("draw", "alpha", "layer", "head")
+    assert found["alpha"].values.tolist() == [0.5, 2]
+    for draw in range(3):
+        for alpha in (0.5, 2):
+            alone = found.sel(draw=draw, alpha=alpha).drop_vars(["draw", "alpha"])
+            xr.testing.assert_identical(alone.load(), small(100 * draw + int(10 * alpha)))
+
+
+def test_results_of_unlike_shapes_are_told_and_can_be_had_one_by_one(results: gausslens.Results) -> None:
+    with pytest.raises(GausslensError) as caught:
+        results["uneven", "score"]
+    for word in ("'score'", "layer 3, head 4", "layer 4, head 4", "draw 0", "draw 1", ".draws()"):
+        assert word in str(caught.value)
+    each = results.draws("uneven", "score")
+    assert [d.sizes["layer"] for d in each.values()] == [3, 4, 5]
+    assert list(each)[1] == (("draw", 1),)
+
+
+def test_equal_shapes_with_unlike_coordinates_are_not_stacked(store: Store) -> None:
+    steps = [step("v", "x", str(i), draw=i) for i in range(2)]
+    store.manifest("run", manifest("p", steps))
+    for i in range(2):
+        store.commit("probe.score", key(i), small(i).assign_coords(layer=[0, 1, 2 + i]), META)
+    with pytest.raises(GausslensError, match="its coordinate 'layer' differs between draw 0 and draw 1"):
+        gausslens.open(store.path)["v", "x"]
+
+
+def test_a_swept_name_that_a_result_has_itself_is_told(store: Store) -> None:
+    steps = [step("v", "x", str(i), sweep={"layer": i}) for i in range(2)]
+    store.manifest("run", manifest("p", steps))
+    for i in range(2):
+        store.commit("probe.score", key(i), small(i), META)
+    with pytest.raises(GausslensError, match="'layer' of its own"):
+        gausslens.open(store.path)["v", "x"]
+
+
+def test_a_grid_with_holes_is_told(store: Store) -> None:
+    steps = [step("v", "x", f"{i}{a}", draw=i, sweep={"a": a}) for i in range(2) for a in ("p", [1, 2])]
+    store.manifest("run", manifest("p", steps))
+    for one in steps[:3]:
+        store.commit("probe.score", one["key"], small(0), META)
+    with pytest.raises(GausslensError, match=r"not finished at draw 1, a \[1, 2\]"):
+        gausslens.open(store.path)["v", "x"]
+    store.commit("probe.score", steps[3]["key"], small(0), META)
+    assert gausslens.open(store.path)["v", "x"]["a"].values.tolist() == ["p", "[1, 2]"]
+
+
+def test_large_arrays_are_stacked_without_being_read(store: Store) -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(2, 3, 300, 500))
+    steps = [step("v", "x", f"{i}{a}", draw=i, sweep={"a": a}) for i in range(2) for a in range(3)]
+    store.manifest("run", manifest("p", steps))
+    for i in range(2):
+        for a in range(3):
+            store.commit("probe.score", key(f"{i}{a}"), xr.Dataset({"large": (("x", "y"), values[i, a])}), META)
+    found = gausslens.open(store.path)["v", "x"]["large"]
+    assert not isinstance(found.variable._data, np.ndarray)
+    for index in (
+        np.s_[1], np.s_[:, 2], np.s_[0, ::-1, 5:9], np.s_[[1, 0], :, [3, 4], 7], np.s_[:, [2, 2], ..., -1],
+        np.s_[1:1], np.s_[..., ::7], np.s_[-1, -1, -1, -1],
+    ):  # fmt: skip
+        wanted = xr.DataArray(values, dims=found.dims)[index]
+        assert np.array_equal(found[index].values, wanted.values)
+    assert np.array_equal(found.values, values)
+
+
+def test_the_newest_plan_that_has_it_is_read(store: Store) -> None:
+    days = [f"2026-01-0{i}T00:00:00+00:00" for i in range(1, 6)]
+    store.manifest("a", manifest("p1", [step("v", "x", "old"), step("v", "y", "only")], days[0]))
+    store.manifest("a", manifest("p2", [step("v", "x", "new")], days[1]))
+    store.manifest("b", manifest("p3", [step("v", "x", "other")], days[2]))
+    for i, name in enumerate(("old", "new", "other", "only")):
+        store.commit("probe.score", key(name), small(i), META)
+    results = gausslens.open(store.path)
+    assert results.runs == ("a", "b")
+    assert results["v", "x"]["mass"] == 2
+    assert results["v", "y"]["mass"] == 3
+    assert results.run("a")["v", "x"]["mass"] == 1
+    assert results.run("a")["v", "y"]["mass"] == 3
+    # a plan that comes back after another is the newest again; the same plan twice in a row is one manifest
+    first = store.manifest("a", manifest("p1", [step("v", "x", "old"), step("v", "y", "only")], days[3]))
+    again = store.manifest("a", manifest("p1", [step("v", "x", "old"), step("v", "y", "only")], days[4]))
+    assert first == again
+    assert first.name == f"{key('p1')}.2.json"
+    assert gausslens.open(store.path)["v", "x"]["mass"] == 0
+
+
+def test_what_there_is(results: gausslens.Results) -> None:
+    assert results.runs == ("first",)
+    assert results.variants == ("trained", "chance", "uneven", "dose")
+    assert results.labels == ("score",)
+    assert set(results) == {*((v, "score") for v in results.variants), ("trained", "score.against.chance")}
+    assert ("trained", "score") in results
+    assert ("trained", "scores") not in results
+    assert len(results) == 5
+    assert results.manifest().resolved == {"gausslens": 1}
+    facts = results.facts("chance", "score")
+    assert [f["key"] for f in facts] == [key(f"c{i}") for i in range(3)]
+    assert facts[0]["provenance"]["name"] == "naïve"
+    shown = repr(results)
+    assert "first: 14 of 14 steps finished" in shown
+    assert "  chance: score" in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (("traind", "score"), "no variant 'traind': did you mean trained?"),
+        (("trained", "scor"), "no result 'scor': did you mean score?"),
+        ("trained", "named by variant and label"),
+    ],
+)
+def test_what_is_misspelt_is_told(results: gausslens.Results, name: tuple[str, str], words: str) -> None:
+    with pytest.raises(GausslensError, match=words):
+        results[name]
+    with pytest.raises(KeyError):
+        results[name]
+
+
+def test_a_run_that_is_misspelt_is_told(results: gausslens.Results) -> None:
+    with pytest.raises(GausslensError, match=r"no run 'firts': did you mean first?"):
+        results.run("firts")
+
+
+def test_the_table_has_a_row_for_each_step(results: gausslens.Results) -> None:
+    table = results.table()
+    assert list(table.columns) == ["run", "variant", "draw", "alpha", "label", "analysis", "key", "finished", "created"]
+    assert len(table) == 14
+    assert table["finished"].all()
+    dose = table[table["variant"] == "dose"]
+    assert sorted(zip(dose["draw"], dose["alpha"], strict=True)) == [(d, a) for d in range(3) for a in (0.5, 2)]
+    assert table["created"].iloc[0] == pd.Timestamp(META["created"])
+
+
+def test_a_frame_has_a_row_for_each_cell_and_the_null_beside(results: gausslens.Results) -> None:
+    frame = results.frame("trained", "score")
+    score = frame[frame["variable"] == "score"]
+    assert list(score["value"]) == small(0)["score"].values.ravel().tolist()
+    assert list(score["layer"]) == [0] * 4 + [1] * 4 + [2] * 4
+    assert "".join(score["name"]) == "abcd" * 3
+    nulls = score[["null_mean", "null_sd", "z", "p", "p_empirical", "q"]]
+    assert nulls.drop_duplicates().values.tolist() == [[1.0, 2.0, 3.0, 0.1, 0.2, 0.3]]
+    mass = frame[frame["variable"] == "mass"]
+    assert mass["value"].tolist() == [0.0]
+    assert mass["z"].isna().all()
+    assert frame["layer"].dtype == "Int64"
+    assert "z" not in results.frame("chance", "score")
+    assert len(results.frame("chance", "score", variables=["mass"])) == 3
+    with pytest.raises(GausslensError, match=r"no variable 'scor': did you mean score?"):
+        results.frame("trained", "score", variables=["scor"])
+
+
+def test_a_frame_of_unlike_shapes_is_a_table_all_the_same(results: gausslens.Results) -> None:
+    frame = results.frame("uneven", "score", variables=["score"])
+    assert frame.groupby("draw").size().tolist() == [12, 16, 20]
+
+
+def test_a_frame_of_too_many_rows_is_refused(store: Store) -> None:
+    store.manifest("run", manifest("p", [step("v", "x", "k")]))
+    store.commit("probe.score", key("k"), xr.Dataset({"large": ("x", np.zeros(20_000_001, "i1"))}), META)
+    with pytest.raises(GausslensError, match="20,000,001 of them of 'large'"):
+        gausslens.open(store.path).frame("v", "x")
+
+
+def test_several_nulls(store: Store) -> None:
+    steps = [step("v", "x", "k")] + [step("v", f"x.against.{n}", f"a{n}", against=n) for n in ("one", "two")]
+    store.manifest("run", manifest("p", steps))
+    store.commit("probe.score", key("k"), small(0), META)
+    for number, null in enumerate(("one", "two")):
+        store.commit("probe.score", key(f"a{null}"), null_of(small(0)) + number, META)
+    results = gausslens.open(store.path)
+    assert results.nulls("v", "x") == ("one", "two")
+    with pytest.raises(GausslensError, match="compared with one, two: say which"):
+        results.against("v", "x")
+    assert float(results.against("v", "x", "two")["score_z"][0, 0]) == 4
+    frame = results.frame("v", "x", variables=["score"])
+    assert frame[["one.z", "two.z"]].iloc[0].tolist() == [3, 4]
+    assert results.frame("v", "x", null="two", variables=["score"])["z"].iloc[0] == 4
+    with pytest.raises(GausslensError, match=r"not compared with 'tow': did you mean two?"):
+        results.against("v", "x", "tow")
+
+
+def test_what_is_compared_with_nothing_is_told(results: gausslens.Results) -> None:
+    with pytest.raises(GausslensError, match="compared with no null"):
+        results.against("chance", "score")
+    assert float(results.against("trained", "score")["score_p"][0, 0]) == 0.1
+
+
+def test_everything_is_a_tree(results: gausslens.Results) -> None:
+    tree = results.tree()
+    xr.testing.assert_identical(tree["first/trained/score"].to_dataset().load(), small(0))
+    assert tree["first/dose/score"]["score"].dims == ("draw", "alpha", "layer", "head")
+    assert [tree[f"first/uneven/score/{i}"].sizes["layer"] for i in range(3)] == [3, 4, 5]
+
+
+def test_plots_need_no_second_library(results: gausslens.Results) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    assert results["trained", "score"]["score"].plot() is not None
+    assert results["chance", "score"]["mass"].plot.hist() is not None
+    mpl.pyplot.close("all")
+
+
+def test_every_type_stacks(store: Store) -> None:
+    store.manifest("run", manifest("p", [step("v", "x", str(i), draw=i) for i in range(2)]))
+    for i in range(2):
+        store.commit("probe.score", key(i), every_type(), META)
+    found = gausslens.open(store.path)["v", "x"].load()
+    assert found["eigenvalue"].dtype == np.complex128
+    assert found["strange"].values.tolist() == [["a\0b", "x\ud800y"]] * 2
+    assert found["nothing"].shape == (2, 0, 4)
+
+
+def test_a_damaged_run_is_left_out_with_a_warning(tmp_path: Path) -> None:
+    store = Store(tmp_path / "s").create()
+    store.manifest("good", manifest("p1", [step("v", "x", "k")]))
+    damaged = store.manifest("bad", manifest("p2", [step("v", "x", "k")]))
+    damaged.chmod(0o644)
+    damaged.write_bytes(damaged.read_bytes().replace(b'"variant"', b'"varianT"'))
+    with pytest.warns(UserWarning, match="a run is left out: .*digest does not match"):
+        assert gausslens.open(store.path).runs == ("good",)
