@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from .against import against
 from .announce import RunNews, StepNews
 from .errors import ModelError
-from .measure import Failure, labelled, measure, units
+from .finished import Failure, labelled
+from .measure import measure, units
 from .model import ModelInfo
 from .overlay import Twin
 from .plan import Plan, Step, step_seed
@@ -36,6 +37,7 @@ class Outcome:
     computed: list[Step] = field(default_factory=list)
     found: list[Step] = field(default_factory=list)
     failed: list[Failure] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def counts(self) -> dict[str, int]:
         """How many of each."""
@@ -101,6 +103,7 @@ class Execution:
             return self.store.begin(step.folder, step.key, self._meta(step, watch, len(steps)))
 
         def finished(step: Step, found: xr.Dataset | Failure, writer: PartWriter | None, sharing: int) -> None:
+            self._note_skipped(step, found)
             if isinstance(found, Failure):
                 if writer is not None:
                     writer.abandon()
@@ -172,6 +175,12 @@ class Execution:
             return
         self.outcome.computed.append(step)
         self._announce("step_finished", step)
+
+    def _note_skipped(self, step: Step, found: xr.Dataset | Failure) -> None:
+        told = None if isinstance(found, Failure) else found.attrs.get("skipped_layers")
+        note = f"{step.ref.label} skips {told}"
+        if told and note not in self.outcome.notes:
+            self.outcome.notes.append(note)
 
     def _failed(self, failure: Failure) -> None:
         self.missing.add(failure.step.key)

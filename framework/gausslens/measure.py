@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .errors import GausslensError, ModelError
+from .finished import Failure, Finished, labelled
+from .layerwise import layer_by_layer
 from .passes import Job, run_passes
 from .plan import Step, step_seed
 from .reference import resolve
@@ -23,30 +23,6 @@ if TYPE_CHECKING:
     from .store.bulk import PartWriter
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A step that failed: the error, and in which layer."""
-
-    step: Step
-    error: BaseException
-    layer: int | None = None
-
-    def __str__(self) -> str:
-        ref, owner = self.step.ref, self.step.use.analysis.owner
-        place = f"{ref.label} on {ref.variant}"
-        place += f", draw {ref.draw}" if ref.draw is not None else ""
-        place += "".join(f", {name} {value}" for name, value in ref.sweep)
-        place += f", layer {self.layer}" if self.layer is not None else ""
-        plain = isinstance(self.error, GausslensError)
-        what = str(self.error) if plain else f"{type(self.error).__name__}: {self.error}"
-        return (
-            f"{self.step.use.mark}: {place}: analysis {ref.analysis} of plugin {owner.plugin} "
-            f"({owner.distribution} {owner.version}): {what}"
-        )
-
-
-# Called with a finished dataset (or the error and the layer), and the writer of its large arrays where it has one.
-Finished = Callable[[Step, "xr.Dataset | Failure", "PartWriter | None", int], None]
 Begin = Callable[[Step], "PartWriter"]
 
 
@@ -65,7 +41,7 @@ def measure(
     for step in by_shape["forward"]:
         _forward(opened, twin, step, seed, finished)
         told(step.ref.label)
-    _weights(twin, by_shape["weights"], seed, finished, told)
+    layer_by_layer(twin, by_shape["weights"], seed, finished, told)
 
 
 def units(steps: Sequence[Step], info: ModelInfo) -> int:
@@ -133,8 +109,7 @@ def _result(step: Step, job: Job) -> xr.Dataset | Failure:
     if job.error is not None:
         return Failure(step, job.error, job.layer)
     try:
-        found: xr.Dataset = job.state.result()
-        return labelled(found, job.info)
+        return labelled(job.state.result(), job.info, job.skipped)
     except Exception as error:
         return Failure(step, error)
 
@@ -150,60 +125,3 @@ def _forward(opened: Opened, twin: Twin, step: Step, seed: int, finished: Finish
         finished(step, Failure(step, error), None, 1)
     else:
         finished(step, found, None, 1)
-
-
-def _weights(twin: Twin, steps: Sequence[Step], seed: int, finished: Finished, told: Told) -> None:
-    """Layer by layer: the edited tensors of one layer serve all analyses, then are let go."""
-    analyses: dict[str, Any] = {}
-    views = {step.key: _view(step, twin.info) for step in steps}
-    parts: dict[str, dict[int, xr.Dataset]] = {step.key: {} for step in steps}
-    failed: dict[str, Failure] = {}
-    for step in steps:
-        try:
-            context = Context(views[step.key], step_seed(step, seed))
-            analyses[step.key] = resolve(step.use.analysis.descriptor.analysis)(step.use.parameters, context)
-        except Exception as error:
-            failed[step.key] = Failure(step, error)
-    for layer in sorted({n for view in views.values() for n in view.layers}):
-        for step in steps:
-            if step.key in failed or layer not in views[step.key].layers:
-                continue
-            try:
-                weights = twin.weights(layer, views[step.key])
-                parts[step.key][layer] = analyses[step.key].layer(weights, layer)
-            except Exception as error:
-                failed[step.key] = Failure(step, error, layer)
-        twin.forget(layer)
-        told(f"weights of layer {layer}")
-    for step in steps:
-        outcome = failed.get(step.key) or _joined(step, analyses[step.key], parts[step.key], views[step.key])
-        finished(step, outcome, None, len(steps))
-
-
-def _joined(step: Step, analysis: Any, parts: Mapping[int, xr.Dataset], info: ModelInfo) -> xr.Dataset | Failure:
-    import xarray as xr
-
-    try:
-        if hasattr(analysis, "join"):
-            return labelled(analysis.join(parts), info)
-        layers = [part.expand_dims(layer=[n]) for n, part in sorted(parts.items())]
-        return labelled(xr.concat(layers, dim="layer", join="outer", combine_attrs="override"), info)
-    except Exception as error:
-        return Failure(step, error)
-
-
-def labelled(result: Any, info: ModelInfo | None) -> xr.Dataset:
-    """The result of an analysis, checked, with the layers and heads in view as coordinates where it gave none."""
-    import xarray as xr
-
-    if not isinstance(result, xr.Dataset):
-        raise ModelError(f"its result is a {type(result).__name__}, not an xarray.Dataset")
-    dataset: xr.Dataset = result
-    if not dataset.data_vars:
-        raise ModelError("its result holds no variable")
-    if info is None:
-        return dataset
-    for dim, known in (("layer", info.layers), ("head", info.heads), ("kv_head", info.kv_heads)):
-        if dim in dataset.dims and dim not in dataset.coords and dataset.sizes[dim] == len(known):
-            dataset = dataset.assign_coords({dim: list(known)})
-    return dataset

@@ -20,6 +20,10 @@ HEAD_TENSORS = ("W_Q", "b_Q", "W_O")
 KV_HEAD_TENSORS = ("W_K", "W_V", "b_K", "b_V")
 
 
+class NoTensor(ModelError):
+    """A layer does not have the tensor that was asked for."""
+
+
 @dataclass(frozen=True)
 class ModelSpec:
     """What the `model:` block says, resolved: the path (a directory, ``builtin:x`` or ``hub:owner/name@revision``)."""
@@ -142,7 +146,7 @@ class LayerWeights:
     def __getitem__(self, name: str) -> torch.Tensor:
         if name not in self.names:
             where = "outside the layers" if self.layer is None else f"in layer {self.layer}"
-            raise ModelError(f"{self.info.name} has no {name} {where}{did_you_mean(name, self.names)}")
+            raise NoTensor(f"{self.info.name} has no {name} {where}{did_you_mean(name, self.names)}")
         held = self._overlay.get(name)
         tensor = self._model.tensor(self.layer, name) if held is None else held
         return self._narrowed(name, tensor)

@@ -45,13 +45,23 @@ class Job:
 
     @property
     def layers(self) -> tuple[int | None, ...]:
-        """The layers it gets batches of, those that lack one of its sites left out; None stands for the whole model."""
+        """The layers it gets batches of; None stands for the whole model."""
         sites = [s for s in self.request.sites if s not in MODEL_SITES]
-        asked = self.info.layers if self.request.layers is None else self.request.layers
-        seen = [n for n in asked if n in self.info.layers]
-        has = [n for n in seen if not any(s in self.info.lacking.get(n, {}) for s in sites)]
+        has = [n for n in self._asked if n not in self.skipped]
         whole = [None] if any(s in MODEL_SITES for s in self.request.sites) else []
         return (*(has if sites else ()), *whole)
+
+    @property
+    def skipped(self) -> dict[int, str]:
+        """Layers that do not have one of its sites, with the reason."""
+        lacking = {n: self.info.lacking.get(n, {}) for n in self._asked}
+        reasons = {n: [lacking[n][s] for s in self.request.sites if s in lacking[n]] for n in lacking}
+        return {n: reason[0] for n, reason in reasons.items() if reason}
+
+    @property
+    def _asked(self) -> list[int]:
+        asked = self.info.layers if self.request.layers is None else self.request.layers
+        return [n for n in asked if n in self.info.layers]
 
     def fresh(self) -> Any:
         """A copy of the empty state."""

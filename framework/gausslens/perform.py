@@ -94,7 +94,7 @@ def perform(
         page = (
             _report(with_store.path, host) if study.report and len(execution.outcome.failed) < len(plan.steps) else None
         )
-        return Ran(plan, execution.outcome, with_store.path, page, plan.notes)
+        return Ran(plan, execution.outcome, with_store.path, page, [*plan.notes, *execution.outcome.notes])
     finally:
         if opened is not None:
             opened.model.close()

@@ -286,3 +286,15 @@ def test_a_note_where_the_null_does_not_have_the_analysis(tmp_path):
     whole = study(analyses=[{"use": "probe.norm", "variants": ["trained"]}])
     ran = do(whole, tmp_path / "store")
     assert any("is not computed on chance: it has no null columns" in n for n in ran.notes)
+
+
+def test_layers_without_attention_are_skipped_with_the_reason(tmp_path):
+    uses = [{"use": "probe.power"}, {"use": "probe.spread"}, {"use": "probe.norm"}, {"use": "probe.rows"}]
+    hybrid = {"path": "builtin:testing", "layers": 3, "attention_free": [1]}
+    ran = do(study(model=hybrid, analyses=uses), tmp_path / "store")
+    assert ran.outcome.failed == []
+    for label, layers in (("probe.power", [0, 2]), ("probe.spread", [0, 1, 2]), ("probe.norm", [0, 2])):
+        found = read(ran, "trained", label)
+        assert found.layer.values.tolist() == layers
+        assert found.attrs.get("skipped_layers") == (None if 1 in layers else "layer 1: this layer has no attention")
+    assert "probe.norm skips layer 1: this layer has no attention" in ran.notes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ import h5py
 import numpy as np
 
 from ..errors import StoreError
+from ..suggest import did_you_mean
 from . import codec, part, seal
 from .disk import Temporary, told
 from .layout import check_array_name, entry_of, part_path
@@ -90,6 +90,10 @@ class PartWriter:
             raise StoreError(f"bulk array {name!r}: dims {dims} and shape {shape} do not go together")
         if check_array_name(name) in self.arrays or len({*dims, name}) != len(dims) + 1:
             raise StoreError(f"bulk array {name!r}: its name, or one of its dimensions {dims}, is used twice")
+        sizes = {d: n for a in self.arrays.values() for d, n in zip(a.dims, a.shape, strict=True)}
+        for dim, size in zip(dims, shape, strict=True):
+            if sizes.get(dim, size) != size:
+                raise StoreError(f"bulk array {name!r} has {size} along {dim!r}, another has {sizes[dim]}")
         wanted = estimate({n: (a.shape, a.dtype) for n, a in self.arrays.items()} | {name: (shape, dtype)})
         if self.most is not None and wanted > self.most:
             raise StoreError(
@@ -109,19 +113,29 @@ class PartWriter:
 
     def write(self, name: str, index: tuple[Any, ...], values: Any) -> None:
         """Write a block: ``index`` is ints, slices and at most one list of ints, as in numpy."""
+        if name not in self.arrays:
+            raise StoreError(f"there is no bulk array {name!r}{did_you_mean(name, self.arrays)}")
         array = self.arrays[name]
         index = index if isinstance(index, tuple) else (index,)
         index = (*index, *(slice(None),) * (len(array.shape) - len(index)))
-        rows, last = index[:-1], index[-1]
-        block = _encoded(values, array.dtype)
         with told("write", self.final):
-            if not (isinstance(last, slice) and last.indices(array.shape[-1]) == (0, array.shape[-1], 1)):
-                whole = np.asarray(array.data[(*rows, slice(None))])
-                whole[~array.written[rows]] = np.frombuffer(_FILL[array.dtype], whole.dtype)[0]
-                whole[..., last] = block
-                block = whole
-            array.data[(*rows, slice(None))] = block
+            try:
+                self._write(array, index[:-1], index[-1], _encoded(values, array.dtype))
+            except (TypeError, ValueError, IndexError) as error:
+                given = np.shape(values)
+                raise StoreError(
+                    f"bulk array {name!r} of shape {array.shape}: values of shape {given} do not go to {index}: {error}"
+                ) from None
             self.out.sink.check()
+
+    def _write(self, array: _Array, rows: tuple[Any, ...], last: Any, block: np.ndarray) -> None:
+        """Write a block into some rows; rows written in part hold the fill elsewhere."""
+        if not (isinstance(last, slice) and last.indices(array.shape[-1]) == (0, array.shape[-1], 1)):
+            whole = np.asarray(array.data[(*rows, slice(None))])
+            whole[~array.written[rows]] = np.frombuffer(_FILL[array.dtype], whole.dtype)[0]
+            whole[..., last] = block
+            block = whole
+        array.data[(*rows, slice(None))] = block
         array.written[rows] = True
 
     def commit(self, dataset: xr.Dataset) -> bool:
@@ -154,8 +168,7 @@ class PartWriter:
 
     def abandon(self) -> None:
         """Throw away what was written; after ``commit`` this does nothing."""
-        with suppress(OSError), self.out:
-            raise OSError
+        self.out.discard()
         self.temporary.drop()
 
 

@@ -102,11 +102,15 @@ class PartFile:
             self.file.close()
             self.sink.check()
             return
-        self.sink.error = met or error  # writes nothing more
-        with suppress(Exception):
-            self.file.close()
+        self.discard()
         if met is not None and met is not error:
             raise met from error
+
+    def discard(self) -> None:
+        """Close whatever happens: nothing more is written."""
+        self.sink.error = self.sink.error or OSError("discarded")
+        with suppress(Exception):
+            self.file.close()
 
 
 def _chunked(shape: Sequence[int], dtype: np.dtype, compression: str) -> Any:

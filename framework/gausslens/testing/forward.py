@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..descriptors import Analysis
-from ..measure import labelled
+from ..finished import labelled
 from ..overlay import Twin
 from ..parameters import Parameters
 from ..prompts import Part, Prompt

@@ -14,7 +14,7 @@ import torch
 from .. import passes
 from ..batch import Batch, Request, Sink
 from ..descriptors import Analysis
-from ..measure import labelled
+from ..finished import labelled
 from ..model import OpenModel
 from ..overlay import Twin
 from ..parameters import Parameters

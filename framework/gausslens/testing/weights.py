@@ -8,7 +8,7 @@ import torch
 import xarray as xr
 
 from ..descriptors import Analysis, Edit
-from ..measure import labelled
+from ..finished import labelled
 from ..model import LayerWeights, ModelInfo
 from ..overlay import Twin
 from ..parameters import Parameters
