@@ -1,4 +1,4 @@
-"""Squared singular values of weight matrices, and what they say. Pure numpy."""
+"""Singular values of weight matrices and of products of two of them, and what they say. Pure numpy."""
 
 from __future__ import annotations
 
@@ -26,6 +26,32 @@ def squared_singular_values(matrices: ArrayLike) -> Floats:
         return values
     singular: Floats = np.linalg.svd(A, compute_uv=False).astype(np.float64)
     return singular**2
+
+
+def product_squared_singular_values(A: ArrayLike, B: ArrayLike) -> Floats:
+    """Those of A B^T, A [..., n, h] and B [..., m, h], that need not be 0: min(n, h, m) of them, largest first.
+
+    With A = Q R and B = P S they are those of the small R S^T: A B^T [n, m] is never formed.
+    """
+    R, S = (np.linalg.qr(np.asarray(X, dtype=np.float64), mode="r") for X in (A, B))
+    singular: Floats = np.linalg.svd(R @ np.swapaxes(S, -1, -2), compute_uv=False).astype(np.float64)
+    return singular**2
+
+
+def product_eigenvalues(A: ArrayLike, B: ArrayLike) -> NDArray[np.complex128]:
+    """The eigenvalues of the square A B^T that need not be 0: those of B^T A [h, h], largest in modulus first."""
+    small = np.swapaxes(np.asarray(B, dtype=np.float64), -1, -2) @ np.asarray(A, dtype=np.float64)
+    values = np.linalg.eigvals(small).astype(np.complex128)
+    # Conjugates have equal moduli: the sign of the imaginary part orders them.
+    order = np.lexsort((-values.imag, -values.real, -np.round(np.abs(values), 12)), axis=-1)
+    return np.take_along_axis(values, order, axis=-1)
+
+
+def principal_cosines(A: ArrayLike, B: ArrayLike) -> Floats:
+    """Cosines of the principal angles between the column spaces of A [..., n, h] and B [..., n, k], largest first."""
+    Q, P = (np.linalg.qr(np.asarray(X, dtype=np.float64)).Q for X in (A, B))
+    cosines: Floats = np.linalg.svd(np.swapaxes(Q, -1, -2) @ P, compute_uv=False)
+    return np.clip(cosines, 0.0, 1.0)
 
 
 def effective_rank(squared: ArrayLike) -> Floats:

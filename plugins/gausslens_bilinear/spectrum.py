@@ -118,7 +118,7 @@ def _measured(matrix: np.ndarray, squared: np.ndarray) -> dict[str, float]:
         return found | dict.fromkeys(of_noise, np.nan)
     law = MarchenkoPastur(matrix.shape[0], matrix.shape[1], variance)
     centre, sd = law.largest
-    beyond = float((squared > law.level).sum())
+    beyond = float((squared > law.level()).sum())
     values = (law.distance(squared), beyond, *law.edges, centre, sd, (squared[0] - centre) / sd)
     return found | dict(zip(of_noise, map(float, values), strict=True))
 
