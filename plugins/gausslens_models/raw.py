@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from gausslens import Context, Estimate, InputError, Request
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import xarray as xr
 
     from gausslens import Batch, ModelInfo, Tokens
@@ -28,11 +30,21 @@ DIMS = {
 GIGABYTE = 10**9
 
 
-def shape_of(site: str, info: ModelInfo, tokens: Tokens) -> tuple[int, ...]:
-    """The shape of a site over all layers and prompts; shorter prompts are filled up with NaN."""
+def layers_of(sites: Sequence[str], info: ModelInfo) -> tuple[tuple[int, ...], dict[int, str]]:
+    """The layers that have all of these sites, and why the others are left out."""
+    skipped: dict[int, str] = {}
+    for layer in info.layers:
+        for site, reason in info.lacking.get(layer, {}).items():
+            if site in sites:
+                skipped.setdefault(layer, f"{site}: {reason}")
+    return tuple(n for n in info.layers if n not in skipped), skipped
+
+
+def shape_of(site: str, info: ModelInfo, tokens: Tokens, layers: int) -> tuple[int, ...]:
+    """The shape of a site over so many layers and all prompts; shorter prompts are filled up with NaN."""
     width = max(tokens.lengths)
     sizes = {
-        "layer": len(info.layers),
+        "layer": layers,
         "prompt": len(tokens),
         "position": width,
         "query": width,
@@ -51,22 +63,24 @@ def estimate(parameters: CaptureParameters, info: ModelInfo, tokens: Tokens) -> 
     """Bytes on disk before compression, and one layer of them in memory."""
     itemsize = 8 if info.dtype == "float64" else 4
     disk = memory = 0
+    layers = len(layers_of(parameters.sites, info)[0])
     for site in parameters.sites:
         if site in DIMS:
             size = itemsize
-            for n in shape_of(site, info, tokens):
+            for n in shape_of(site, info, tokens, layers):
                 size *= n
             disk += size
-            memory += size // (len(info.layers) if DIMS[site][0] == "layer" else 1)
+            memory += size // (layers if DIMS[site][0] == "layer" else 1)
     return Estimate(memory=memory // max(len(tokens.shards()), 1), disk=disk)
 
 
 class RawCapture:
-    """Writes each batch where it belongs; what a layer lacks stays NaN and is named in the result."""
+    """Writes each batch where it belongs. Layers that lack a site are left out, and named with the reason."""
 
     def __init__(self, parameters: CaptureParameters, context: Context) -> None:
         self.parameters, self.context = parameters, context
-        self.place = {layer: number for number, layer in enumerate(context.model.layers)}
+        self.layers, self.skipped = layers_of(parameters.sites, context.model)
+        self.place = {layer: number for number, layer in enumerate(self.layers)}
         assert context.tokens is not None
         needed = estimate(parameters, context.model, context.tokens).disk
         if needed > parameters.most_gigabytes * GIGABYTE:
@@ -78,7 +92,7 @@ class RawCapture:
             dtype = "float64" if context.model.dtype == "float64" else "float32"
             for site in parameters.sites:
                 if site in DIMS:
-                    shape = shape_of(site, context.model, context.tokens)
+                    shape = shape_of(site, context.model, context.tokens, len(self.layers))
                     context.bulk.create(site, DIMS[site], shape, dtype, {"long_name": site, "units": "1"})
 
     def request(self) -> Request:
@@ -123,11 +137,10 @@ class RawCapture:
         tokens = self.context.tokens
         assert tokens is not None
         ids, _, mask = tokens.padded(range(len(tokens)))
-        lacking = {
-            site: sorted(n for n, lost in self.context.model.lacking.items() if site in lost)
-            for site in self.parameters.sites
-        }
-        attrs = {f"lacking_{site}": str(layers) for site, layers in lacking.items() if layers}
+        dims = {dim for site in self.parameters.sites for dim in DIMS[site]}
+        info = self.context.model
+        known = {"layer": self.layers, "head": info.heads, "kv_head": info.kv_heads}
+        attrs = {f"skipped_layer_{layer}": reason for layer, reason in self.skipped.items()}
         return xr.Dataset(
             {
                 "length": (
@@ -137,6 +150,6 @@ class RawCapture:
                 ),
                 "token_id": (("prompt", "position"), np.where(mask, ids, -1), {"long_name": "token", "units": "1"}),
             },
-            coords={"prompt": list(tokens.names)},
+            coords={"prompt": list(tokens.names)} | {dim: list(at) for dim, at in known.items() if dim in dims},
             attrs=attrs,
         )
