@@ -9,8 +9,11 @@ import xarray as xr
 
 from gausslens import Context, Estimate, LayerWeights, ModelError, ModelInfo, Tokens
 
+from .fit import NoSpectrum, bulk
 from .laws import MarchenkoPastur
+from .sidebyside import side_by_side
 from .singular import effective_rank, squared_singular_values
+from .tail import power_law
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,23 +23,38 @@ if TYPE_CHECKING:
 # Attention's matrices carry heads on their first axis; the MLP's do not.
 _HEAD_OF = {"W_Q": "head", "W_O": "head", "W_K": "kv_head", "W_V": "kv_head"}
 _SQUARE = "squared weight"
-# name: long_name, units, attributes for the comparison with a null (0: leave out)
+GAUGE = "W_Q, W_K, W_V and W_O: changes under W_Q -> W_Q A, W_K -> W_K A^-T and W_V -> W_V A, W_O -> A^-1 W_O"
+_LAW: dict[str, Any] = {"null": "law"}
+_LEFT: dict[str, Any] = {"against": 0}
+# name: long_name, units, attributes for the comparison with a null (against 0: leave out; law: it has its own)
 _MEASURES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "mean": ("mean squared singular value", _SQUARE, {}),
+    "squared_variance": ("variance of the squared singular values", "squared weight squared", {}),
     "maximum": ("largest squared singular value", _SQUARE, {}),
-    "sum": ("sum of the squared singular values: their mean, times their number", _SQUARE, {"against": 0}),
+    "sum": ("sum of the squared singular values: their mean, times their number", _SQUARE, _LEFT),
     "effective_rank": ("effective rank exp(H(shares))", "dimensions", {}),
     "distance": ("Kolmogorov distance to the Marchenko-Pastur law", "1", {}),
-    "beyond": ("squared singular values that noise exceeds once in a hundred matrices", "values", {}),
-    "variance": ("variance of the entries", _SQUARE, {"against": 0}),
-    "rows": ("rows of the matrix", "1", {"against": 0}),
-    "columns": ("columns of the matrix", "1", {"against": 0}),
-    "law_lower": ("lower edge of the law", _SQUARE, {"against": 0}),
-    "law_upper": ("upper edge of the law", _SQUARE, {"against": 0}),
-    "maximum_law_mean": ("largest squared singular value of noise: mean", _SQUARE, {"against": 0}),
-    "maximum_law_sd": ("largest squared singular value of noise: standard deviation", _SQUARE, {"against": 0}),
-    "maximum_law_z": ("largest squared singular value: z against the law", "1", {"null": "law"}),
+    "beyond": ("squared singular values that noise exceeds once in a hundred matrices", "values", _LAW),
+    "variance": ("variance of the entries", _SQUARE, _LEFT),
+    "rows": ("rows of the matrix", "1", _LEFT),
+    "columns": ("columns of the matrix", "1", _LEFT),
+    "law_lower": ("lower edge of the law", _SQUARE, _LEFT),
+    "law_upper": ("upper edge of the law", _SQUARE, _LEFT),
+    "maximum_law_mean": ("largest squared singular value of noise: mean", _SQUARE, _LEFT),
+    "maximum_law_sd": ("largest squared singular value of noise: standard deviation", _SQUARE, _LEFT),
+    "maximum_law_z": ("largest squared singular value: z against the law", "1", _LAW),
+    "spikes": ("squared singular values beyond the bulk of noise, where there is one", "values", _LAW),
+    "bulk_variance": ("variance of the noise that the bulk is fitted by", _SQUARE, _LEFT),
+    "bulk_lower": ("lower edge of the fitted bulk", _SQUARE, _LEFT),
+    "bulk_upper": ("upper edge of the fitted bulk", _SQUARE, _LEFT),
+    "bulk_distance": ("Kolmogorov distance of the bulk to its law", "1", _LAW),
+    "bulk_accepted": ("1 where the bulk follows the law of noise, else 0", "1", _LAW),
+    "tail_alpha": ("exponent of the power law fitted to the tail", "1", {}),
+    "tail_least": ("where the fitted tail begins", _SQUARE, _LEFT),
+    "tail_count": ("squared singular values in the fitted tail", "values", _LEFT),
+    "tail_distance": ("Kolmogorov distance of the tail to its power law", "1", _LEFT),
 }
+_OF_SHAPE = ("rows", "columns")
 
 
 class Spectrum:
@@ -79,52 +97,82 @@ def _whole(name: str, tensor: np.ndarray) -> np.ndarray:
 
 def _described(blocks: Mapping[str, np.ndarray], prefix: str, tensor: str) -> xr.Dataset:
     """Measures [tensor, block] and squared singular values [tensor, block, feature] of stacks of equal matrices."""
-    squared = {name: squared_singular_values(stack) for name, stack in blocks.items()}
-    longest = max(s.shape[-1] for s in squared.values())
-    padded = np.stack([_padded(s, longest) for s in squared.values()])
-    rows = [[_measured(m, s) for m, s in zip(blocks[n], squared[n], strict=True)] for n in blocks]
+    each = [matrix for stack in blocks.values() for matrix in stack]
+    made = side_by_side(described, each)
+    longest = max(len(squared) for squared, _ in made)
+    padded = np.stack([np.pad(s, (0, longest - len(s)), constant_values=np.nan) for s, _ in made])
+    lead = (len(blocks), len(next(iter(blocks.values()))))
     feature = f"{prefix}feature" if prefix else "feature"
-    variables: dict[str, Any] = {
-        f"{prefix}squared": (
-            (tensor, "block", feature),
-            padded,
-            {"long_name": "squared singular values, largest first", "units": _SQUARE, "against": 0},
-        )
-    }
+    gauge = {"gauge": GAUGE} if set(blocks) & set(_HEAD_OF) else {}
+    name = {"long_name": "squared singular values, largest first", "units": _SQUARE, "against": 0} | gauge
+    variables: dict[str, Any] = {f"{prefix}squared": ((tensor, "block", feature), padded.reshape(*lead, -1), name)}
     for measure, (long_name, units, more) in _MEASURES.items():
-        values = np.array([[cell[measure] for cell in row] for row in rows])
+        values = np.array([found[measure] for _, found in made]).reshape(lead)
+        more = more if measure in _OF_SHAPE else more | gauge
         variables[prefix + measure] = ((tensor, "block"), values, {"long_name": long_name, "units": units, **more})
     return xr.Dataset(variables, coords={tensor: list(blocks), feature: np.arange(longest)})
 
 
-def _padded(squared: np.ndarray, longest: int) -> np.ndarray:
-    return np.pad(squared, ((0, 0), (0, longest - squared.shape[-1])), constant_values=np.nan)
-
-
-def _measured(matrix: np.ndarray, squared: np.ndarray) -> dict[str, float]:
-    """One matrix: its own numbers, and those of noise of its shape and variance (NaN where all entries are equal)."""
-    variance = float(matrix.var())
-    found = {
-        "mean": float(squared.mean()),
-        "maximum": float(squared[0]),
-        "sum": float(squared.sum()),
-        "effective_rank": float(effective_rank(squared)),
-        "variance": variance,
-        "rows": float(matrix.shape[0]),
-        "columns": float(matrix.shape[1]),
+def described(matrix: np.ndarray) -> tuple[np.ndarray, dict[str, float]]:
+    """Squared singular values of one matrix, and its numbers; NaN where there is no noise to compare it with."""
+    squared, (rows, columns) = squared_singular_values(matrix), matrix.shape
+    tail = power_law(squared)
+    found = dict.fromkeys(_MEASURES, np.nan) | {
+        "mean": squared.mean(),
+        "squared_variance": squared.var(),
+        "maximum": squared[0],
+        "sum": squared.sum(),
+        "effective_rank": effective_rank(squared),
+        "variance": matrix.var(),
+        "rows": rows,
+        "columns": columns,
+        "tail_alpha": tail.alpha,
+        "tail_least": tail.least,
+        "tail_count": tail.count,
+        "tail_distance": tail.distance,
     }
-    of_noise = ("distance", "beyond", "law_lower", "law_upper", "maximum_law_mean", "maximum_law_sd", "maximum_law_z")
+    found |= against_law(squared, rows, columns, float(found["variance"])) | against_bulk(squared, rows, columns)
+    return squared, {name: float(value) for name, value in found.items()}
+
+
+def against_law(squared: np.ndarray, rows: int, columns: int, variance: float) -> dict[str, float]:
+    """Beside noise of the same shape and entry variance; nothing where all entries are equal."""
     if variance == 0:
-        return found | dict.fromkeys(of_noise, np.nan)
-    law = MarchenkoPastur(matrix.shape[0], matrix.shape[1], variance)
+        return {}
+    law = MarchenkoPastur(rows, columns, variance)
     centre, sd = law.largest
-    beyond = float((squared > law.level()).sum())
-    values = (law.distance(squared), beyond, *law.edges, centre, sd, (squared[0] - centre) / sd)
-    return found | dict(zip(of_noise, map(float, values), strict=True))
+    return {
+        "distance": law.distance(squared),
+        "beyond": float((squared > law.level()).sum()),
+        "law_lower": law.edges[0],
+        "law_upper": law.edges[1],
+        "maximum_law_mean": centre,
+        "maximum_law_sd": sd,
+        "maximum_law_z": float(squared[0] - centre) / sd,
+    }
+
+
+def against_bulk(squared: np.ndarray, rows: int, columns: int, inner: int | None = None) -> dict[str, float]:
+    """The fitted bulk of noise and the spikes beyond it; no spikes are told where the bulk is none."""
+    try:
+        fitted = bulk(squared, rows, columns, inner)
+    except NoSpectrum:
+        return {"bulk_accepted": 0.0}
+    return {
+        "spikes": float(len(fitted.spikes)) if fitted.accepted else np.nan,
+        "bulk_variance": fitted.variance,
+        "bulk_lower": fitted.edges[0],
+        "bulk_upper": fitted.edges[1],
+        "bulk_distance": fitted.distance,
+        "bulk_accepted": float(fitted.accepted),
+    }
 
 
 def estimate(parameters: SpectrumParameters, info: ModelInfo, tokens: Tokens | None) -> Estimate:  # noqa: ARG001
-    """Memory: the largest matrix in float64, and its Gram matrix; disk: the squared singular values."""
-    widest = max(info.d_mlp, info.n_heads * info.d_head)
+    """Memory: the tensors of a layer in float64, and a Gram matrix of each; disk: the squared singular values."""
+    attention = 2 * info.d_model * (info.n_heads + info.n_kv_heads) * info.d_head
+    held = attention + 3 * info.d_model * info.d_mlp + len(parameters.matrices) * info.d_model**2
     kept = 8 * len(info.layers) * len(parameters.matrices) * (info.d_model + len(_MEASURES))
-    return Estimate(memory=8 * 3 * info.d_model * widest, disk=kept)
+    # Eigenvalues of a matrix take about 4/3 d^3 flops and go at some 1e10 a second.
+    seconds = len(info.layers) * len(parameters.matrices) * 1.4 * float(info.d_model) ** 3 / 1e10
+    return Estimate(memory=8 * held, disk=kept, seconds=seconds)

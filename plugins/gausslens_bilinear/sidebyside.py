@@ -1,0 +1,40 @@
+"""Matrices side by side: one thread each, as many at once as there are threads to use.
+
+LAPACK gains little from several threads on one matrix of a head's or a layer's size, and loses where cores are shared;
+matrices side by side gain all of it. What is found depends on no number of threads, for each matrix has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import TypeVar
+
+from threadpoolctl import ThreadpoolController
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+
+def side_by_side(work: Callable[[Item], Made], items: Iterable[Item]) -> list[Made]:
+    """``[work(item) for item in items]``, in threads. The user's own limits (OMP_NUM_THREADS) say how many."""
+    each = list(items)
+    threads = min(_threads(), len(each))
+    with _controller().limit(limits=1, user_api="blas"):
+        if threads < 2:
+            return [work(item) for item in each]
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(work, each))
+
+
+@cache
+def _controller() -> ThreadpoolController:
+    import numpy.linalg  # noqa: F401  so that its library is there to be found
+
+    return ThreadpoolController()
+
+
+def _threads() -> int:
+    """How many threads the linear algebra of numpy would use."""
+    return max((int(found["num_threads"]) for found in _controller().select(user_api="blas").info()), default=1)
