@@ -73,7 +73,7 @@ def datasets(draw: st.DrawFn) -> xr.Dataset:
 
 
 @given(dataset=datasets())
-@settings(max_examples=100)
+@settings(max_examples=80)
 def test_any_dataset_comes_back(dataset: xr.Dataset) -> None:
     same(through(dataset), dataset)
 
