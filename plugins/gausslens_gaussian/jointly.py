@@ -28,6 +28,39 @@ _PAIRS = {
 }
 
 
+# Dimensions, the number of a fit, and attributes.
+_Made = tuple[tuple[str, ...], Callable[[Any], Any], dict[str, Any]]
+_OF_POSITIONS: dict[str, _Made] = {
+    "entropy": (
+        ("position",),
+        lambda f: f.entropy,
+        attributes("entropy of each position after reduction, corrected for the sample size", "nat", 1),
+    ),
+    "conditional_entropy": (
+        ("step",),
+        lambda f: f.conditional_entropy,
+        attributes("entropy of a position given the one before", "nat"),
+    ),
+    "explained": (
+        ("step",),
+        lambda f: f.explained,
+        attributes("share of the variance of a position that the one before explains linearly", "1"),
+    ),
+    "transition": (
+        ("step", "component", "component_before"),
+        lambda f: f.transition,
+        attributes("matrix of the regression on the position before", "1", 0),
+    ),
+    "decay": (("lag",), lambda f: f.decay, attributes("mean mutual information at a distance", "nat")),
+    "decay_rate": ((), lambda f: f.rate, attributes("how fast it decays (NaN: too little to fit)", "nat/position")),
+    "position_covariance": (
+        ("position", "component", "component_before"),
+        lambda f: np.stack([f.covariance[i, :, i] for i in range(len(f.covariance))]),
+        attributes("covariance of each position after reduction", SQUARE, 0),
+    ),
+}
+
+
 def described(
     fits: Mapping[Place, Joint], axes: Mapping[Place, Floats], parameters: JointParameters, count: int, head: str | None
 ) -> xr.Dataset:
@@ -36,38 +69,10 @@ def described(
     positions = np.arange(start, start + window) if parameters.every is None else np.arange(window)
     dims = next(iter(fits.values())).covariance.shape[1]
     lag, components = np.arange(1, window), np.arange(dims)
-    values: dict[str, tuple[tuple[str, ...], Callable[[Joint], Any], dict[str, Any]]] = {
-        "entropy": (
-            ("position",),
-            lambda f: f.entropy,
-            attributes("entropy of each position after reduction, corrected for the sample size", "nat"),
-        ),
-        "conditional_entropy": (
-            ("step",),
-            lambda f: f.conditional_entropy,
-            attributes("entropy of a position given the one before", "nat"),
-        ),
-        "explained": (
-            ("step",),
-            lambda f: f.explained,
-            attributes("share of the variance of a position that the one before explains linearly", "1"),
-        ),
-        "transition": (
-            ("step", "component", "component_before"),
-            lambda f: f.transition,
-            attributes("matrix of the regression on the position before", "1", 0),
-        ),
-        "decay": (("lag",), lambda f: f.decay, attributes("mean mutual information at a distance", "nat")),
-        "decay_rate": ((), lambda f: f.rate, attributes("how fast it decays (NaN: too little to fit)", "nat/position")),
-        "position_covariance": (
-            ("position", "component", "component_before"),
-            lambda f: np.stack([f.covariance[i, :, i] for i in range(window)]),
-            attributes("covariance of each position after reduction", SQUARE, 0),
-        ),
-    }
+    values = dict(_OF_POSITIONS)
     for name, (field, text, units) in _PAIRS.items():
         if field != "p" or parameters.permutations:
-            against = None if name == "mutual_information" else 0
+            against = 1 if name == "mutual_information" else 0
             values[name] = (PAIR, _matrix(field), attributes(text, units, against))
     dataset = _stacked(fits, values, head)
     bias = information_bias(count, dims, dims)
@@ -108,7 +113,7 @@ def _matrix(field: str) -> Callable[[Joint], Floats]:
 
 def _stacked(
     parts: Mapping[Place, Any],
-    values: Mapping[str, tuple[tuple[str, ...], Callable[[Any], Any], dict[str, Any]]],
+    values: Mapping[str, _Made],
     head: str | None,
 ) -> xr.Dataset:
     layers = list(dict.fromkeys(layer for layer, _ in parts))

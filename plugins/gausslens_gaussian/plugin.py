@@ -70,14 +70,48 @@ BETWEEN_LAYERS = Analysis(
     analysis="gausslens_gaussian.compare:BetweenLayers",
     random=True,
 )
-SECTION = ReportSection(
-    name="gaussian.moments",
-    version=1,
-    summary="Spread, effective rank, anisotropy and entropy by layer, and the spectra of the covariances.",
-    section="gausslens_gaussian.section:moments",
-    analyses=("gaussian.moments",),
-    order=20,
-)
+SECTIONS = [
+    ReportSection(
+        name="gaussian.moments",
+        version=2,
+        summary="Effective rank, anisotropy, entropy, length and kurtosis by layer; spectra of the covariances.",
+        section="gausslens_gaussian.section:moments",
+        analyses=("gaussian.moments",),
+        order=20,
+    ),
+    ReportSection(
+        name="gaussian.joint",
+        version=1,
+        summary="Information between positions and its decay, and what follows the most frequent tokens.",
+        section="gausslens_gaussian.sections:joint",
+        analyses=("gaussian.joint",),
+        order=22,
+    ),
+    ReportSection(
+        name="gaussian.propagate",
+        version=1,
+        summary="How well a Gaussian pushed through W_V and attention predicts what is measured.",
+        section="gausslens_gaussian.sections:propagate",
+        analyses=("gaussian.propagate",),
+        order=24,
+    ),
+    ReportSection(
+        name="gaussian.collapse",
+        version=1,
+        summary="Entropy deficit, spread of tokens and rate of collapse, beside those of other variants.",
+        section="gausslens_gaussian.sections:collapse",
+        analyses=("gaussian.collapse",),
+        order=26,
+    ),
+    ReportSection(
+        name="gaussian.distances",
+        version=1,
+        summary="Divergence and distance between fitted Gaussians, layer by layer.",
+        section="gausslens_gaussian.sections:distances",
+        analyses=("gaussian.compare", "gaussian.between-layers"),
+        order=28,
+    ),
+]
 
 
 @hookimpl
@@ -89,4 +123,4 @@ def analyses() -> list[Analysis]:
 @hookimpl
 def report_sections() -> list[ReportSection]:
     """What it shows."""
-    return [SECTION]
+    return SECTIONS

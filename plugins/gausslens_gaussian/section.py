@@ -8,6 +8,8 @@ import numpy as np
 
 from gausslens.figures import Figure, Heatmap, Line, Lines, Source, Spectrum
 
+from .curves import warnings
+
 if TYPE_CHECKING:
     import xarray as xr
 
@@ -18,6 +20,7 @@ _TITLES = {
     "anisotropy": "Anisotropy",
     "entropy": "Gaussian entropy",
     "length_mean": "Length of the vectors",
+    "kurtosis_mean": "Excess kurtosis",
 }
 _CAPTIONS = {
     "effective_rank": "How many directions the vectors fill: exp of the entropy of the covariance's eigenvalue shares, "
@@ -27,6 +30,7 @@ _CAPTIONS = {
     "entropy": "Entropy of the Gaussian with this covariance, within the directions that it fills: compare where the "
     "rank is equal. With fewer tokens than dimensions, the rank is one less than the tokens.",
     "length_mean": "The mean length of the vectors.",
+    "kurtosis_mean": "How Gaussian the vectors are: mean excess kurtosis along 64 random directions; 0 for a Gaussian.",
 }
 
 
@@ -37,12 +41,18 @@ def moments(results: Results) -> list[Figure]:
         first = next(iter(found.values()))
         head = next((str(d) for d in ("head", "kv_head") if d in first["trace"].dims), None)
         site = f"at {first.attrs['site']}"
+        figures += warnings(label, found)
         if head is not None:
             figures += _by_head(results, label, site, found, head)
         elif "layer" in first.dims:
-            figures += [_by_layer(label, name, f"{title} {site}", found) for name, title in _TITLES.items()]
+            figures += [_by_layer(label, name, f"{title} {site}", found) for name, title in _given(first).items()]
         figures += [_spectra(label, site, variant, data) for variant, data in found.items()]
     return figures
+
+
+def _given(data: xr.Dataset) -> dict[str, str]:
+    """What there is to show: a sketch gives no effective rank and no entropy."""
+    return {name: title for name, title in _TITLES.items() if name in data}
 
 
 def _by_layer(label: str, name: str, title: str, found: dict[str, xr.Dataset]) -> Figure:
@@ -55,8 +65,8 @@ def _by_layer(label: str, name: str, title: str, found: dict[str, xr.Dataset]) -
         spread = values.std(axis=1, ddof=1) if count > 1 else None
         if name == "length_mean":
             spread = _flat(data["length_sd"], "layer").mean(axis=1)
-        # None of these numbers can be negative but the entropy.
-        least = -np.inf if name == "entropy" else 0.0
+        # None of the others can be negative.
+        least = -np.inf if name in ("entropy", "kurtosis_mean") else 0.0
         band = (None, None) if spread is None else (np.maximum(middle - spread, least), middle + spread)
         series.append(Line(variant if count == 1 else f"{variant}, mean of {count} twins", middle, *band))
     if name == "length_mean":
@@ -79,7 +89,7 @@ def _by_head(results: Results, label: str, site: str, found: dict[str, xr.Datase
     nulls = {null for variant in found for null in results.nulls(variant, label)}
     figures: list[Figure] = []
     for variant in [v for v in found if v not in nulls] or list(found):
-        for name, title in _TITLES.items():
+        for name, title in _given(found[variant]).items():
             values = found[variant][name]
             source = Source(variant, label, name)
             figures.append(_map(values, head, f"{title} {site}, {variant}", _CAPTIONS[name], source))
