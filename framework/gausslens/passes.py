@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 # Rows of scores and patterns that an analysis with row_blocks gets at a time.
 ROW_BLOCK = 256
+SQUARE = {"scores", "pattern"}
 
 
 @dataclass
@@ -121,6 +122,8 @@ def _run_shard(
             return
         for job in jobs:
             if job.error is None and whole.layer in job.layers:
+                if whole.rows and not SQUARE & set(job.request.sites):
+                    continue  # every block holds all other sites whole: it saw them with the first
                 view = _view(whole, job)
                 if job.all_layers:
                     held[job.name].append(kept(view))
@@ -184,7 +187,7 @@ def _union(jobs: Sequence[Job]) -> Request:
     """What the engine is asked for on behalf of all jobs."""
     sites = tuple(sorted({s for j in jobs for s in j.request.sites}))
     layers = tuple(sorted({n for j in jobs for n in j.layers if n is not None}))
-    square = [j for j in jobs if {"scores", "pattern"} & set(j.request.sites)]
+    square = [j for j in jobs if SQUARE & set(j.request.sites)]
     in_blocks = bool(square) and all(j.row_blocks for j in square)
     return Request(sites, layers, rows=ROW_BLOCK if in_blocks else None)
 
@@ -211,7 +214,7 @@ def _indices(rows: Sequence[int], like: Any) -> Any:
 
 def _row_blocks(batch: Batch) -> list[Batch]:
     """A batch cut into blocks of query rows, all other sites whole."""
-    square = [s for s in batch.arrays if s in ("scores", "pattern")]
+    square = [s for s in batch.arrays if s in SQUARE]
     if not square:
         return [batch]
     blocks = []

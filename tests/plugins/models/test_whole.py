@@ -127,6 +127,20 @@ def test_both_engines_through_the_host(directory: Callable[[str], Path], tmp_pat
         np.testing.assert_allclose(one[site].values, other[site].values, atol=1e-5)
 
 
+def test_blocks_of_rows_are_not_counted_twice(tmp_path: Path) -> None:
+    """A long prompt comes in blocks of query rows where all who want patterns take blocks; moments see it once."""
+    whole = study("builtin:tiny", "pattern", layers=[1])
+    whole["prompts"] = {"source": "repeated-random", "prompts": 1, "length": 300, "repeats": 1}
+    moments = {"use": "gaussian.moments", "with": {"site": "resid_pre"}}
+    alone = gausslens.run(whole | {"analyses": [moments]}, store=tmp_path / "alone")
+    together = gausslens.run(whole | {"analyses": [moments, *whole["analyses"]]}, store=tmp_path / "together")
+    one, other = (store["trained", "gaussian.moments"] for store in (alone, together))
+    assert one.identical(other)
+    pattern = together["trained", "model.capture"]["pattern"].isel(layer=0, prompt=0)
+    assert pattern.sizes["query"] > 256
+    np.testing.assert_allclose(pattern.sum("key"), 1, atol=1e-5)
+
+
 def test_weights_alone_run_no_prompts(directory: Callable[[str], Path], tmp_path: Path) -> None:
     whole = study(str(directory("llama")), "z")
     whole["model"]["loader"] = "weights"
