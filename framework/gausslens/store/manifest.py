@@ -18,6 +18,7 @@ from .disk import Temporary, Writer, is_file, locked, told
 from .layout import LOCK, RUNS, NewerStore, StoreWarning, check_name, check_version
 
 FORMAT = "gausslens-run"
+VERSION = 1
 # A manifest of 10,000 steps is about 30 MB.
 MOST_BYTES = 1 << 30
 
@@ -69,7 +70,7 @@ class Manifest:
 def write_manifest(writer: Writer, run: str, manifest: Mapping[str, Any]) -> Path:
     """Commit a manifest, unless the newest one of the store is of the same run and plan."""
     root = writer.root
-    body = {"format": FORMAT, "version": 1, **manifest, "run": check_name(run, "run")}
+    body = {"format": FORMAT, "version": VERSION, **manifest, "run": check_name(run, "run")}
     body.setdefault("created", datetime.now(UTC).isoformat())
     try:
         body = {**body, "digest": digest(body)}

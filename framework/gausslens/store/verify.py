@@ -62,8 +62,8 @@ def count(path: Path) -> int:
 
 def _store_checks(root: Path) -> Iterator[tuple[str, list[Finding]]]:
     for name in (PARTS, RUNS, TEMPORARY):
-        if not (root / name).is_dir() or (root / name).is_symlink():
-            yield name, [Finding(name, "is not a directory of the store: it is missing, or a link")]
+        if os.path.lexists(root / name) and (not (root / name).is_dir() or (root / name).is_symlink()):
+            yield name, [Finding(name, "is not a directory: a link, or a file, in the place of one")]
     for path in _files(root, PARTS):
         where = str(path.relative_to(root))
         yield where, _guarded(where, lambda path=path: _part_findings(root, path))  # type: ignore[misc]
