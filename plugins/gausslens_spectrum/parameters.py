@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from gausslens import Parameters
 
@@ -68,15 +68,9 @@ class ChoiceParameters(SurgeryParameters):
     """Which singular values: so many, or as many as hold a share of the energy."""
 
     k: int | None = Field(None, ge=0, description="So many singular values; where there are fewer, all.")
-    energy: float | None = Field(
-        None, gt=0, le=1, description="In place of k: the fewest that hold this share of the sum of squares."
+    energy: float = Field(
+        0.9, gt=0, le=1, description="Where no k is given: the fewest that hold this share of the sum of squares."
     )
-
-    @model_validator(mode="after")
-    def _one_of_them(self) -> ChoiceParameters:
-        if (self.k is None) == (self.energy is None):
-            raise ValueError("give k (how many) or energy (what share of the sum of squares), one of the two")
-        return self
 
 
 class EndParameters(ChoiceParameters):

@@ -23,12 +23,11 @@ def at_energy(s: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     return s * torch.where(held > 0, wanted / held, 0.0).sqrt()
 
 
-def chosen(s: torch.Tensor, order: torch.Tensor, k: int | None, share: float | None) -> torch.Tensor:
+def chosen(s: torch.Tensor, order: torch.Tensor, k: int | None, share: float) -> torch.Tensor:
     """A mask [block, value]: the first k in ``order`` (indices), or the fewest that hold a share of the energy."""
     if k is not None:
         first = torch.arange(s.shape[-1]).expand_as(s) < k
     else:
-        assert share is not None
         squares = s.square().gather(-1, order)
         before = squares.cumsum(-1) - squares
         # A value belongs to them as long as those before it hold too little (by more than rounding).
