@@ -163,6 +163,7 @@ def ship(model: MistralForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Pat
     half = make_model(model.config.num_hidden_layers, tokenizer)
     half.load_state_dict(model.state_dict())
     half.half().save_pretrained(out)
+    (out / "model.safetensors").chmod(0o644)
     tokenizer.save_pretrained(out)
     (out / "training.json").write_text(json.dumps(facts, indent=2) + "\n")
 

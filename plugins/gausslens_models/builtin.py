@@ -17,7 +17,8 @@ PREFIX = "builtin:"
 DIRECTORY = Path(__file__).parent / "builtin"
 # One row for each built-in model: its data is builtin/<name>/.
 MODELS = {
-    "tiny": "three layers of Mistral type, four heads over two key/value heads, bytes as tokens; trained to repeat",
+    "clue-tiny": "four layers of Mistral type, eight heads over two key/value heads; defines words, from examples",
+    "tiny": "three layers of Mistral type, four heads over two key/value heads, bytes as tokens; has induction heads",
 }
 
 
