@@ -4,6 +4,57 @@ from __future__ import annotations
 
 from gausslens import Analysis, Engine, Loader, PromptSource, ReportSection, hookimpl
 
+ANALYSES = [
+    Analysis(
+        name="model.capture",
+        version=1,
+        summary="raw activations of any sites into the store",
+        parameters="gausslens_models.parameters:CaptureParameters",
+        shape="stream",
+        analysis="gausslens_models.raw:RawCapture",
+        row_blocks=True,
+        bulk=True,
+        estimate="gausslens_models.raw:estimate",
+    ),
+    Analysis(
+        name="model.loss",
+        version=1,
+        summary="loss of each token, perplexity and bits per byte, in all and by prompt and segment",
+        parameters="gausslens_models.parameters:LossParameters",
+        shape="stream",
+        analysis="gausslens_models.loss:Loss",
+        estimate="gausslens_models.loss:estimate",
+    ),
+    Analysis(
+        name="model.generate",
+        version=1,
+        summary="the text that the model writes after each prompt",
+        parameters="gausslens_models.parameters:GenerateParameters",
+        shape="forward",
+        analysis="gausslens_models.generate:Generate",
+        random=True,
+    ),
+    Analysis(
+        name="model.attention",
+        version=1,
+        summary="attention maps of tokens or words; entropy, sinks and attention between segments by head",
+        parameters="gausslens_models.parameters:AttentionMapParameters",
+        shape="stream",
+        analysis="gausslens_models.maps:Attention",
+        exchangeable=("head",),
+        estimate="gausslens_models.maps:estimate",
+    ),
+    Analysis(
+        name="model.embeddings",
+        version=1,
+        summary="lengths, directions and softmax entropies of the token embeddings, and nearest tokens",
+        parameters="gausslens_models.parameters:EmbeddingsParameters",
+        shape="forward",
+        analysis="gausslens_models.embeddings:Embeddings",
+        random=True,
+    ),
+]
+
 
 @hookimpl
 def loaders() -> list[Loader]:
@@ -118,56 +169,7 @@ def prompt_sources() -> list[PromptSource]:
 @hookimpl
 def analyses() -> list[Analysis]:
     """What a model predicts, writes and looks at; raw capture."""
-    return [
-        Analysis(
-            name="model.capture",
-            version=1,
-            summary="raw activations of any sites into the store",
-            parameters="gausslens_models.parameters:CaptureParameters",
-            shape="stream",
-            analysis="gausslens_models.raw:RawCapture",
-            row_blocks=True,
-            bulk=True,
-            estimate="gausslens_models.raw:estimate",
-        ),
-        Analysis(
-            name="model.loss",
-            version=1,
-            summary="loss of each token, perplexity and bits per byte, in all and by prompt and segment",
-            parameters="gausslens_models.parameters:LossParameters",
-            shape="stream",
-            analysis="gausslens_models.loss:Loss",
-            estimate="gausslens_models.loss:estimate",
-        ),
-        Analysis(
-            name="model.generate",
-            version=1,
-            summary="the text that the model writes after each prompt",
-            parameters="gausslens_models.parameters:GenerateParameters",
-            shape="forward",
-            analysis="gausslens_models.generate:Generate",
-            random=True,
-        ),
-        Analysis(
-            name="model.attention",
-            version=1,
-            summary="attention maps of tokens or words; entropy, sinks and attention between segments by head",
-            parameters="gausslens_models.parameters:AttentionMapParameters",
-            shape="stream",
-            analysis="gausslens_models.maps:Attention",
-            exchangeable=("head",),
-            estimate="gausslens_models.maps:estimate",
-        ),
-        Analysis(
-            name="model.embeddings",
-            version=1,
-            summary="lengths, directions and softmax entropies of the token embeddings, and nearest tokens",
-            parameters="gausslens_models.parameters:EmbeddingsParameters",
-            shape="forward",
-            analysis="gausslens_models.embeddings:Embeddings",
-            random=True,
-        ),
-    ]
+    return list(ANALYSES)
 
 
 @hookimpl
