@@ -222,7 +222,7 @@ OPT = Family(
     },
     outside={
         "W_E": Slot("embed_tokens.weight"),
-        "W_pos": Slot("embed_positions.weight"),
+        "W_pos": Slot("embed_positions.weight", skip=2),
         "W_project_in": Slot("project_in.weight", "in_out"),
         "W_project_out": Slot("project_out.weight", "in_out"),
         "W_U": Slot("lm_head.weight", "in_out"),

@@ -68,7 +68,7 @@ class Layout:
             return torch.unflatten(seen, 1, (sizes.heads, sizes.d_head)).permute(1, 2, 0)
         if slot.form == "in_out":
             return split(seen, 0, slot.form, slot.part, sizes).T
-        return seen
+        return seen[slot.skip :] if slot.skip else seen
 
 
 def split(tensor: torch.Tensor, axis: int, form: str, part: str, sizes: Sizes) -> torch.Tensor:

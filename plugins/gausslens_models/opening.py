@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,19 +39,35 @@ def claims_bridge(path: str) -> bool:
 
 
 def located(spec: ModelSpec) -> tuple[str, dict[str, Any]]:
-    """What to give to from_pretrained: a name, and the arguments that keep it from the network unless told."""
+    """What to give to from_pretrained: a directory, and the arguments that keep it from the network."""
     trusted = bool(getattr(spec.parameters, "trust_remote_code", False))
-    if spec.path.startswith(HUB):
-        name, _, revision = spec.path.removeprefix(HUB).partition("@")
-        return name, {"trust_remote_code": trusted} | ({"revision": revision} if revision else {})
-    path = Path(spec.path)
     gguf = getattr(spec.parameters, "gguf_file", None)
-    if path.suffix == ".gguf":
+    path = Path(spec.path)
+    if spec.path.startswith(HUB):
+        path = _downloaded(spec.path.removeprefix(HUB), gguf)
+    elif path.suffix == ".gguf":
         path, gguf = path.parent, path.name
     if not path.is_dir():
         raise InputError(f"{spec.path}: no such directory (a model of the hub is written hub:owner/name)")
     extra = {"gguf_file": gguf} if gguf else {}
     return str(path), {"trust_remote_code": trusted, "local_files_only": True} | extra
+
+
+@cache
+def _downloaded(name: str, gguf: str | None) -> Path:
+    """The files of ``owner/name@revision`` from the hub, or its cache: the one place that asks the network."""
+    from huggingface_hub import snapshot_download
+
+    name, _, revision = name.partition("@")
+    told = ["*.json", "*.txt", "*.model", "*.jinja"]
+    for weights in [gguf] if gguf else ["*.safetensors", "*.bin"]:
+        try:
+            found = snapshot_download(name, revision=revision or None, allow_patterns=[*told, weights])
+        except Exception as error:
+            raise ModelError(f"{HUB}{name}: cannot be had from the hub: {_first_line(error)}") from error
+        if any(Path(found).glob(weights)):
+            break
+    return Path(found)
 
 
 def read_config(spec: ModelSpec) -> Any:
@@ -63,15 +80,22 @@ def read_config(spec: ModelSpec) -> Any:
             config = AutoConfig.from_pretrained(name, **arguments)
     except Exception as error:
         raise ModelError(f"{spec.path}: its config cannot be read: {_first_line(error)}") from error
-    quantised = getattr(config, "quantization_config", None)
-    if quantised is not None and "gguf_file" not in arguments:
-        method = quantised.get("quant_method") if isinstance(quantised, dict) else type(quantised).__name__
-        raise ModelError(
-            f"{spec.path}: its weights are quantised ({method}), so they are not the numbers that the model computes "
-            "with; use the checkpoint it was made from, or load it with transformers, call model.dequantize() and "
-            "save_pretrained() to a new directory"
-        )
+    if "gguf_file" not in arguments:
+        refuse_quantised(config, spec.path)
     return config
+
+
+def refuse_quantised(config: Any, path: str) -> None:
+    """Stored integers are not the numbers that a model computes with."""
+    quantised = getattr(config, "quantization_config", None)
+    if quantised is None:
+        return
+    method = quantised.get("quant_method") if isinstance(quantised, dict) else type(quantised).__name__
+    raise ModelError(
+        f"{path}: its weights are quantised ({method}), so they are not the numbers that the model computes with; use "
+        "the checkpoint it was made from, or load it with transformers, call model.dequantize() and save_pretrained() "
+        "to a new directory"
+    )
 
 
 def read_tokenizer(spec: ModelSpec) -> Any:

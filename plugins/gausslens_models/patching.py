@@ -62,7 +62,10 @@ class Patches:
             return []
         if self._twin is None or self._twin() is not twin:
             base: Any = twin.base
-            self._twin, self._made, self._owners = weakref.ref(twin), {}, base.owners()
+            made: dict[int | None, list[Exchange]] = {}
+            # When the twin is dropped, so are its tensors.
+            self._twin, self._made = weakref.ref(twin, lambda _: made.clear()), made
+            self._owners = base.owners()
         if layer not in self._made:
             self._made[layer] = list(self._exchanged(twin, layer))
         return self._made[layer]

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from gausslens import SITES, ModelError, ModelSpec
 
-from .checkpoint import Checkpoint, weight_files
+from .checkpoint import Checkpoint
 from .fingerprint import fingerprint
 from .layout import Layout, Place, family_of, make_layout
-from .opening import HUB, LIVE, located, quiet, read_config
+from .opening import LIVE, located, quiet, read_config, refuse_quantised
 from .patching import Owners, owners_of
 from .weights import CheckpointModel
 
@@ -126,12 +126,7 @@ class PretrainedModel(CheckpointModel):
     def _checkpoint(self) -> Checkpoint | None:
         if self.spec.model is not None or self._is_gguf():
             return None
-        directory = Path(self.spec.path)
-        if self.spec.path.startswith(HUB):
-            directory = _downloaded(self.spec)
-        if not weight_files(directory):
-            raise ModelError(f"{self.spec.path}: no weights there: neither model.safetensors nor pytorch_model.bin")
-        return Checkpoint(directory)
+        return super()._checkpoint()
 
     def _layout(self) -> Layout:
         if self.checkpoint is not None:
@@ -185,6 +180,7 @@ class LiveModel(PretrainedModel):
 
         if not isinstance(spec.model, torch.nn.Module) or not hasattr(spec.model, "config"):
             raise ModelError(f"{type(spec.model).__name__} is not a transformers model: pass one, or a directory")
+        refuse_quantised(spec.model.config, spec.path)
         super().__init__(spec)
         self.dtype = next(spec.model.parameters()).dtype
 
@@ -193,11 +189,3 @@ def module_fingerprint(module: Any) -> str:
     """The fingerprint of a module in memory: its config and its parameters."""
     parameters = sorted(module.named_parameters(), key=lambda item: item[0])
     return fingerprint(module.config.to_dict(), parameters)
-
-
-def _downloaded(spec: ModelSpec) -> Path:
-    from huggingface_hub import snapshot_download
-
-    name, arguments = located(spec)
-    patterns = ["*.json", "*.safetensors", "*.bin", "*.model", "*.txt", "*.jinja"]
-    return Path(snapshot_download(name, revision=arguments.get("revision"), allow_patterns=patterns))

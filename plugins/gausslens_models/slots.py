@@ -12,7 +12,8 @@ class Slot:
 
     ``form`` is how it is cut into heads or turned (layout.FORMS). ``part`` picks one of several that are fused: "q",
     "k", "v" behind each other, "q|", "k|", "v|" interleaved head by head, "0/2", "1/2" halves. ``turned`` says that the
-    checkpoint stores [in, out] (Conv1D) where a linear layer stores [out, in]. ``plus`` is added to what is stored.
+    checkpoint stores [in, out] (Conv1D) where a linear layer stores [out, in]. ``plus`` is added to what is stored; the
+    first ``skip`` rows are nobody's.
     """
 
     tensor: str
@@ -20,6 +21,7 @@ class Slot:
     part: str = ""
     turned: bool = False
     plus: float = 0.0
+    skip: int = 0
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from .facts import model_info
 from .fingerprint import cached, fingerprint
 from .initial import Initial
 from .layout import Layout, family_of, make_layout
-from .opening import read_config, read_tokenizer, torch_dtype
+from .opening import located, read_config, read_tokenizer, torch_dtype
 from .tokenise import tokenise
 
 if TYPE_CHECKING:
@@ -83,11 +83,16 @@ class CheckpointModel:
         """Let go of what was made on the way."""
         self._initial = None
 
+    @property
+    def directory(self) -> Path:
+        """Where the files are."""
+        return Path(located(self.spec)[0])
+
     def _config(self) -> Any:
         return read_config(self.spec)
 
     def _checkpoint(self) -> Checkpoint | None:
-        found = Checkpoint(Path(self.spec.path))
+        found = Checkpoint(self.directory)
         if not found.tensors:
             raise ModelError(f"{self.spec.path}: no weights there: neither model.safetensors nor pytorch_model.bin")
         return found
@@ -105,8 +110,7 @@ class CheckpointModel:
             names = sorted(checkpoint.tensors)
             return fingerprint(self.config.to_dict(), ((n, checkpoint.read(n)) for n in names))
 
-        files = (*checkpoint.files, Path(self.spec.path) / "config.json")
-        return cached(Path(self.spec.path), files, compute)
+        return cached(self.directory, (*checkpoint.files, self.directory / "config.json"), compute)
 
 
 def class_of(config: Any, headed: bool) -> Any:

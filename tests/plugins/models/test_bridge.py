@@ -119,15 +119,15 @@ UNKNOWN = {
 }
 
 
-@pytest.mark.parametrize("family", UNKNOWN)
-def test_families_without_a_table_run_and_have_no_weights(family: str, tmp_path: Path, prompts: Tokens) -> None:
-    config, arguments, model_class = UNKNOWN[family]
+@pytest.mark.parametrize("stranger", UNKNOWN)
+def test_families_without_a_table_run_and_have_no_weights(stranger: str, tmp_path: Path, prompts: Tokens) -> None:
+    config, arguments, model_class = UNKNOWN[stranger]
     torch.manual_seed(0)
     getattr(transformers, model_class)(getattr(transformers, config)(**arguments)).save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match=f"'{family}'.*llama"):
+    with pytest.raises(ModelError, match=f"'{stranger}'.*llama"):
         open_pretrained(ModelSpec(str(tmp_path), TransformersParameters()))
     model = open_bridge(ModelSpec(str(tmp_path), TransformersParameters()))
-    with pytest.raises(ModelError, match=rf"'{family}'.*nobody claims .*weight"):
+    with pytest.raises(ModelError, match=rf"'{stranger}'.*nobody claims .*weight"):
         model.names(0)
     engine = BridgeEngine()
     findings = engine.prove(model)

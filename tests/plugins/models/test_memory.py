@@ -91,10 +91,10 @@ def _peak(path: Path) -> tuple[int, int, int, int]:
     return own, peak, largest, total
 
 
-def test_a_quarter_of_a_gigabyte(tmp_path: Path) -> None:
-    synthetic(tmp_path, layers=2, d_mlp=2048, vocabulary=24_000)
+def test_a_small_one(tmp_path: Path) -> None:
+    synthetic(tmp_path, layers=1, d_mlp=2048, vocabulary=24_000)
     own, peak, largest, total = _peak(tmp_path)
-    assert total > 250e6
+    assert total > 200e6
     assert peak <= own + 3 * largest
 
 

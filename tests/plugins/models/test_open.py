@@ -132,6 +132,41 @@ def test_a_live_module_keeps_its_attention(opened: Callable[[str], PretrainedMod
     assert module.config._attn_implementation == "eager"
 
 
+def test_a_quantised_live_module_is_refused(opened: Callable[[str], PretrainedModel]) -> None:
+    module = opened("llama").module
+    module.config.quantization_config = {"quant_method": "bitsandbytes"}
+    with pytest.raises(ModelError, match=r"quantised \(bitsandbytes\)"):
+        open_pretrained(ModelSpec("live:LlamaForCausalLM", TransformersParameters(), model=module))
+
+
+def test_the_network_is_asked_for_hub_ids_alone(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch, prompts: Tokens
+) -> None:
+    asked: list[tuple[str, str | None]] = []
+
+    def download(name: str, revision: str | None, allow_patterns: list[str]) -> str:
+        assert "*.safetensors" in allow_patterns
+        asked.append((name, revision))
+        return str(directory("llama"))
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    plain = open_pretrained(ModelSpec(str(directory("llama")), TransformersParameters()))
+    assert plain.module is not None
+    assert asked == []
+    model = open_pretrained(ModelSpec("hub:owner/name@v2", TransformersParameters()))
+    assert model.info.fingerprint == plain.info.fingerprint
+    assert model.info.name == "hub:owner/name@v2"
+    assert [f for f in TransformersEngine().prove(model) if not f.holds] == []
+    assert asked == [("owner/name", "v2")]
+    files = open_weights(ModelSpec("hub:owner/name@v2", WeightsParameters()))
+    assert torch.equal(files.tensor(0, "W_Q"), plain.tensor(0, "W_Q"))
+
+
+def test_a_hub_that_does_not_answer_is_told() -> None:
+    with pytest.raises(ModelError, match="hub:owner/nowhere: cannot be had"):
+        open_pretrained(ModelSpec("hub:owner/nowhere", TransformersParameters()))
+
+
 def test_what_is_no_model_is_refused() -> None:
     with pytest.raises(ModelError, match="Linear is not a transformers model"):
         open_pretrained(ModelSpec("live:Linear", TransformersParameters(), model=torch.nn.Linear(2, 2)))

@@ -45,5 +45,8 @@ def test_every_parameter_is_claimed(which: str, opened: Opens) -> None:
     for layer in (None, *model.info.layers):
         names = [n for n in model.names(layer) if not (n == "W_U" and model.layout.tied)]
         counted += sum(model.tensor(layer, name).numel() for name in names)
+    if model.info.family == "opt":
+        counted += 2 * model.info.d_model  # the first two rows of its position embedding belong to no position
+        assert model.tensor(None, "W_pos").shape[0] == model.info.max_positions
     assert counted == sum(p.numel() for p in model.module.parameters()) == model.info.n_parameters
     assert model.info.facts["unclaimed"] == ()

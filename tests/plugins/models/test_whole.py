@@ -89,7 +89,7 @@ def test_layers_that_lack_a_site_are_left_out_and_named(directory: Callable[[str
     for site in ("pattern", "resid_pre"):
         assert np.isfinite(found[site].isel(prompt=0)).all()
     whole["analyses"][0]["with"]["sites"] = ["resid_pre"]
-    found = gausslens.run(whole, store=tmp_path)["trained", "model.capture"]
+    found = gausslens.run(whole, store=tmp_path / "other")["trained", "model.capture"]
     assert found["layer"].values.tolist() == [0, 1, 2]
     assert np.isfinite(found["resid_pre"].isel(prompt=0)).all()
 
