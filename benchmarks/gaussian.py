@@ -15,6 +15,8 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -66,17 +68,12 @@ def moments(path: str, rounds: int) -> None:
 
     import gausslens
     from gausslens import Prompt
-    from gausslens.overlay import Twin
-    from gausslens.passes import Job, run_passes
-    from gausslens.shapes import Context
-    from gausslens_gaussian.moments import Moments
     from gausslens_gaussian.parameters import MomentsParameters
 
     torch.set_num_threads(1)
     opened = gausslens.load(path)._opened
-    model, engine = opened.model, opened.running
-    vocabulary = model.info.vocabulary
-    drawn = np.random.default_rng(0).integers(10, vocabulary, (PROMPTS, LENGTH))
+    model = opened.model
+    drawn = np.random.default_rng(0).integers(10, model.info.vocabulary, (PROMPTS, LENGTH))
     tokens = model.tokenise([Prompt(ids=tuple(int(i) for i in row)) for row in drawn])
     ids = torch.from_numpy(drawn)
     body = model.module.base_model
@@ -85,27 +82,16 @@ def moments(path: str, rounds: int) -> None:
         with torch.no_grad():
             body(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
 
-    def analysed(**parameters: object) -> Callable[[], object]:
-        def run() -> object:
-            context = Context(model.info, 0, tokens)
-            state = Moments(MomentsParameters(**parameters), context)
-            job = Job("moments", "moments", state, state.request(), model.info, shared=(context, model.info, tokens))
-            run_passes(engine, Twin(model), tokens, [job], lambda _: None)
-            if job.error:
-                raise job.error
-            return job.state
-
-        return run
-
-    done = analysed(robust=True, principal=8)()
+    one, two = (
+        partial(analysed, opened, tokens, MomentsParameters(**more)) for more in ({}, {"robust": True, "principal": 8})
+    )
+    done = two()
     first = done.fixed.value.first
 
     def fixed() -> object:
-        return [(one.principal(8), one.bulk()) for one in first.values()]
+        return [(state.principal(8), state.bulk()) for state in first.values()]
 
-    found = interleaved(
-        rounds, bare=bare, one=analysed(), two=analysed(principal=8, robust=True), fix=fixed, result=done.result
-    )
+    found = interleaved(rounds, bare=bare, one=one, two=two, fix=fixed, result=done.result)
     told(f"moments of {model.info.n_layers} layers, to the bare forward pass", found, "one", "bare", MOMENTS_TARGET)
     # What is done once a run, however many tokens, is told by itself.
     found["bare"], bare_once = [2 * t for t in found["bare"]], min(found["bare"])
@@ -113,6 +99,23 @@ def moments(path: str, rounds: int) -> None:
     told("with principal directions and bulk, to two bare passes", found, "two", "bare", MOMENTS_TARGET)
     for name, what in (("fix", "directions and bulk of all layers"), ("result", "spectra of all layers")):
         print(f"{what + ', once a run, in bare passes':<62} {min(found[name]) / bare_once:5.2f}")
+
+
+def analysed(opened: Any, tokens: Any, parameters: Any) -> Any:
+    """All passes of gaussian.moments, as the host makes them."""
+    from gausslens.overlay import Twin
+    from gausslens.passes import Job, run_passes
+    from gausslens.shapes import Context
+    from gausslens_gaussian.moments import Moments
+
+    info = opened.model.info
+    context = Context(info, 0, tokens)
+    state = Moments(parameters, context)
+    job = Job("moments", "moments", state, state.request(), info, shared=(context, info, tokens))
+    run_passes(opened.running, Twin(opened.model), tokens, [job], lambda _: None)
+    if job.error:
+        raise job.error
+    return job.state
 
 
 def main() -> None:
