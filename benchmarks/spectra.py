@@ -1,0 +1,171 @@
+"""What spectra cost: every matrix of a model with its law, edges and spikes, beside LAPACK's values alone.
+
+    python benchmarks/spectra.py MODEL_DIRECTORY [ROUNDS] [--weightwatcher PYTHON] [--no-products]
+
+Wall time, ratios of minima over interleaved rounds. The threads are the subject here, so all cores are used: LAPACK by
+its own threads on one matrix after another, ours by matrices side by side. WeightWatcher runs in the Python that has it
+(--weightwatcher), once: it is slow. Products of a head's factors at d = 4096 and 32 heads, by QR of the factors, are
+held against forming the 4096 x 4096 product of one head, times 32.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+import gausslens
+from gausslens_bilinear.fit import bulk
+from gausslens_bilinear.laws import MarchenkoPastur
+from gausslens_bilinear.sidebyside import side_by_side
+from gausslens_bilinear.singular import GRAM_TRUST, product_squared_singular_values, squared_singular_values
+
+NAMES = ("W_Q", "W_K", "W_V", "W_O", "W_in", "W_gate", "W_out")
+HEADS, WIDTH, INNER = 32, 4096, 128
+WATCHED = """
+import sys, time, warnings, logging
+warnings.simplefilter("ignore"); logging.disable(logging.CRITICAL)
+import numpy as np, torch, weightwatcher as ww
+held = np.load(sys.argv[1])
+class One(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList()
+        for key in held.files:
+            W = torch.from_numpy(held[key]); made = torch.nn.Linear(W.shape[1], W.shape[0], bias=False)
+            made.weight.data = W; self.layers.append(made)
+    def forward(self, x): return x
+watcher = ww.WeightWatcher(model=One())
+options = dict(min_evals=1, plot=False)
+for name, more in (("analyze", {}), ("analyze with mp_fit and randomize", dict(mp_fit=True, randomize=True))):
+    start = time.perf_counter(); found = watcher.analyze(**options, **more)
+    print(f"{time.perf_counter() - start:.6f}\\t{name}\\t{len(found)}", file=sys.stderr, flush=True)
+"""
+
+
+def matrices(path: str) -> list[np.ndarray]:
+    """Every matrix of every layer, heads side by side, as the analysis takes them."""
+    model = gausslens.load(path, loader="weights")
+    found = []
+    for layer in model.info.layers:
+        weights = model.weights(layer)
+        for name in (n for n in NAMES if n in weights):
+            tensor = weights[name].detach().double().numpy()
+            if tensor.ndim == 3:
+                tensor = tensor.reshape(-1, tensor.shape[-1]) if name == "W_O" else np.concatenate(list(tensor), axis=1)
+            found.append(np.ascontiguousarray(tensor))
+    return found
+
+
+def ours(each: list[np.ndarray]) -> None:
+    """Values, law, distance, edges, level and spikes of each."""
+
+    def one(matrix: np.ndarray) -> tuple[float, int]:
+        squared = squared_singular_values(matrix)
+        law = MarchenkoPastur(*matrix.shape, float(matrix.var()))
+        fitted = bulk(squared, *matrix.shape)
+        return law.distance(squared) + law.edges[1] + law.level() + fitted.edges[1], len(fitted.spikes)
+
+    side_by_side(one, each)
+
+
+def lapack(each: list[np.ndarray]) -> None:
+    """The values alone, one matrix after another, with all cores: the small Gram, or svdvals where it needs it."""
+    for matrix in each:
+        small = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+        values = np.linalg.eigvalsh(small @ small.T)
+        if values[0] <= GRAM_TRUST * values[-1]:
+            np.linalg.svd(small, compute_uv=False)
+
+
+def alone(each: list[np.ndarray]) -> None:
+    """The same on one core, which is what other work on the machine may leave."""
+    with threadpool_limits(limits=1, user_api="blas"):
+        lapack(each)
+
+
+def timed(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def interleaved(cases: dict[str, Callable[[], object]], rounds: int) -> dict[str, tuple[float, float]]:
+    """Minimum of each case, and how far its rounds spread: (seconds, slowest/fastest)."""
+    for work in cases.values():
+        work()
+    taken = {name: [] for name in cases}
+    for _ in range(rounds):
+        for name, work in cases.items():
+            taken[name].append(timed(work))
+    return {name: (min(each), max(each) / min(each)) for name, each in taken.items()}
+
+
+def products(rounds: int) -> None:
+    """All heads' products by their factors, against one head's formed product times the heads."""
+    rng = np.random.default_rng(0)
+    A, B = rng.normal(size=(2, HEADS, WIDTH, INNER))
+
+    def factors() -> None:
+        side_by_side(lambda pair: product_squared_singular_values(*pair), zip(A, B, strict=True))
+
+    found = interleaved({"factors": factors}, rounds)["factors"][0]
+    formed = timed(lambda: np.linalg.svd(A[0] @ B[0].T, compute_uv=False)) * HEADS
+    print(f"products, d = {WIDTH}, {HEADS} heads of {INNER}: by factors {found:.2f} s; formed {formed:.0f} s (one head")
+    verdict = "" if formed >= 100 * found else "   MISSED"
+    print(f"times {HEADS}): {formed / found:.0f} times as long, at least 100{verdict}")
+
+
+def watched(python: str, each: list[np.ndarray], reference: float) -> None:
+    """WeightWatcher on the same matrices."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "matrices.npz"
+        np.savez(path, **{f"m{i:04}": matrix.astype(np.float32) for i, matrix in enumerate(each)})
+        command = [python, "-c", WATCHED, str(path)]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = [line.split("\t") for line in ran.stderr.splitlines() if line.count("\t") == 2]
+    if not lines:
+        print(f"WeightWatcher did not run: {ran.stderr[-500:]}")
+    for seconds, name, count in lines:
+        ratio = float(seconds) / reference
+        print(f"WeightWatcher {name:37} {float(seconds):7.2f} s  ratio {ratio:.2f}  ({count} matrices)")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model")
+    parser.add_argument("rounds", type=int, nargs="?", default=5)
+    parser.add_argument("--weightwatcher", help="a Python that has it")
+    parser.add_argument("--no-products", action="store_true")
+    chosen = parser.parse_args()
+    each = matrices(chosen.model)
+    found = interleaved(
+        {"LAPACK": lambda: lapack(each), "one": lambda: alone(each), "ours": lambda: ours(each)}, chosen.rounds
+    )
+    reference = found["LAPACK"][0]
+    told = {
+        "LAPACK": "LAPACK's values alone, all cores, in turn",
+        "one": "LAPACK's values alone, one core",
+        "ours": "ours, with law, distance, edges and spikes",
+    }
+    print(f"{len(each)} matrices of {Path(chosen.model).name}; minima of {chosen.rounds} rounds")
+    for name, (taken, spread) in found.items():
+        verdict = "   MISSED" if name == "ours" and taken > reference else ""
+        ratio = taken / reference
+        print(f"{told[name]:51} {taken:7.2f} s  ratio {ratio:.2f}  (rounds spread by {spread:.2f}){verdict}")
+    if chosen.weightwatcher:
+        watched(chosen.weightwatcher, each, reference)
+    if not chosen.no_products:
+        products(max(2, chosen.rounds // 2))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
