@@ -1,0 +1,134 @@
+"""The second source's three sets of attention maps, and the best member of each: exact, not drawn.
+
+    diagonal   one relative position: the cells (i, i - d) of one offset d               (positional heads)
+    band       cells within |i - j| <= w, some of them dropped                           (syntactic heads)
+    rare       rows in windows look at one column each, others at themselves             (rare tokens; module rare)
+
+each with a sparse error beside (Conti 2023/24, ch. 3.4, after Voita et al. 2019). A member holds the map's own values
+on its cells: nothing is nearer in the entrywise 1-norm, so the distance is the mass outside, |H|_1 - captured; of a
+row-stochastic map to row-stochastic members it is twice that.
+
+``within`` compares the families at equal storage. Values cost one scalar, so do offsets, widths, columns and the
+starts of windows; an error costs two (value and place); which cells of a band are kept is a bit mask of 32 cells to
+the scalar.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .band import Bools, Floats, cells, largest, offsets
+from .rare import Places, Rare, rare
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+NAMES = ("diagonal", "band", "rare")
+# Cells of a bit mask that one stored scalar holds.
+MASK_CELLS = 32
+
+
+@dataclass(frozen=True)
+class Member:
+    """The best members of maps [..., n, n]: the cells that hold values, the mass on them, and the offset or width."""
+
+    support: Bools
+    captured: Floats
+    parameter: Places
+
+
+def diagonal(H: ArrayLike, budget: int = 0) -> Member:
+    """The best single diagonal and ``budget`` sparse errors elsewhere; ``parameter`` is its offset query - key."""
+    maps = np.abs(np.asarray(H, dtype=np.float64))
+    n = maps.shape[-1]
+    flat = maps.reshape(-1, n, n)
+    found = [_best_offset(one, min(budget, n * n)) for one in flat]
+    support = np.stack([s for s, _ in found])
+    captured = np.where(support, flat, 0.0).sum(axis=(-1, -2))
+    offset = np.array([d for _, d in found])
+    return Member(support.reshape(maps.shape), captured.reshape(maps.shape[:-2]), offset.reshape(maps.shape[:-2]))
+
+
+def _best_offset(values: Floats, budget: int) -> tuple[Bools, int]:
+    """Offsets are tried by what they can hold at most: their own mass, and the largest cells of the whole map."""
+    n = len(values)
+    spent = float(np.sort(values, axis=None)[n * n - budget :].sum())
+    mass = {d: float(np.trace(values, -d)) for d in range(1 - n, n)}
+    best, found = -1.0, (np.zeros((n, n), dtype=bool), 0)
+    for d in sorted(mass, key=lambda d: (-mass[d], abs(d))):
+        if mass[d] + spent <= best:
+            break
+        line = np.eye(n, k=-d, dtype=bool)
+        rest = np.where(line, -1.0, values)
+        support = line | (largest(rest, budget) & (rest >= 0))
+        held = float(values[support].sum())
+        if held > best:
+            best, found = held, (support, d)
+    return found
+
+
+def band(H: ArrayLike, width: int, keep: int | None = None, budget: int = 0) -> Member:
+    """The best ``keep`` cells (None: all) within |i - j| <= ``width``, and ``budget`` sparse errors outside."""
+    maps = np.abs(np.asarray(H, dtype=np.float64))
+    inside = offsets(maps.shape[-1]) <= width
+    support = np.broadcast_to(inside, maps.shape)
+    if keep is not None:
+        support = support & largest(np.where(inside, maps, -1.0), min(keep, int(inside.sum())))
+    if budget > 0:
+        outside = int((~inside).sum())
+        support = support | (largest(np.where(inside, -1.0, maps), min(budget, outside)) & ~inside)
+    captured = np.where(support, maps, 0.0).sum(axis=(-1, -2))
+    return Member(support, captured, np.full(maps.shape[:-2], width))
+
+
+def within(H: ArrayLike, scalars: int, causal: bool) -> tuple[Member, Member, Rare]:
+    """The best diagonal, band and rare-token members that so many stored scalars allow."""
+    maps = np.asarray(H, dtype=np.float64)
+    n = maps.shape[-1]
+    return (
+        # A diagonal counts n cells whatever its offset: a short one is not to be a list of errors.
+        diagonal(maps, max(scalars - 1 - n, 0) // 2),
+        _band_within(maps, scalars, causal),
+        rare(maps, max(scalars - n, 0) // 2),
+    )
+
+
+def kept_cells(n: int, width: int, scalars: int, causal: bool) -> int:
+    """How many cells of a band so many scalars hold: all without a mask, fewer with one; not even that: negative."""
+    inside = cells(n, width, causal)
+    if 1 + inside <= scalars:
+        return inside
+    return min(inside, scalars - 1 - -(-inside // MASK_CELLS))
+
+
+def _band_within(maps: Floats, scalars: int, causal: bool) -> Member:
+    """The width that captures most: a wide band leaves more to choose from, and less storage for what is chosen."""
+    n = maps.shape[-1]
+    place = offsets(n)
+    seen = np.tril(np.ones((n, n), dtype=bool)) if causal else np.ones((n, n), dtype=bool)
+    order = np.argsort(np.where(seen, place, n).ravel(), kind="stable")
+    sizes = np.abs(maps).reshape(*maps.shape[:-2], -1)[..., order]
+    best = np.full(maps.shape[:-2], -1.0)
+    width = np.zeros(maps.shape[:-2], dtype=np.int64)
+    for w in range(n):
+        keep = kept_cells(n, w, scalars, causal)
+        if keep <= 0:
+            break
+        inside = sizes[..., : cells(n, w, causal)]
+        held = inside if keep == inside.shape[-1] else np.partition(inside, -keep, axis=-1)[..., -keep:]
+        captured = held.sum(axis=-1)
+        # A wider band must hold more than rounding adds.
+        better = captured > best * (1 + 1e-12)
+        best, width = np.where(better, captured, best), np.where(better, w, width)
+    return _of_widths(maps, width, scalars, causal)
+
+
+def _of_widths(maps: Floats, width: Places, scalars: int, causal: bool) -> Member:
+    n = maps.shape[-1]
+    flat = maps.reshape(-1, n, n)
+    found = [band(one, int(w), kept_cells(n, int(w), scalars, causal)) for one, w in zip(flat, width.flat, strict=True)]
+    support = np.stack([m.support for m in found]).reshape(maps.shape)
+    return Member(support, np.array([m.captured for m in found]).reshape(width.shape), width)

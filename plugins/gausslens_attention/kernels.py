@@ -1,0 +1,137 @@
+"""Linear attention: phi(q) . phi(k) in place of exp(q . k), so that (phi(q) phi(k)') v = phi(q) (phi(k)' v). Torch.
+
+    elu        elu(x) + 1: another attention, not an approximation      (Katharopoulos et al. 2020, 2006.16236)
+    taylor-1   (1, x^): 1 + q^ . k^ of unit vectors, the second source's              (Li et al. 2020, 2007.14902)
+    taylor-2   (1, x, x (x) x / sqrt 2): 1 + q.k + (q.k)^2 / 2, at least 1/2
+    performer  exp(w . x - |x|^2 / 2) / sqrt m, w orthogonal Gaussian: unbiased  (Choromanski et al. 2021, 2009.14794)
+
+The rewriting is exact, O(n m d) in place of O(n^2 d): what approximates softmax is phi. Unit vectors change the
+temperature: |e^x - 1 - x| <= e - 2 on [-1, 1] bounds the error to another softmax. Causal forms carry the sums over
+the past along, in chunks of rows; nothing of them depends on later keys, rescaling included. Feature maps take q and
+k with the scale shared, x sqrt(scale) each, and work in double precision.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+# Rows of a chunk: within it the map is made, between chunks only the sums are carried.
+CHUNK = 64
+
+Features = Callable[[torch.Tensor, bool], torch.Tensor]
+
+
+def elu(x: torch.Tensor, query: bool) -> torch.Tensor:  # noqa: ARG001
+    """elu(x) + 1 [..., n, d]."""
+    return torch.nn.functional.elu(x.double()) + 1
+
+
+def taylor1(x: torch.Tensor, query: bool) -> torch.Tensor:  # noqa: ARG001
+    """(1, x / |x|) [..., n, 1 + d]."""
+    unit = torch.nn.functional.normalize(x.double(), dim=-1)
+    return torch.cat([torch.ones_like(unit[..., :1]), unit], dim=-1)
+
+
+def taylor2(x: torch.Tensor, query: bool) -> torch.Tensor:  # noqa: ARG001
+    """(1, x, all products of two / sqrt 2) [..., n, 1 + d + d^2]."""
+    wide: torch.Tensor = x.double()
+    squares = (wide[..., :, None] * wide[..., None, :]).flatten(-2) / math.sqrt(2)
+    return torch.cat([torch.ones_like(wide[..., :1]), wide, squares], dim=-1)
+
+
+def performer(projection: torch.Tensor) -> Features:
+    """exp(w . x - |x|^2 / 2) / sqrt m for the rows w of ``projection`` [m, d]."""
+    wide = projection.double()
+
+    def features(x: torch.Tensor, query: bool) -> torch.Tensor:
+        logits = x.double() @ wide.T - x.double().square().sum(dim=-1, keepdim=True) / 2
+        if query:  # a factor of a row's own cancels when it is normalised
+            logits = logits - logits.amax(dim=-1, keepdim=True)
+        return logits.exp() / math.sqrt(len(wide))
+
+    return features
+
+
+def orthogonal(m: int, d: int, seed: int) -> torch.Tensor:
+    """m Gaussian vectors [m, d] that are orthogonal in groups of d, with the lengths of independent ones."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    groups = [torch.linalg.qr(draw(d, d))[0].T for _ in range(-(-m // d))]
+    lengths: torch.Tensor = draw(m, d).norm(dim=1, keepdim=True)
+    return torch.cat(groups)[:m] * lengths
+
+
+def quadratic(phi_q: torch.Tensor, phi_k: torch.Tensor, causal: bool) -> torch.Tensor:
+    """The map [..., query, key] that the features make: rows of phi(q) . phi(k) that sum to one."""
+    weights: torch.Tensor = phi_q @ phi_k.transpose(-1, -2)
+    weights = weights.tril() if causal else weights
+    return weights / _safe(weights.sum(dim=-1, keepdim=True))
+
+
+def linear(phi_q: torch.Tensor, phi_k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
+    """The same map applied to v [..., n, d], which is never made: O(n m d)."""
+    ones = torch.ones_like(v[..., :1])
+    both = torch.cat([v, ones], dim=-1).to(phi_q.dtype)
+    mixed = _prefixes(phi_q, phi_k, both) if causal else phi_q @ (phi_k.transpose(-1, -2) @ both)
+    return mixed[..., :-1] / _safe(mixed[..., -1:])
+
+
+def _prefixes(phi_q: torch.Tensor, phi_k: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Row i: phi(q_i) . sum over j <= i of phi(k_j) v_j'."""
+    held = torch.zeros(*phi_k.shape[:-2], phi_k.shape[-1], values.shape[-1], dtype=phi_q.dtype, device=phi_q.device)
+    found = []
+    for start in range(0, phi_q.shape[-2], CHUNK):
+        rows = slice(start, start + CHUNK)
+        q, k, v = phi_q[..., rows, :], phi_k[..., rows, :], values[..., rows, :]
+        found.append(q @ held + (q @ k.transpose(-1, -2)).tril() @ v)
+        held = held + k.transpose(-1, -2) @ v
+    return torch.cat(found, dim=-2)
+
+
+def _safe(total: torch.Tensor) -> torch.Tensor:
+    """A row that weighs nothing stays zero."""
+    return torch.where(total.abs() > torch.finfo(total.dtype).tiny, total, torch.ones_like(total))
+
+
+def least_squares(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, alpha: float, causal: bool) -> torch.Tensor:
+    """Q [K'K + alpha I]^-1 K'V, the ridge regression of values on keys ("intention"): O(n d^2), causal O(n d^3).
+
+    The third source's least-squares attention (Garnelo and Czarnecki 2023, 2305.10203). Causal: row i regresses on the
+    keys up to i.
+    """
+    q, k, v = q.double(), k.double(), v.double()
+    if not causal:
+        ridged: torch.Tensor = torch.linalg.solve(_ridge(k.transpose(-1, -2) @ k, alpha), k.transpose(-1, -2) @ v)
+        return q @ ridged
+    gram = torch.zeros(*k.shape[:-2], k.shape[-1], k.shape[-1], dtype=k.dtype, device=k.device)
+    held = torch.zeros(*k.shape[:-2], k.shape[-1], v.shape[-1], dtype=k.dtype, device=k.device)
+    found = []
+    for start in range(0, k.shape[-2], CHUNK):
+        rows = slice(start, start + CHUNK)
+        some, values = k[..., rows, :], v[..., rows, :]
+        grams = gram[..., None, :, :] + (some[..., :, None] * some[..., None, :]).cumsum(dim=-3)
+        weights = torch.linalg.solve(_ridge(grams, alpha), q[..., rows, :, None])[..., 0]
+        found.append(weights @ held + (weights @ some.transpose(-1, -2)).tril() @ values)
+        gram, held = grams[..., -1, :, :], held + some.transpose(-1, -2) @ values
+    return torch.cat(found, dim=-2)
+
+
+def least_squares_pattern(q: torch.Tensor, k: torch.Tensor, alpha: float, causal: bool) -> torch.Tensor:
+    """The map [..., query, key] that least-squares attention applies; its rows need not sum to one."""
+    eye = torch.eye(k.shape[-2], dtype=torch.float64, device=k.device).expand(*k.shape[:-1], k.shape[-2])
+    return least_squares(q, k, eye, alpha, causal)
+
+
+def _ridge(gram: torch.Tensor, alpha: float) -> torch.Tensor:
+    return gram + alpha * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+
+
+def flops(n: int, m: int, d: int, of_features: int) -> int:
+    """What linear attention takes: features of q and k, the sums over keys with their normaliser, and their use."""
+    return 2 * n * of_features + 4 * n * m * (d + 1) + n * d

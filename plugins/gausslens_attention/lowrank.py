@@ -1,0 +1,116 @@
+"""Low-rank approximations of attention. Pure numpy on maps [..., query, key]; Linformer's own form in torch.
+
+    truncated   P_r = U_r S_r V_r', the best of rank r in every unitarily invariant norm: the oracle
+    sketched    P R'R with R [k, n] Gaussian of variance 1/k: what a Johnson-Lindenstrauss projection of the keys gives
+    Linformer   softmax(q (E k)' scale) (F v), E and F [k, n]                            (Wang et al. 2020, 2006.04768)
+    split       low rank plus sparse, by turns: the oracle of methods that have both     (GoDec, Zhou and Tao 2011)
+
+That P w is nearly P R'R w for k ~ log n, as the sources say of Linformer, holds only where w has a large mean:
+exactly, E|P R'R w - P w|^2 = (|P|^2 |w|^2 + |P w|^2) / k, about sqrt(n / k) relative to |P w| for a centred w and any
+P, the identity included. Nor is softmax of full rank n "nearly of rank log n". Linformer mixes positions, so it is
+not causal; with E = F = I it is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .band import Floats, largest
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import ArrayLike
+
+# Directions whose singular value is below this share of the largest are left out of a pseudo-inverse.
+_CONDITION = 1e-10
+
+
+def truncated(P: ArrayLike, ranks: Sequence[int]) -> Floats:
+    """The best approximation of each rank: [rank, ..., n, m]."""
+    maps = np.asarray(P, dtype=np.float64)
+    u, s, vt = np.linalg.svd(maps, full_matrices=False)
+    return np.stack([(u[..., :r] * s[..., None, :r]) @ vt[..., :r, :] if r else np.zeros(maps.shape) for r in ranks])
+
+
+def gaussian(rank: int, n: int, rng: np.random.Generator) -> Floats:
+    """R [rank, n] with E R'R = I: entries of variance 1 / rank."""
+    return np.asarray(rng.standard_normal((rank, n)) / np.sqrt(rank))
+
+
+def sketched(P: ArrayLike, R: ArrayLike) -> Floats:
+    """P R'R."""
+    projection = np.asarray(R, dtype=np.float64)
+    found: Floats = (np.asarray(P, dtype=np.float64) @ projection.T) @ projection
+    return found
+
+
+def sketch_error(P: ArrayLike, values: ArrayLike, rank: int) -> Floats:
+    """E|P R'R V - P V|^2 over Gaussian R of this rank, V [..., n, d]: (|P|^2 |V|^2 + |P V|^2) / rank."""
+    maps, v = np.asarray(P, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    mixed = ((maps @ v) ** 2).sum(axis=(-1, -2))
+    found: Floats = ((maps**2).sum(axis=(-1, -2)) * (v**2).sum(axis=(-1, -2)) + mixed) / rank
+    return found
+
+
+def linformer(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, E: torch.Tensor, F: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """softmax(q (E k)' scale) (F v) for q, k, v [..., n, d] and E, F [..., rank, n], in 8 n rank d flops."""
+    weights = (q @ (E @ k).transpose(-1, -2) * scale).softmax(dim=-1)
+    return weights @ (F @ v)
+
+
+def linformer_pattern(scores: ArrayLike, E: ArrayLike, F: ArrayLike) -> Floats:
+    """The map that Linformer applies, softmax(S E') F, from unmasked scores S [..., n, n]."""
+    weights = linformer_weights(scores, E)
+    found: Floats = weights @ np.asarray(F, dtype=np.float64)
+    return found
+
+
+def linformer_weights(scores: ArrayLike, E: ArrayLike) -> Floats:
+    """softmax(S E') [..., n, rank]."""
+    logits = np.asarray(scores, dtype=np.float64) @ np.swapaxes(np.asarray(E, dtype=np.float64), -1, -2)
+    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    found: Floats = weights / weights.sum(axis=-1, keepdims=True)
+    return found
+
+
+def fitted(P: ArrayLike, scores: ArrayLike, rank: int) -> tuple[Floats, Floats]:
+    """E and F [..., rank, n] fitted to a map: E its leading right singular vectors, F the least-squares fit to it.
+
+    F = A^+ P with A = softmax(S E'), so that A F is as near to P as A allows; signs are those of a positive sum.
+    """
+    maps = np.asarray(P, dtype=np.float64)
+    vt = np.linalg.svd(maps, full_matrices=False)[2][..., :rank, :]
+    signs = np.where(vt.sum(axis=-1, keepdims=True) < 0, -1.0, 1.0)
+    E: Floats = vt * signs
+    F: Floats = np.linalg.pinv(linformer_weights(scores, E), rcond=_CONDITION) @ maps
+    return E, F
+
+
+def split(P: ArrayLike, rank: int, entries: int, rounds: int = 30) -> tuple[Floats, Floats]:
+    """Low rank L and sparse S with P ~ L + S, each in turn the best for the other; |P - L - S|_F never grows.
+
+    A local optimum: the problem is not convex. Returns L and S [..., n, m].
+    """
+    maps = np.asarray(P, dtype=np.float64)
+    sparse = np.zeros(maps.shape)
+    low = np.zeros(maps.shape)
+    for _ in range(rounds):
+        low = truncated(maps - sparse, [rank])[0]
+        rest = maps - low
+        sparse = np.where(largest(np.abs(rest), entries), rest, 0.0)
+    return low, sparse
+
+
+def scalars(n: int, rank: int) -> int:
+    """Stored scalars of a rank: two factors of n rows."""
+    return 2 * n * rank
+
+
+def flops(n: int, d: int, rank: int) -> int:
+    """What applying a map of this rank to values [n, d] takes."""
+    return 4 * n * rank * d

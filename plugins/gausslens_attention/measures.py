@@ -1,0 +1,103 @@
+"""How far an approximation X of a map P is: entrywise, row by row, and in what the head puts out. Pure numpy.
+
+    distance        |P - X|_1 = sum of |p_ij - x_ij|; by row and by cell besides
+    kl              mean over rows of KL(p_i, x_i), x_i mixed with 1e-4 of the uniform row so that it is finite
+    output_error    |(P - X) V|_F / |P V|_F
+
+for maps [..., n, n] and values V [..., n, d]. Beside them the trivial approximations, and the oracles: the best that
+any method could do with as many entries (the largest cells, best in the 1-norm) or of that rank (truncated SVD).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .band import Floats
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+MEASURES = ("distance", "distance_per_row", "distance_per_cell", "kl", "output_error")
+BASELINES = ("zero", "uniform", "identity", "causal mean")
+# The share of the uniform row that keeps the divergence finite where an approximation has zeros.
+FLOOR = 1e-4
+
+
+def measured(P: Floats, X: Floats, V: Floats) -> dict[str, Floats]:
+    """All measures of X against P; a head whose output is zero has the error of any other output, infinity."""
+    n = P.shape[-1]
+    distance: Floats = np.abs(P - X).sum(axis=(-1, -2))
+    exact = np.sqrt(((P @ V) ** 2).sum(axis=(-1, -2)))
+    apart = np.sqrt((((P - X) @ V) ** 2).sum(axis=(-1, -2)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        error = np.where(apart > 0, apart / exact, 0.0)
+    return {
+        "distance": distance,
+        "distance_per_row": distance / n,
+        "distance_per_cell": distance / n**2,
+        "kl": divergence(P, X),
+        "output_error": error,
+    }
+
+
+def divergence(P: ArrayLike, X: ArrayLike) -> Floats:
+    """Mean over rows of KL(p, x~) in nats: x~ is x without its negative part, normalised, mixed with ``FLOOR`` / n.
+
+    A row that is zero or negative counts as uniform.
+    """
+    maps, near = np.asarray(P, dtype=np.float64), np.clip(np.asarray(X, dtype=np.float64), 0.0, None)
+    n = maps.shape[-1]
+    total = near.sum(axis=-1, keepdims=True)
+    near = np.where(total > 0, near / np.where(total > 0, total, 1.0), 1.0 / n)
+    near = (1 - FLOOR) * near + FLOOR / n
+    terms = maps * (np.log(np.where(maps > 0, maps, 1.0)) - np.log(near))
+    found: Floats = np.where(maps > 0, terms, 0.0).sum(axis=-1).mean(axis=-1)
+    return found
+
+
+def entropy(P: ArrayLike) -> Floats:
+    """Mean entropy of the rows over that of uniform rows of as many keys as they hold: 0 hard, 1 uniform; no units.
+
+    How soft a map is: the temperature on which sparse and low-rank approximations trade places.
+    """
+    maps = np.asarray(P, dtype=np.float64)
+    held = -np.where(maps > 0, maps * np.log(np.where(maps > 0, maps, 1.0)), 0.0).sum(axis=-1)
+    most = np.log(np.maximum((maps > 0).sum(axis=-1), 1))
+    total = most.sum(axis=-1)
+    found: Floats = np.where(total > 0, held.sum(axis=-1) / np.where(total > 0, total, 1.0), 0.0)
+    return found
+
+
+def baselines(n: int) -> Floats:
+    """The trivial approximations [baseline, n, n]: nothing, 1/n everywhere, itself alone, the mean of the past."""
+    past = np.tril(np.ones((n, n)))
+    return np.stack([np.zeros((n, n)), np.full((n, n), 1.0 / n), np.eye(n), past / past.sum(axis=1, keepdims=True)])
+
+
+class Oracles:
+    """The best possible with a number of entries, or of a rank, for heads of one prompt [head, n, n]."""
+
+    def __init__(self, P: Floats, svd: tuple[Floats, Floats, Floats] | None = None) -> None:
+        self.P, self.svd = P, svd
+        self.total = P.sum(axis=(-1, -2))
+        falling = -np.sort(-P.reshape(*P.shape[:-2], -1), axis=-1)
+        self.held = np.concatenate([np.zeros((*P.shape[:-2], 1)), np.cumsum(falling, axis=-1)], axis=-1)
+        self.of_rank: dict[int, Floats] = {}
+
+    def entries(self, count: float) -> Floats:
+        """|P - X|_1 of the largest ``count`` cells."""
+        place = min(max(int(count), 0), self.held.shape[-1] - 1)
+        found: Floats = np.clip(self.total - self.held[..., place], 0.0, None)
+        return found
+
+    def rank(self, rank: float) -> Floats:
+        """|P - X|_1 of the truncated singular value decomposition."""
+        assert self.svd is not None
+        r = min(max(int(rank), 0), self.P.shape[-1])
+        if r not in self.of_rank:
+            u, s, vt = self.svd
+            near = (u[..., :r] * s[..., None, :r]) @ vt[..., :r, :]
+            self.of_rank[r] = np.abs(self.P - near).sum(axis=(-1, -2))
+        return self.of_rank[r]

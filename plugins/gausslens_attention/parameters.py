@@ -1,0 +1,155 @@
+"""The parameters of the analyses of this plugin."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from gausslens import Parameters
+
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+
+LowRank = Literal["svd", "svd+sparse", "sketch", "linformer", "linformer-fitted"]
+Mask = Literal["window", "dilated", "longformer", "bigbird", "top-k"]
+Kernel = Literal["elu", "taylor-1", "taylor-2", "performer", "least-squares"]
+
+_TOLERANCE = "The error of a head's output, |(P - X) V| / |P V|, within which a budget is called enough."
+
+
+class BandParameters(Parameters):
+    """Parameters of attention.band."""
+
+    w: list[Count] = Field(
+        [0, 1, 2, 4, 8, 16], min_length=1, description="Widths of the band |query - key| <= w; 0 is the diagonal."
+    )
+    budget: list[Count] = Field(
+        [0, 16], min_length=1, description="Sparse errors outside the band: the largest cells there, copied."
+    )
+    per: Literal["map", "row"] = Field(
+        "map", description="Whether a budget is of a whole map, or of each of its rows on average."
+    )
+    epsilon: float | None = Field(None, gt=0, description="The largest size of a sparse error; default: any.")
+    stochastic: bool = Field(
+        False,
+        description="Let the rows of the approximation sum to one, as those of attention do: kept cells, rescaled.",
+    )
+    tolerance: float = Field(0.1, gt=0, description=_TOLERANCE)
+
+    _distinct = field_validator("w", "budget")(lambda values: _distinct(values))
+
+
+class LowRankParameters(Parameters):
+    """Parameters of attention.lowrank."""
+
+    rank: list[Positive] = Field(
+        [1, 2, 4, 8, 16, 32], min_length=1, description="Ranks, or rows of the projections; those beyond n count as n."
+    )
+    methods: list[LowRank] = Field(
+        ["svd", "svd+sparse", "sketch", "linformer", "linformer-fitted"],
+        min_length=1,
+        description="svd: truncated, the oracle; svd+sparse: half the storage in largest cells; sketch: P R'R; "
+        "linformer: keys and values projected at random, or fitted to the map. Linformer is not causal.",
+    )
+    tolerance: float = Field(0.1, gt=0, description=_TOLERANCE)
+
+    _different = field_validator("rank", "methods")(lambda values: _distinct(values))
+
+
+class MaskParameters(Parameters):
+    """Parameters of attention.masks."""
+
+    keys: list[Positive] = Field(
+        [4, 8, 16, 32], min_length=1, description="How many keys a row may look at, globals and random ones included."
+    )
+    methods: list[Mask] = Field(
+        ["window", "dilated", "longformer", "bigbird", "top-k"],
+        min_length=1,
+        description="Which masks before the softmax; top-k keeps the largest cells of each row, the oracle.",
+    )
+    globals: int = Field(1, ge=0, description="Global tokens of longformer and bigbird: the first of a prompt.")
+    dilation: int = Field(2, ge=1, description="The step of the dilated window.")
+    tolerance: float = Field(0.1, gt=0, description=_TOLERANCE)
+
+    _different = field_validator("keys", "methods")(lambda values: _distinct(values))
+
+    @model_validator(mode="after")
+    def _room(self) -> MaskParameters:
+        if {"longformer", "bigbird"} & set(self.methods) and self.globals >= min(self.keys):
+            raise ValueError(f"{self.globals} global tokens leave {min(self.keys)} keys no window: give more keys")
+        return self
+
+
+class KernelParameters(Parameters):
+    """Parameters of attention.kernels."""
+
+    kernels: list[Kernel] = Field(
+        ["elu", "taylor-1", "taylor-2", "performer", "least-squares"], min_length=1, description="Which feature maps."
+    )
+    features: list[Positive] = Field(
+        [16, 64, 256], min_length=1, description="Numbers of random features of performer; the others have their own."
+    )
+    alpha: float = Field(1.0, gt=0, description="The ridge of least-squares attention, Q [K'K + alpha I]^-1 K'V.")
+    tolerance: float = Field(0.1, gt=0, description=_TOLERANCE)
+
+    _different = field_validator("kernels", "features")(lambda values: _distinct(values))
+
+
+class RolesParameters(Parameters):
+    """Parameters of attention.roles."""
+
+    scalars: float = Field(
+        1.25,
+        ge=1,
+        le=8,
+        description="Stored scalars for each token that a member of a family may take: values, offsets, columns, mask.",
+    )
+    least: float = Field(
+        0.5, ge=0, le=1, description="A head whose best family holds less than this share of the attention has no role."
+    )
+    directions: int = Field(16, ge=1, le=256, description="How many leading singular values of the map to keep.")
+
+
+class SwapParameters(Parameters):
+    """Parameters of attention.swap."""
+
+    band: list[Count] = Field([0, 4, 16], description="Widths of a band, kept with the budget of errors beside.")
+    budget: list[Count] = Field([0, 1], description="Sparse errors for each row of a band, on average.")
+    masks: list[Mask] = Field(["window", "longformer", "top-k"], description="Masks before the softmax.")
+    keys: list[Positive] = Field([8, 32], description="Keys of each row of a mask.")
+    globals: int = Field(1, ge=0, description="Global tokens of longformer and bigbird.")
+    dilation: int = Field(2, ge=1, description="The step of the dilated window.")
+    rank: list[Positive] = Field([4, 16], description="Ranks of the map's own truncated decomposition.")
+    kernels: list[Kernel] = Field(
+        [], description="Kernels; with all heads at once each takes a pass for every layer, since it needs q and k."
+    )
+    features: list[Positive] = Field([64], description="Numbers of random features of performer.")
+    alpha: float = Field(1.0, gt=0, description="The ridge of least-squares attention.")
+    which: list[Literal["all", "each"]] = Field(
+        ["all"], min_length=1, description="all: every head in view at once; each: one head at a time."
+    )
+    tolerance: float = Field(
+        0.01,
+        gt=0,
+        description="How much more loss, relative to the model's own, a budget may cost to be called enough.",
+    )
+
+    _different = field_validator("band", "budget", "masks", "keys", "rank", "kernels", "features", "which")(
+        lambda values: _distinct(values)
+    )
+
+    @model_validator(mode="after")
+    def _something(self) -> SwapParameters:
+        if not ((self.band and self.budget) or (self.masks and self.keys) or self.rank or self.kernels):
+            raise ValueError("nothing is swapped in: give band and budget, masks and keys, rank or kernels")
+        if self.keys and {"longformer", "bigbird"} & set(self.masks) and self.globals >= min(self.keys):
+            raise ValueError(f"{self.globals} global tokens leave {min(self.keys)} keys no window: give more keys")
+        return self
+
+
+def _distinct(values: list[object]) -> list[object]:
+    twice = [v for i, v in enumerate(values) if v in values[:i]]
+    if twice:
+        raise ValueError(f"{twice[0]} is named twice")
+    return values

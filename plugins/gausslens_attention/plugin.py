@@ -1,0 +1,107 @@
+"""The wiring: hook implementations and nothing else."""
+
+from __future__ import annotations
+
+from gausslens import Analysis, ReportSection, hookimpl
+
+BAND = Analysis(
+    name="attention.band",
+    version=1,
+    shape="stream",
+    summary="Each head's pattern beside its nearest band plus sparse error: exact, over widths and budgets.",
+    parameters="gausslens_attention.parameters:BandParameters",
+    analysis="gausslens_attention.banded:Banded",
+    exchangeable=("head",),
+    estimate="gausslens_attention.curves:estimate",
+)
+LOWRANK = Analysis(
+    name="attention.lowrank",
+    version=1,
+    shape="stream",
+    summary="Each head's pattern beside low-rank maps: the truncated decomposition, random projections, Linformer.",
+    parameters="gausslens_attention.parameters:LowRankParameters",
+    analysis="gausslens_attention.ranked:Ranked",
+    random=True,
+    exchangeable=("head",),
+    estimate="gausslens_attention.curves:estimate",
+)
+MASKS = Analysis(
+    name="attention.masks",
+    version=1,
+    shape="stream",
+    summary="What masks before the softmax leave of each head's pattern: windows, Longformer, BigBird, largest cells.",
+    parameters="gausslens_attention.parameters:MaskParameters",
+    analysis="gausslens_attention.masked:Masked",
+    random=True,
+    exchangeable=("head",),
+    estimate="gausslens_attention.curves:estimate",
+)
+KERNELS = Analysis(
+    name="attention.kernels",
+    version=1,
+    shape="stream",
+    summary="Each head's pattern beside linear attention with its own queries and keys: elu, Taylor, Performer, least "
+    "squares.",
+    parameters="gausslens_attention.parameters:KernelParameters",
+    analysis="gausslens_attention.kernelled:Kernelled",
+    random=True,
+    exchangeable=("head",),
+    estimate="gausslens_attention.curves:estimate",
+)
+ROLES = Analysis(
+    name="attention.roles",
+    version=1,
+    shape="stream",
+    summary="Which family each head belongs to (a diagonal, a band, rare tokens), by how much, and its map's spectrum.",
+    parameters="gausslens_attention.parameters:RolesParameters",
+    analysis="gausslens_attention.roles:Roles",
+    exchangeable=("head",),
+    estimate="gausslens_attention.curves:estimate",
+)
+SWAP = Analysis(
+    name="attention.swap",
+    version=1,
+    shape="forward",
+    summary="What the model loses when heads run on an approximation of their attention, each alone or all at once.",
+    parameters="gausslens_attention.parameters:SwapParameters",
+    analysis="gausslens_attention.swap:Swap",
+    random=True,
+    exchangeable=("head",),
+    estimate="gausslens_attention.swap:estimate",
+)
+CURVES = ReportSection(
+    name="attention.curves",
+    version=1,
+    summary="Error against budget of each approximation, beside the oracle and the trivial ones.",
+    section="gausslens_attention.curve_figures:curves",
+    analyses=("attention.band", "attention.lowrank", "attention.masks", "attention.kernels"),
+    order=62,
+)
+MAP = ReportSection(
+    name="attention.roles",
+    version=1,
+    summary="The family of each head as a map of the model, with its parameters.",
+    section="gausslens_attention.role_figures:roles",
+    analyses=("attention.roles",),
+    order=60,
+)
+LOSSES = ReportSection(
+    name="attention.swap",
+    version=1,
+    summary="What the model loses by each approximation, and which heads bear it.",
+    section="gausslens_attention.swap_figures:swaps",
+    analyses=("attention.swap",),
+    order=64,
+)
+
+
+@hookimpl
+def analyses() -> list[Analysis]:
+    """What attention approximation computes."""
+    return [BAND, LOWRANK, MASKS, KERNELS, ROLES, SWAP]
+
+
+@hookimpl
+def report_sections() -> list[ReportSection]:
+    """What it shows."""
+    return [CURVES, MAP, LOSSES]

@@ -1,0 +1,85 @@
+"""What the report shows of attention.roles: a map of the model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gausslens.figures import Figure, Heatmap, Source, Table
+
+from .drawing import averaged, places, shown
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from gausslens import Results
+
+
+# Columns of the table of heads.
+_SHOWN = ("margin", "offset", "width", "column", "effective_rank", "entropy")
+
+
+def roles(results: Results) -> list[Figure]:
+    """For each step: the family of each head as a map, how sure it is, and how many there are of each."""
+    figures: list[Figure] = []
+    for label, found in results.of("attention.roles").items():
+        figures.append(_counts(label, found))
+        for variant, data in shown(results, label, found):
+            if "draw" in data.dims:
+                continue
+            figures.append(_families(label, variant, data))
+            figures.append(_table_of_heads(label, variant, data))
+    return figures
+
+
+def _counts(label: str, found: dict[str, xr.Dataset]) -> Figure:
+    rows = []
+    first = next(iter(found.values()))
+    names = [str(name) for name in first["role"].values]
+    for variant, data in found.items():
+        counts = averaged(data["heads"].sum("layer"), "role")
+        shares = [float(np.mean(data["share"].sel(family_name=f).values)) for f in data["family_name"].values]
+        rows.append((variant, *(float(c) for c in counts), *shares))
+    return Table(
+        title="Families of heads",
+        caption="How many heads each family holds best at equal storage (none: it holds too little of the "
+        "attention), and the mean share of the attention that the best member of each family holds. Means over twins.",
+        sources=tuple(Source(variant, label, "heads") for variant in found),
+        columns=("variant", *names, *(f"share, {name}" for name in names[:-1])),
+        rows=rows,
+    )
+
+
+def _families(label: str, variant: str, data: xr.Dataset) -> Figure:
+    names = ", ".join(f"{i} {name}" for i, name in enumerate(data["role"].values))
+    return Heatmap(
+        title=f"Family of each head, {variant}",
+        caption=f"The family whose best member holds most of the attention at equal storage: {names}.",
+        sources=(Source(variant, label, "family"),),
+        units="family",
+        values=averaged(data["family"], "layer", "head"),
+        rows=data["layer"].values,
+        columns=data["head"].values,
+        row_name="layer",
+        column_name="head",
+    )
+
+
+def _table_of_heads(label: str, variant: str, data: xr.Dataset, most: int = 20) -> Figure:
+    share = averaged(data["share"].max("family_name"), "layer", "head")
+    clearest = sorted(places(data), key=lambda place: -share[place[0][0], place[1][0]])[:most]
+    rows = []
+    for (_, layer), (_, head) in clearest:
+        one = data.sel(layer=layer, head=head)
+        role = str(data["role"].values[int(averaged(one["family"]))])
+        held = float(averaged(one["share"].max("family_name")))
+        rows.append((int(layer), int(head), role, held, *(float(averaged(one[name])) for name in _SHOWN)))
+    return Table(
+        title=f"Heads with the clearest roles, {variant}",
+        caption="The heads whose attention a member of a family holds best. Offset: of the best diagonal; width: of "
+        "the best band; column: the key that windows look at most (0: the first token).",
+        sources=(Source(variant, label, "share"),),
+        columns=("layer", "head", "family", "share", *(name.replace("_", " ") for name in _SHOWN)),
+        rows=rows,
+    )

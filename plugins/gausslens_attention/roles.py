@@ -1,0 +1,177 @@
+"""attention.roles: which of the second source's families each head's patterns belong to, and what its map is like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from gausslens import Batch, Context, ModelInfo, Request
+
+from .band import Floats
+from .curves import pattern_of
+from .described import attributes, over_prompts
+from .families import NAMES, within
+from .measures import entropy
+from .rare import Rare
+
+if TYPE_CHECKING:
+    from .parameters import RolesParameters
+
+NONE = "none"
+FAMILIES = (*NAMES, NONE)
+
+
+class Roles:
+    """Compares the best members of the families at equal storage, prompt by prompt."""
+
+    def __init__(self, parameters: RolesParameters, context: Context) -> None:
+        self.parameters = parameters
+        self.model = context.model
+        self.kept: dict[tuple[int, int], dict[str, Floats]] = {}
+
+    def request(self) -> Request:
+        """Patterns."""
+        return Request(("pattern",))
+
+    def update(self, batch: Batch) -> None:
+        """Each prompt of a shard in one layer."""
+        assert batch.layer is not None
+        for row, prompt in enumerate(batch.prompts):
+            P = pattern_of(batch, row)
+            storage = max(round(self.parameters.scalars * P.shape[-1]), P.shape[-1] + 1)
+            found = of_families(P, storage, self.model.causal) | spectrum(P, self.parameters.directions)
+            self.kept[batch.layer, int(prompt)] = found
+
+    def merge(self, other: Roles) -> None:
+        """Take in another shard's prompts."""
+        self.kept |= other.kept
+
+    def end_pass(self, index: int) -> None:
+        """Nothing to fix: there is one pass."""
+
+    def result(self) -> xr.Dataset:
+        """The family of each head, its parameters and margin, and the map of the model."""
+        return _dataset(self.kept, self.model, self.parameters)
+
+
+def of_families(P: Floats, scalars: int, causal: bool) -> dict[str, Floats]:
+    """What the best member of each family holds of maps [head, n, n], and its parameters."""
+    n = P.shape[-1]
+    line, near, rare = within(P, scalars, causal)
+    mass = np.abs(P).sum(axis=(-1, -2))
+    share = np.stack([m.captured for m in (line, near, rare)], axis=-1) / np.where(mass > 0, mass, 1.0)[:, None]
+    return {
+        "share": share,
+        "offset": line.parameter.astype(np.float64),
+        "width": near.parameter.astype(np.float64),
+        "windows": rare.windows.astype(np.float64),
+        "windowed": (~rare.own).mean(axis=-1),
+        "column": _column(rare),
+        "first": P[..., 0].mean(axis=-1),
+        "itself": np.trace(P, axis1=-2, axis2=-1) / n,
+        "entropy": entropy(P),
+    }
+
+
+def _column(rare: Rare) -> Floats:
+    """The column that most windowed rows look at; -1 where there is none."""
+    found = []
+    for column, own in zip(rare.column, rare.own, strict=True):
+        looked_at = column[~own]
+        found.append(float(np.bincount(looked_at).argmax()) if len(looked_at) else -1.0)
+    return np.array(found)
+
+
+def spectrum(P: Floats, directions: int) -> dict[str, Floats]:
+    """Singular values of maps [head, n, n], and what they say: ranks, condition, norms."""
+    values = np.linalg.svd(P, compute_uv=False)
+    n = values.shape[-1]
+    least = np.finfo(np.float32).eps * n * values[..., :1]  # patterns are of single precision
+    share = values / values.sum(axis=-1, keepdims=True)
+    spread = -np.where(share > 0, share * np.log(np.where(share > 0, share, 1.0)), 0.0).sum(axis=-1)
+    kept = np.full((len(P), directions), np.nan)
+    kept[:, : min(n, directions)] = values[:, :directions]
+    return {
+        "singular": kept,
+        "rank": (values > least).sum(axis=-1).astype(np.float64),
+        "effective_rank": np.exp(spread),
+        "condition": np.log10(values[..., 0] / np.maximum(values[..., -1], least[..., 0])),
+        "spectral": values[..., 0],
+        "frobenius": np.sqrt((values**2).sum(axis=-1)),
+        "nuclear": values.sum(axis=-1),
+        "column_sum": np.abs(P).sum(axis=-2).max(axis=-1),
+    }
+
+
+_TEXTS = {
+    "windows": ("windows of the best rare-token member", "windows"),
+    "windowed": ("share of rows that look into a window's column instead of at themselves", "1"),
+    "first": ("attention to the first token", "1"),
+    "itself": ("attention of tokens to themselves", "1"),
+    "entropy": ("entropy of the rows over that of uniform rows: how soft the map is", "1"),
+    "rank": ("numerical rank of the map", "dimensions"),
+    "effective_rank": ("effective rank: exp of the entropy of the singular values' shares", "dimensions"),
+    "condition": ("log10 of the condition number, of values above rounding", "1"),
+    "spectral": ("largest singular value of the map", "1"),
+    "frobenius": ("Frobenius norm of the map", "1"),
+    "nuclear": ("sum of the singular values", "1"),
+    "column_sum": ("most attention that one key gets, the norm of columns", "1"),
+}
+_MODES = {
+    "offset": ("offset query - key of the best diagonal, the most frequent over prompts", "tokens"),
+    "width": ("width of the best band, the most frequent over prompts", "tokens"),
+    "column": ("key that most windowed rows look at, the most frequent over prompts (-1: none)", "tokens"),
+}
+
+
+def _dataset(
+    kept: Mapping[tuple[int, int], dict[str, Floats]], model: ModelInfo, parameters: RolesParameters
+) -> xr.Dataset:
+    layers = sorted({layer for layer, _ in kept})
+    prompts = sorted({prompt for _, prompt in kept})
+    means, errors = over_prompts(kept, layers)
+    share = means["share"]
+    falling = -np.sort(-share, axis=-1)
+    family = np.where(falling[..., 0] >= parameters.least, share.argmax(axis=-1), len(NAMES))
+    dims = ("layer", "head")
+    code = ", ".join(f"{i} {name}" for i, name in enumerate(FAMILIES))
+    variables: dict[str, Any] = {
+        "family": (dims, family, attributes(f"family of the head: {code}", "1", 0)),
+        "share": ((*dims, "family_name"), share, attributes("attention that the best member holds", "1")),
+        "share_se": ((*dims, "family_name"), errors["share"], attributes("its standard error over prompts", "1", 0)),
+        "margin": (
+            dims,
+            falling[..., 0] - falling[..., 1],
+            attributes("share of the best family less the second's", "1"),
+        ),
+        "heads": (
+            ("layer", "role"),
+            np.stack([(family == i).sum(axis=1) for i in range(len(FAMILIES))], axis=1),
+            attributes("heads of each family", "heads"),
+        ),
+        "singular": (
+            (*dims, "direction"),
+            means["singular"],
+            attributes("singular values of the map, mean over prompts (NaN: a prompt is shorter)", "1", 0),
+        ),
+    }
+    variables |= {name: (dims, means[name], attributes(*texts)) for name, texts in _TEXTS.items()}
+    for name, texts in _MODES.items():
+        each = np.stack([np.stack([kept[layer, p][name] for p in prompts]) for layer in layers])
+        variables[name] = (dims, _mode(each), attributes(*texts, 0))
+    coords = {"layer": layers, "head": list(model.heads), "family_name": list(NAMES), "role": list(FAMILIES)}
+    coords["direction"] = list(range(parameters.directions))
+    return xr.Dataset(variables, coords=coords, attrs={"prompts": len(prompts), "scalars": parameters.scalars})
+
+
+def _mode(each: Floats) -> Floats:
+    """The most frequent value along axis 1 [layer, prompt, head]; of equally frequent ones the smallest."""
+
+    def one(values: Floats) -> float:
+        found, count = np.unique(values, return_counts=True)
+        return float(found[count.argmax()])
+
+    return np.apply_along_axis(one, 1, each)
