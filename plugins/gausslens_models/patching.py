@@ -47,11 +47,12 @@ class Patches:
     def applied(self, twin: Twin, layers: list[int]) -> Iterator[None]:
         """The module with the twin's tensors in these layers and outside the layers; afterwards as before."""
         undo: list[Exchange] = []
+        # All before any is put in: an edit of one layer may read another, as it is without edits.
+        made = [exchange for layer in (None, *layers) for exchange in self._exchanges(twin, layer)]
         try:
-            for layer in (None, *layers):
-                for module, leaf, parameter in self._exchanges(twin, layer):
-                    undo.append((module, leaf, module._parameters[leaf]))  # type: ignore[arg-type]
-                    module._parameters[leaf] = parameter
+            for module, leaf, parameter in made:
+                undo.append((module, leaf, module._parameters[leaf]))  # type: ignore[arg-type]
+                module._parameters[leaf] = parameter
             yield
         finally:
             for module, leaf, parameter in reversed(undo):

@@ -1,52 +1,197 @@
-"""The edits: each draws the tensors of one layer anew and changes none in place."""
+"""The edits: each draws the tensors of one layer anew and changes none in place.
+
+What an edit claims to keep is looked at on every tensor that it returns, on every twin: a claim that does not hold is
+an error, not a null that is not what it says.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gausslens import Generators, LayerWeights
+import torch
 
-from .noise import is_constant, matched, shuffled
-from .tensors import present
+from gausslens import Generators, LayerWeights, ModelError
+
+from . import noise, shapes
+from .claims import broken
+from .matrices import as_matrices, as_tensor
+from .parameters import BlockParameters, ConfigParameters
+from .tensors import BIAS_OF, present
 
 if TYPE_CHECKING:
-    import torch
+    from .parameters import (
+        BandParameters,
+        CascadeParameters,
+        FanParameters,
+        GaussianParameters,
+        RankParameters,
+        ReinitParameters,
+        ShapedParameters,
+        SparseParameters,
+    )
 
-    from .parameters import ConfigParameters, ReinitParameters
+Tensors = dict[str, torch.Tensor]
+# Of a tensor's name, the tensor and a generator.
+Draw = Callable[[str, torch.Tensor, torch.Generator], torch.Tensor]
 
-    Tensors = dict[str, torch.Tensor]
+
+@dataclass(frozen=True)
+class Scheme:
+    """How a matrix and how a bias is drawn, and what the drawn ones keep of those they replace."""
+
+    matrix: Draw
+    bias: Draw
+    keeps: Sequence[str] = ()
+    by: str = "head"
 
 
-def from_config(weights: LayerWeights, parameters: ConfigParameters, generators: Generators) -> Tensors:  # noqa: ARG001
+def from_config(weights: LayerWeights, parameters: ReinitParameters, generators: Generators) -> Tensors:  # noqa: ARG001
     """The model's own initialisation; the host seeds it by run, edit, draw, layer and tensor."""
-    fresh = {name: weights.initial(name) for name in present(weights, parameters)}
-    return {name: tensor for name, tensor in fresh.items() if not _same_constant(tensor, weights[name])}
+    made: Tensors = {}
+    for name in present(weights, parameters):
+        fresh = weights.initial(name)
+        # A constant (zeros for a bias) that the tensor has already changes nothing.
+        if not (noise.is_constant(fresh) and torch.equal(fresh, weights[name].to(fresh))):
+            made[name] = fresh
+    return made
 
 
-def gaussian(weights: LayerWeights, parameters: ReinitParameters, generators: Generators) -> Tensors:
-    """Gaussian noise of each tensor's own mean and variance."""
-    return _drawn(matched, weights, parameters, generators)
+def gaussian(weights: LayerWeights, parameters: GaussianParameters, generators: Generators) -> Tensors:
+    """Gaussian noise of given variance, or of each tensor's own mean and variance."""
+    variance = parameters.variance
+    if variance is None:
+        return _drawn(weights, parameters, generators, Scheme(_matched, _matched, ("mean", "variance")))
+
+    def draw(_name: str, tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return noise.independent(tensor.shape, variance, "normal", generator).to(tensor)
+
+    return _drawn(weights, parameters, generators, Scheme(draw, _zeros))
+
+
+def xavier(weights: LayerWeights, parameters: FanParameters, generators: Generators) -> Tensors:
+    """Variance 2 / (n + m), n and m the sides of the whole matrix (Glorot and Bengio 2010); biases are zero."""
+    return _fanned(weights, parameters, generators, lambda reads, writes: 2 / (reads + writes))
+
+
+def he(weights: LayerWeights, parameters: FanParameters, generators: Generators) -> Tensors:
+    """Variance 2 / n, n what the whole matrix reads (He et al. 2015); biases are zero."""
+    return _fanned(weights, parameters, generators, lambda reads, _writes: 2 / reads)
 
 
 def permute(weights: LayerWeights, parameters: ReinitParameters, generators: Generators) -> Tensors:
     """The entries of each tensor, shuffled over the whole tensor."""
-    return _drawn(shuffled, weights, parameters, generators)
+    return _drawn(weights, parameters, generators, Scheme(_shuffled, _shuffled, ("values",)))
 
 
-def _drawn(
-    draw: Callable[[torch.Tensor, torch.Generator], torch.Tensor],
+def rotate(weights: LayerWeights, parameters: BlockParameters, generators: Generators) -> Tensors:
+    """Each matrix between two random rotations; a bias, a matrix of one row, turns with its length."""
+    by = parameters.by
+
+    def draw(name: str, tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return as_tensor(name, noise.rotated(as_matrices(name, tensor, by), generator), tensor)
+
+    return _drawn(weights, parameters, generators, Scheme(draw, draw, ("spectrum",), by))
+
+
+def cascade(weights: LayerWeights, parameters: CascadeParameters, generators: Generators) -> Tensors:
+    """Layers drawn anew from the top or from the bottom, so many of them."""
+    layer, count = weights.layer, weights.info.n_layers
+    if layer is None or (count - 1 - layer if parameters.start == "top" else layer) >= parameters.depth:
+        return {}
+    given = {"matrices": parameters.matrices, "biases": parameters.biases, "series": parameters.series}
+    if parameters.scheme == "config":
+        return from_config(weights, ConfigParameters.model_validate(given), generators)
+    if parameters.scheme == "rotate":
+        return rotate(weights, BlockParameters.model_validate(given), generators)
+    draw, keeps = {
+        "gaussian": (_matched, ("mean", "variance")),
+        "permute": (_shuffled, ("values",)),
+    }[parameters.scheme]
+    return _drawn(weights, parameters, generators, Scheme(draw, draw, keeps))
+
+
+def identity(weights: LayerWeights, parameters: ShapedParameters, generators: Generators) -> Tensors:
+    """Ones on the diagonal, at the size of the matrix replaced."""
+    return _shaped(weights, parameters, generators, lambda shape, _generator: shapes.identity(shape))
+
+
+def diagonal(weights: LayerWeights, parameters: ShapedParameters, generators: Generators) -> Tensors:
+    """Random entries on the diagonal alone."""
+    return _shaped(weights, parameters, generators, lambda shape, generator: shapes.band(shape, 0, generator))
+
+
+def band(weights: LayerWeights, parameters: BandParameters, generators: Generators) -> Tensors:
+    """Random entries near the diagonal alone."""
+    width = parameters.width
+    return _shaped(weights, parameters, generators, lambda shape, generator: shapes.band(shape, width, generator))
+
+
+def sparse(weights: LayerWeights, parameters: SparseParameters, generators: Generators) -> Tensors:
+    """Random entries in a share of places."""
+    density = parameters.density
+    return _shaped(weights, parameters, generators, lambda shape, generator: shapes.sparse(shape, density, generator))
+
+
+def low_rank(weights: LayerWeights, parameters: RankParameters, generators: Generators) -> Tensors:
+    """A random matrix of few directions."""
+    rank = parameters.rank
+    return _shaped(weights, parameters, generators, lambda shape, generator: shapes.low_rank(shape, rank, generator))
+
+
+def _shaped(
     weights: LayerWeights,
-    parameters: ReinitParameters,
+    parameters: ShapedParameters,
     generators: Generators,
+    make: Callable[[Sequence[int], torch.Generator], torch.Tensor],
 ) -> Tensors:
-    held = {name: weights[name] for name in present(weights, parameters)}
-    # All entries equal (a bias of zeros): there is nothing to draw, and a claim to have changed it would be false.
-    return {name: draw(tensor, generators.torch(name)) for name, tensor in held.items() if not is_constant(tensor)}
+    """Matrices of a shape, at the energy of those they replace; biases are zero."""
+
+    def draw(name: str, tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        held = as_matrices(name, tensor, parameters.by)
+        return as_tensor(name, shapes.at_energy(make(held.shape, generator), held), tensor)
+
+    return _drawn(weights, parameters, generators, Scheme(draw, _zeros, ("energy",)))
 
 
-def _same_constant(fresh: torch.Tensor, held: torch.Tensor) -> bool:
-    """An initialisation that is a constant (zeros for a bias), which the tensor already has, changes nothing."""
-    import torch
+def _fanned(
+    weights: LayerWeights, parameters: FanParameters, generators: Generators, variance: Callable[[int, int], float]
+) -> Tensors:
+    def draw(name: str, tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        _, reads, writes = as_matrices(name, tensor, "matrix").shape
+        spread = parameters.gain**2 * variance(reads, writes)
+        return noise.independent(tensor.shape, spread, parameters.distribution, generator).to(tensor)
 
-    return is_constant(fresh) and torch.equal(fresh.to(held.dtype), held)
+    return _drawn(weights, parameters, generators, Scheme(draw, _zeros))
+
+
+def _drawn(weights: LayerWeights, parameters: ReinitParameters, generators: Generators, scheme: Scheme) -> Tensors:
+    """Each tensor as the scheme draws it; a bias of zeros that stays so is not claimed to be changed."""
+    biases = set(BIAS_OF.values())
+    made: Tensors = {}
+    for name in present(weights, parameters):
+        held = weights[name]
+        drawn = (scheme.bias if name in biases else scheme.matrix)(name, held, generators.torch(name))
+        if noise.is_constant(held) and torch.equal(drawn, held):
+            continue
+        # A bias that a scheme sets to zero keeps nothing.
+        claim = None if scheme.bias is _zeros and name in biases else broken(name, held, drawn, scheme.keeps, scheme.by)
+        if claim:
+            raise ModelError(
+                f"layer {weights.layer}, {name}: the draw does not keep the {claim} that it claims to keep"
+            )
+        made[name] = drawn
+    return made
+
+
+def _matched(_name: str, tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return noise.matched(tensor, generator)
+
+
+def _shuffled(_name: str, tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return noise.shuffled(tensor, generator)
+
+
+def _zeros(_name: str, tensor: torch.Tensor, _generator: torch.Generator) -> torch.Tensor:
+    return torch.zeros_like(tensor)

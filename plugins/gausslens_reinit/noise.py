@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import torch
 
 
@@ -10,20 +13,55 @@ def matched(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
     Exactly means up to rounding to the tensor's type. A tensor of one value has no spread: it is returned equal.
     """
-    given = tensor.double()
-    drawn = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
+    # In one order in memory, so that views of the same numbers have the same sums.
+    given = tensor.detach().cpu().double().contiguous()
+    drawn = torch.randn(given.shape, generator=generator, dtype=torch.float64)
     centred = drawn - drawn.mean()
     spread = centred.square().mean().sqrt()
     scale = given.std(correction=0) / spread if spread > 0 else 0.0
-    return (given.mean() + centred * scale).to(tensor.dtype)
+    return (given.mean() + centred * scale).to(tensor)
 
 
 def shuffled(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """The entries of ``tensor`` in random order: every permutation is equally likely."""
     order = torch.randperm(tensor.numel(), generator=generator)
-    return tensor.flatten()[order].reshape(tensor.shape)
+    return tensor.flatten()[order.to(tensor.device)].reshape(tensor.shape)
+
+
+def independent(shape: Sequence[int], variance: float, distribution: str, generator: torch.Generator) -> torch.Tensor:
+    """Independent entries of mean 0 and this variance, ``normal`` or ``uniform`` on +- sqrt(3 variance)."""
+    if distribution == "normal":
+        return math.sqrt(variance) * torch.randn(tuple(shape), generator=generator, dtype=torch.float64)
+    drawn = torch.rand(tuple(shape), generator=generator, dtype=torch.float64)
+    return math.sqrt(3 * variance) * (2 * drawn - 1)
+
+
+def haar(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    """Frames [block, rows, columns] of orthonormal columns by Haar's measure.
+
+    The Q of a Gaussian matrix, its columns signed so that the diagonal of R is positive (Mezzadri 2007).
+    """
+    Q, R = torch.linalg.qr(torch.randn(tuple(shape), generator=generator, dtype=torch.float64))
+    signed: torch.Tensor = Q * R.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
+    return signed
+
+
+def rotated(matrices: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Matrices [block, n, m] between two independent Haar-random rotations: O W P.
+
+    Both sides' singular vectors are random then, the singular values stay. With W = Q R (n >= m) and Q' a random frame
+    of the size of Q it is Q' R P: no rotation of the long side is made whole.
+    """
+    blocks, n, m = matrices.shape
+    if n < m:
+        return rotated(matrices.mT, generator).mT
+    R = torch.linalg.qr(matrices, mode="r")[1]
+    found: torch.Tensor = haar((blocks, n, m), generator) @ R @ haar((blocks, m, m), generator)
+    return found
 
 
 def is_constant(tensor: torch.Tensor) -> bool:
     """Whether all entries are equal, as in a bias that was never trained."""
-    return bool((tensor == tensor.flatten()[0]).all())
+    flat = tensor.flatten()
+    # The last entry settles it for all but constants, without a look at the others.
+    return bool(flat[0] == flat[-1]) and bool((flat == flat[0]).all())

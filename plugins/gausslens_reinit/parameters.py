@@ -1,4 +1,4 @@
-"""The parameters of the edits of this plugin."""
+"""The parameters of the edits and the analysis of this plugin."""
 
 from __future__ import annotations
 
@@ -8,8 +8,27 @@ from pydantic import Field, field_validator
 
 from gausslens import Parameters
 
-Matrix = Literal["W_Q", "W_K", "W_V", "W_O", "W_in", "W_gate", "W_out"]
-MATRICES: tuple[Matrix, ...] = ("W_Q", "W_K", "W_V", "W_O", "W_in", "W_gate", "W_out")
+Matrix = Literal["W_Q", "W_K", "W_V", "W_O", "W_in", "W_gate", "W_out", "W_conv", "W_conv_in", "W_conv_out"]
+MATRICES: tuple[Matrix, ...] = (
+    "W_Q",
+    "W_K",
+    "W_V",
+    "W_O",
+    "W_in",
+    "W_gate",
+    "W_out",
+    "W_conv",
+    "W_conv_in",
+    "W_conv_out",
+)
+Claim = Literal["mean", "variance", "energy", "values", "spectrum"]
+
+
+def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
+    twice = sorted({n for n in names if names.count(n) > 1})
+    if twice:
+        raise ValueError(f"{twice[0]} is named twice")
+    return names
 
 
 class ReinitParameters(Parameters):
@@ -22,16 +41,17 @@ class ReinitParameters(Parameters):
     )
     biases: bool = Field(
         True,
-        description="The bias of each matrix too. A query bias that training left in place would keep its structure.",
+        description="The bias of each matrix too: as the scheme has it, or zero where it says nothing of biases. A "
+        "query bias that training left in place would keep its structure.",
+    )
+    series: int = Field(
+        0,
+        ge=0,
+        description="Draws of another series are independent of these: a held-out twin, which is none of the draws of "
+        "a null and can be compared with it.",
     )
 
-    @field_validator("matrices")
-    @classmethod
-    def _each_once(cls, matrices: tuple[Matrix, ...]) -> tuple[Matrix, ...]:
-        twice = sorted({m for m in matrices if matrices.count(m) > 1})
-        if twice:
-            raise ValueError(f"{twice[0]} is named twice")
-        return matrices
+    _matrices = field_validator("matrices")(_each_once)
 
 
 class ConfigParameters(ReinitParameters):
@@ -41,3 +61,89 @@ class ConfigParameters(ReinitParameters):
         True,
         description="The gains and shifts of the layers' norms too: training sets them, initialisation is 1 and 0.",
     )
+    embeddings: bool = Field(
+        False,
+        description="What is outside the layers too: embeddings, unembedding (tied ones stay tied) and final norm.",
+    )
+
+
+class GaussianParameters(ReinitParameters):
+    """Parameters of reinit.gaussian."""
+
+    variance: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="The variance of entries of mean 0; without it each tensor's own mean and variance, exactly.",
+    )
+
+
+class FanParameters(ReinitParameters):
+    """Parameters of reinit.xavier and reinit.he."""
+
+    distribution: Literal["normal", "uniform"] = Field("normal", description="The distribution of the entries.")
+    gain: float = Field(1.0, gt=0, allow_inf_nan=False, description="The spread is multiplied by it.")
+
+
+class BlockParameters(ReinitParameters):
+    """Parameters of the edits that look at matrices as such."""
+
+    by: Literal["head", "matrix"] = Field(
+        "head",
+        description="head: each head's own block (each key/value head's of W_K and W_V) is a matrix; matrix: all heads "
+        "side by side are one. MLP matrices are always whole.",
+    )
+
+
+class ShapedParameters(ReinitParameters):
+    """Parameters of reinit.identity and reinit.diagonal."""
+
+    by: Literal["head", "matrix"] = Field(
+        "matrix",
+        description="matrix: all heads side by side are one matrix, which gets the shape; head: each head's own block.",
+    )
+
+
+class BandParameters(ShapedParameters):
+    """Parameters of reinit.band."""
+
+    width: int = Field(ge=0, description="Entries up to so far from the diagonal are drawn; the others are 0.")
+
+
+class SparseParameters(ShapedParameters):
+    """Parameters of reinit.sparse."""
+
+    density: float = Field(
+        gt=0, le=1, description="The share of entries that are drawn, in random places; the others are 0."
+    )
+
+
+class RankParameters(ShapedParameters):
+    """Parameters of reinit.low-rank."""
+
+    rank: int = Field(ge=1, description="The rank of each matrix; where a side is shorter, that.")
+
+
+class CascadeParameters(ReinitParameters):
+    """Parameters of reinit.cascade."""
+
+    scheme: Literal["config", "gaussian", "permute", "rotate"] = Field(
+        "config", description="How the layers are drawn: as the edit reinit.<scheme> with its defaults does."
+    )
+    start: Literal["top", "bottom"] = Field(
+        "top", description="From the last layer downwards, or from the first upwards."
+    )
+    depth: int = Field(ge=0, description="So many layers are drawn anew; sweep it from 0 to all of them.")
+
+
+class CheckParameters(Parameters):
+    """Parameters of reinit.check."""
+
+    matrices: tuple[Matrix, ...] = Field(MATRICES, min_length=1, description="Which weight matrices to look at.")
+    claims: tuple[Claim, ...] = Field(
+        (),
+        description="What the edits of the variants must have kept in every one of these matrices; if not, the step "
+        "fails and says where. Without claims it only measures.",
+    )
+
+    _matrices = field_validator("matrices", "claims")(_each_once)

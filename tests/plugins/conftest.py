@@ -77,7 +77,7 @@ def family_tokens() -> Tokens:
 
 @pytest.fixture(scope="session")
 def twin_of() -> Callable[..., Twin]:
-    """``twin_of(model, (EDIT, {"alpha": 2.0}), ..., seed=0, draw=0, layers=None, heads=None)``: a twin with these edits."""
+    """``twin_of(model, (EDIT, {"alpha": 2.0}), ..., seed=0, draw=0, layers=None, heads=None)``: an edited twin."""
 
     def made(model: Any, *edits: tuple[Edit, dict[str, Any]], seed: int = 0, draw: int = 0, **scope: Any) -> Twin:
         owner = Owner("tests", "tests", "0")

@@ -315,6 +315,17 @@ def test_grafts_name_a_layer_that_there_is(twin_of: Any) -> None:
         twin_of(free, (plugin.GRAFT, {"source": 1})).overlay(0)
 
 
+def test_a_graft_reads_the_unedited_layer_though_a_pass_has_edited_it_by_then(
+    family_model: Opens, family_tokens: Tokens, twin_of: Any
+) -> None:
+    model = family_model("llama")
+    edits = (plugin.SCALE, {"alpha": 9.0, "matrices": ("W_V",)}), (plugin.GRAFT, {"source": 0, "matrices": ("W_V",)})
+    alone, running = twin_of(model, *edits), twin_of(model, *edits)
+    outputs(model, running, family_tokens)
+    for layer in (1, 2):
+        assert torch.equal(running.weights(layer).W_V, alone.weights(layer).W_V)
+
+
 def test_a_graft_may_hold_the_energy(twin_of: Any) -> None:
     model = TinyModel(TinyParameters(planted=[(1, 0, 5.0)]))
     twin = twin_of(model, (plugin.GRAFT, {"source": 1, "hold": "energy", "matrices": ("W_Q",)}), layers=(0,))
