@@ -18,7 +18,7 @@ _BINS = 128 * _PER_DOUBLING
 class RunningLengths:
     """Mean and variance of lengths [..., sample], and a histogram of their logarithms with the energy of each bin.
 
-    From the histogram come the median (to a twelfth of itself) and the energy, sum of squared lengths, of the extreme:
+    From the histogram come the median (to a tenth of itself) and the energy, sum of squared lengths, of the extreme:
     exact for any order of merging, in memory that does not grow.
     """
 

@@ -155,7 +155,7 @@ def test_lengths_of_any_split_are_the_same() -> None:
         np.testing.assert_allclose(a, b, rtol=1e-12)
     median = np.median(values, axis=1)
     for head in range(2):
-        # The median is known to one bin of a twelfth.
+        # The median is known to one bin, of a tenth.
         least, most = ((values[head] > 8 * median[head] * f).sum() for f in (1.1, 0.9))
         assert least <= whole.extremes()[0][head] <= most
 
