@@ -74,10 +74,10 @@ def test_samples_are_seeded_by_prompt_and_sample(gausslens_model: Any) -> None:
     assert not set(seeds(0)) & set(seeds(1))
 
 
-@pytest.mark.parametrize("family", CAUSAL)
-def test_greedy_is_the_argmax_step_by_step(family: str, opened: Callable[[str], Any], prompts: Tokens) -> None:
+@pytest.mark.parametrize("named", CAUSAL)
+def test_greedy_is_the_argmax_step_by_step(named: str, opened: Callable[[str], Any], prompts: Tokens) -> None:
     """With its cache a model writes what it would without one. Near ties may go either way and are told apart."""
-    model = opened(family)
+    model = opened(named)
     runner = TransformersEngine().runner(Twin(model))
     for row in prompts.ids:
         (new,) = runner.generate(row[None], 6, stop=[])
@@ -88,10 +88,10 @@ def test_greedy_is_the_argmax_step_by_step(family: str, opened: Callable[[str], 
             ids.append(int(number))
 
 
-@pytest.mark.parametrize("family", ["bert", "bert-masked", "gpt2-headless"])
-def test_models_that_cannot_write_are_refused(family: str, opened: Callable[[str], Any], prompts: Tokens) -> None:
+@pytest.mark.parametrize("named", ["bert", "bert-masked", "gpt2-headless"])
+def test_models_that_cannot_write_are_refused(named: str, opened: Callable[[str], Any], prompts: Tokens) -> None:
     with pytest.raises(ModelError, match="does not generate"):
-        written(opened(family), prompts, stop="")
+        written(opened(named), prompts, stop="")
 
 
 def test_text_that_stops_it_is_found_across_tokens(
