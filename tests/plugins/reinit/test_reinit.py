@@ -12,7 +12,7 @@ import gausslens_reinit.plugin
 from gausslens import Generators, LayerWeights
 from gausslens.testing import TinyModel, TinyParameters, check_edit, check_references
 from gausslens_reinit.edits import from_config, gaussian, permute
-from gausslens_reinit.parameters import CheckParameters, ConfigParameters, GaussianParameters, ReinitParameters
+from gausslens_reinit.parameters import ConfigParameters, GaussianParameters, ReinitParameters
 from gausslens_reinit.plugin import CONFIG, GAUSSIAN, PERMUTE
 from gausslens_reinit.tensors import BIAS_OF, touched
 
