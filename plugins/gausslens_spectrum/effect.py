@@ -108,9 +108,9 @@ class Effect:
 
         after = [prompts.rendered[i] or "".join(prompts.pieces[i]) for i in range(len(prompts))]
         return {
-            "text": (("prompt",), texts(base=False), {"long_name": "what the model wrote"}),
-            "base_text": (("prompt",), texts(base=True), {"long_name": "what it wrote without edits"}),
-            "after": (("prompt",), _objects(after), {"long_name": "the prompt"}),
+            "text": (("prompt",), texts(base=False), _attrs("what the model wrote", "1")),
+            "base_text": (("prompt",), texts(base=True), _attrs("what it wrote without edits", "1")),
+            "after": (("prompt",), _objects(after), _attrs("the prompt", "1")),
         }
 
     def _continued(self, runner: Runner, ids: np.ndarray, base: bool) -> str:
