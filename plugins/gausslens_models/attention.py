@@ -1,8 +1,9 @@
-"""The attention function that gausslens registers with transformers: the model's own eager one, watched.
+"""The attention function that gausslens registers with transformers, and what it makes of a call.
 
-The model hands it q and k after position and norm, v, the mask and the scaling. Outputs and patterns come from the
-eager function of the model's own module, so they are its own, bit for bit; long sequences go through it in blocks of
-query rows, whose size depends on nothing but the shapes.
+The model hands it q and k after position and norm, v, the mask and the scaling. Patterns come from the eager function
+of the model's own module, in blocks of query rows whose size depends on nothing but the shapes. Head outputs come from
+the fused kernel that transformers prefers, which never holds a pattern, or from that eager function; which of them
+never depends on the sites that are asked for, so that no number does.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from typing import Any
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import eager_mask
 
 from gausslens import ModelError
 
@@ -38,10 +38,25 @@ class Call:
     mask: torch.Tensor | None
     options: Mapping[str, Any]
 
+    @property
+    def fused(self) -> bool:
+        """Whether the fused kernel can do this: it knows neither soft caps nor sinks."""
+        return self.options.get("softcap") is None and self.options.get("s_aux") is None
+
+    def outputs(self, eager: bool = False) -> torch.Tensor:
+        """Head outputs [prompt, query, head, d_head] as the model makes them."""
+        if self.fused and not eager:
+            kernel = AttentionInterface()["sdpa"]
+            found: torch.Tensor = kernel(self.module, self.query, self.key, self.value, self.mask, **self.options)[0]
+            return found
+        return torch.cat([self.rows(start, end)[0] for start, end in self.blocks()], dim=1)
+
     def rows(self, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Head outputs [prompt, query, head, d_head] and pattern of some query rows."""
+        """Head outputs [prompt, query, head, d_head] and pattern of some query rows, by the model's eager function."""
         eager = _eager_of(self.module)
-        mask = None if self.mask is None else self.mask[:, :, start:end, : self.key.shape[2]]
+        seen = self.visible(start, end)
+        lowest = torch.finfo(self.query.dtype).min
+        mask = None if seen is None else torch.where(seen, self.query.new_zeros(()), lowest)
         whole = start == 0 and end == self.query.shape[2]
         query = self.query if whole else self.query[:, :, start:end]
         out, pattern = eager(self.module, query, self.key, self.value, mask, **self.options)
@@ -56,10 +71,18 @@ class Call:
         cap = self.options.get("softcap")
         if cap is not None:
             found = torch.tanh(found / cap) * cap
+        seen = self.visible(start, end)
+        return found if seen is None else found.masked_fill(~seen, -torch.inf)
+
+    def visible(self, start: int, end: int) -> torch.Tensor | None:
+        """Which keys these query rows may look at [prompt or 1, 1, query, key]; None where all see all."""
         if self.mask is not None:
-            mask = self.mask[:, :, start:end, : self.key.shape[2]]
-            found = (found + mask).masked_fill(mask <= torch.finfo(mask.dtype).min / 2, -torch.inf)
-        return found
+            return self.mask[:, :, start:end, : self.key.shape[2]]
+        queries, keys = self.query.shape[2], self.key.shape[2]
+        if queries == 1 or not getattr(self.module, "is_causal", True):
+            return None
+        places = torch.arange(start, end, device=self.query.device) + keys - queries
+        return (torch.arange(keys, device=self.query.device) <= places[:, None])[None, None]
 
     def mixed(self, pattern: torch.Tensor) -> torch.Tensor:
         """Head outputs that another pattern would give, in the same blocks as the model's own."""
@@ -92,13 +115,7 @@ def attend(
     call = Call(module, query, key, value, attention_mask, options)
     handler = _HANDLERS.get(module)
     out = handler(call) if handler is not None else None
-    return (plain(call) if out is None else out), None
-
-
-def plain(call: Call) -> torch.Tensor:
-    """The head outputs as the model makes them."""
-    found = [call.rows(start, end)[0] for start, end in call.blocks()]
-    return found[0] if len(found) == 1 else torch.cat(found, dim=1)
+    return (call.outputs() if out is None else out), None
 
 
 def watch(module: torch.nn.Module, handler: Handler) -> Callable[[], None]:
@@ -123,4 +140,4 @@ def _eager_of(module: torch.nn.Module) -> Callable[..., tuple[torch.Tensor, torc
 
 
 AttentionInterface.register(NAME, attend)
-AttentionMaskInterface.register(NAME, eager_mask)
+AttentionMaskInterface.register(NAME, AttentionMaskInterface()["sdpa"])

@@ -12,7 +12,7 @@ import torch
 
 from gausslens import ModelError
 
-from .attention import NAME, Call, plain, watch
+from .attention import NAME, Call, watch
 from .layout import split
 from .opening import quiet
 from .slots import Tap
@@ -54,8 +54,9 @@ class Seen:
 class Capture:
     """One forward pass of a model, with what is wanted of each layer handed to ``done(layer, seen)`` as it completes.
 
-    ``wanted`` is {layer: sites}. With ``rows`` the square sites stay unmade: ``seen.square`` makes them. ``replace``
-    may put its own pattern or head outputs in place of a layer's.
+    ``wanted`` is {layer: sites}. With ``rows`` the square sites stay unmade: ``seen.square`` makes them. ``eager`` has
+    head outputs made from patterns, so that ``replace``, which may put its own pattern or head outputs in place of a
+    layer's, changes nothing where it changes nothing.
     """
 
     def __init__(
@@ -64,9 +65,11 @@ class Capture:
         wanted: Mapping[int, Sequence[str]],
         done: Callable[[int, Seen], None],
         rows: bool = False,
+        eager: bool = False,
         replace: Replace | None = None,
     ) -> None:
-        self.model, self.wanted, self.done, self.rows, self.replace = model, wanted, done, rows, replace
+        self.model, self.wanted, self.done, self.rows = model, wanted, done, rows
+        self.eager, self.replace = eager or replace is not None, replace
         self.seen: dict[int, Seen] = {}
         self.finished: set[int] = set()
         self._shape: tuple[int, int] = (0, 0)
@@ -100,7 +103,7 @@ class Capture:
 
     def _install(self, stack: contextlib.ExitStack, layer: int, stop: bool) -> None:
         sites = self.wanted.get(layer, ())
-        if not sites and self.replace is None:
+        if not sites and not self.eager:
             return
         module = self.model.layer_module(layer)
         taps = self.model.taps
@@ -112,8 +115,8 @@ class Capture:
                 place = module.get_submodule(tap.module)
                 note = partial(self._tapped, layer, site, tap)
                 stack.enter_context(_hook(place, note) if tap.end == "out" else _pre_hook(place, note))
-        replaced = self.replace is not None and not self.model.layout.kinds[layer]
-        if replaced or set(sites) & set(OF_ATTENTION):
+        watched = self.eager and not self.model.layout.kinds[layer]
+        if watched or set(sites) & set(OF_ATTENTION):
             attention = module.get_submodule(self.model.layout.family.attention)
             stack.callback(watch(attention, partial(self._attended, layer)))
         if sites:
@@ -140,14 +143,11 @@ class Capture:
         if "k_rot" in sites:
             seen.add("k_rot", call.key.transpose(1, 2))
         square = set(sites) & set(SQUARE)
-        if not (square or "z" in sites or self.replace):
+        if not (square or "z" in sites or self.eager):
             return None
-        if self.replace is None and (self.rows or not square):
-            out = plain(call)
-            if square:
-                seen.call = call
-        else:
-            out = self._square(layer, call, seen, square)
+        if self.rows and square:
+            seen.call, square = call, set()
+        out = self._square(layer, call, seen, square) if square or self.replace else call.outputs(self.eager)
         if "z" in sites:
             seen.add("z", out)
         return out
@@ -155,10 +155,9 @@ class Capture:
     def _square(self, layer: int, call: Call, seen: Seen, sites: set[str]) -> torch.Tensor:
         """Head outputs with whole scores and patterns beside them, which ``replace`` may change."""
         found = [call.rows(start, end) for start, end in call.blocks()]
-        out = torch.cat([f[0] for f in found], dim=1) if len(found) > 1 else found[0][0]
-        pattern = torch.cat([f[1] for f in found], dim=2) if len(found) > 1 else found[0][1]
-        length = call.query.shape[2]
-        scores = call.scores(0, length) if self.replace is not None or "scores" in sites else pattern
+        out = torch.cat([f[0] for f in found], dim=1) if self.eager else call.outputs()
+        pattern = torch.cat([f[1] for f in found], dim=2)
+        scores = call.scores(0, call.query.shape[2]) if self.replace is not None or "scores" in sites else pattern
         if self.replace is not None:
             given = self.replace(layer, scores, pattern, call.value.transpose(1, 2))
             if given is not None:

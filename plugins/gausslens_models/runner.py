@@ -53,7 +53,7 @@ class TransformersRunner:
 
         ids = torch.as_tensor(tokens, dtype=torch.long, device=self.model.device)
         kept = torch.ones_like(ids) if mask is None else torch.as_tensor(mask).to(ids)
-        capture = self.engine.capture(self.model, wanted, done, replace=replace)
+        capture = self.engine.capture(self.model, wanted, done, eager=True, replace=replace)
         with self._applied(base):
             found.update(capture.run(ids, kept, "logits" in asked, "embed" in asked))
         return found

@@ -50,7 +50,9 @@ def test_every_site_is_given_or_refused_by_name(which: str, opened: Opens, promp
             assert batch[site].shape[0] == len(prompts)
             real = batch[site].transpose(1, 2) if site in ("scores", "pattern") else batch[site]
             assert real[batch.mask].float().abs().sum() > 0
-            assert not torch.isnan(real[batch.mask]).any()
+            assert not torch.isnan(batch[site]).any()  # not in padding either: nought times it must be nought
+            if site != "scores":
+                assert torch.isfinite(batch[site]).all()
 
 
 def test_the_lacking_sites_are_those_that_cannot_be(which: str, opened: Opens) -> None:
@@ -146,6 +148,15 @@ def test_masked_scores_are_minus_infinity(opened: Opens, prompts: Tokens) -> Non
             finite = torch.isfinite(scores[:, query]).nonzero()[:, 1].reshape(scores.shape[0], -1)
             assert finite.tolist() == [list(seen)] * scores.shape[0]
     assert torch.equal(batch["pattern"] > 0, torch.isfinite(batch["scores"]))
+
+
+def test_no_number_depends_on_what_else_is_asked(which: str, opened: Opens, prompts: Tokens) -> None:
+    """A step that is computed alone after a kill gets what it would have got beside others."""
+    model = opened(which)
+    together = {b.layer: b for b in captured(model, prompts, Request(tuple(model.sites)))}
+    for site in model.sites:
+        for batch in captured(model, prompts, Request((site,), layers=(1,))):
+            assert torch.equal(batch[site], together[batch.layer][site]), site
 
 
 def test_a_misspelt_site_is_refused(opened: Opens, prompts: Tokens) -> None:
