@@ -30,3 +30,15 @@ class SpectrumParameters(Parameters):
         if twice:
             raise ValueError(f"{twice[0]} is named twice")
         return matrices
+
+
+class AlignmentParameters(Parameters):
+    """Parameters of bilinear.alignment."""
+
+    gains: bool = Field(
+        False, description="Multiply W_Q, W_K and W_V by the gain of the norm before them, as the model in effect does."
+    )
+    composition: bool = Field(
+        True,
+        description="Compose each head with every head of earlier layers; the factors of all layers are then held.",
+    )

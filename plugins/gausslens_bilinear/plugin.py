@@ -6,13 +6,23 @@ from gausslens import Analysis, ReportSection, hookimpl
 
 SPECTRUM = Analysis(
     name="bilinear.spectrum",
-    version=1,
+    version=2,
     shape="weights",
     summary="Squared singular values of each layer's weight matrices beside the Marchenko-Pastur law of their shape.",
     parameters="gausslens_bilinear.parameters:SpectrumParameters",
     analysis="gausslens_bilinear.spectrum:Spectrum",
     exchangeable=("head", "kv_head"),
     estimate="gausslens_bilinear.spectrum:estimate",
+)
+ALIGNMENT = Analysis(
+    name="bilinear.alignment",
+    version=1,
+    shape="weights",
+    summary="What each head's W_Q W_K^T and W_V W_O match with what, and how heads compose across layers.",
+    parameters="gausslens_bilinear.parameters:AlignmentParameters",
+    analysis="gausslens_bilinear.alignment:Alignment",
+    exchangeable=("head",),
+    estimate="gausslens_bilinear.alignment:estimate",
 )
 SECTION = ReportSection(
     name="bilinear.spectrum",
@@ -27,7 +37,7 @@ SECTION = ReportSection(
 @hookimpl
 def analyses() -> list[Analysis]:
     """What this plugin computes."""
-    return [SPECTRUM]
+    return [SPECTRUM, ALIGNMENT]
 
 
 @hookimpl

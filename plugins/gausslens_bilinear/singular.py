@@ -33,7 +33,7 @@ def product_squared_singular_values(A: ArrayLike, B: ArrayLike) -> Floats:
 
     With A = Q R and B = P S they are those of the small R S^T: A B^T [n, m] is never formed.
     """
-    R, S = (np.linalg.qr(np.asarray(X, dtype=np.float64), mode="r") for X in (A, B))
+    R, S = (np.asarray(np.linalg.qr(np.asarray(X, dtype=np.float64), mode="r")) for X in (A, B))
     singular: Floats = np.linalg.svd(R @ np.swapaxes(S, -1, -2), compute_uv=False).astype(np.float64)
     return singular**2
 
