@@ -96,6 +96,6 @@ def _trivial(means: Mapping[str, Floats]) -> dict[str, Any]:
         found[f"trivial_{name}"] = (
             ("layer", "head", "baseline"),
             means[f"trivial_{name}"],
-            attributes(f"of trivial approximations: {text}", units),
+            attributes(f"of trivial approximations: {text}", units, 0),
         )
     return found

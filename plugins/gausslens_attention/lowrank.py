@@ -91,19 +91,23 @@ def fitted(P: ArrayLike, scores: ArrayLike, rank: int) -> tuple[Floats, Floats]:
     return E, F
 
 
-def split(P: ArrayLike, rank: int, entries: int, rounds: int = 30) -> tuple[Floats, Floats]:
-    """Low rank L and sparse S with P ~ L + S, each in turn the best for the other; |P - L - S|_F never grows.
+def split(P: ArrayLike, rank: int, entries: int, rounds: int = 15) -> tuple[Floats, Floats]:
+    """Low rank L and sparse S with P ~ L + S, improved by turns: |P - L - S|_F never grows. L, S [..., n, m].
 
-    A local optimum: the problem is not convex. Returns L and S [..., n, m].
+    S holds the largest cells of P - L; L is P - S on a subspace that a step of subspace iteration has turned towards
+    the leading directions of P - S. A local optimum: the problem is not convex.
     """
     maps = np.asarray(P, dtype=np.float64)
+    basis = np.linalg.svd(maps, full_matrices=False)[0][..., :rank]
+    low: Floats = basis @ (basis.swapaxes(-1, -2) @ maps)
     sparse = np.zeros(maps.shape)
-    low = np.zeros(maps.shape)
     for _ in range(rounds):
-        low = truncated(maps - sparse, [rank])[0]
         rest = maps - low
         sparse = np.where(largest(np.abs(rest), entries), rest, 0.0)
-    return low, sparse
+        rest = maps - sparse
+        basis = np.linalg.qr(rest @ (rest.swapaxes(-1, -2) @ basis))[0]
+        low = basis @ (basis.swapaxes(-1, -2) @ rest)
+    return low, np.where(largest(np.abs(maps - low), entries), maps - low, 0.0)
 
 
 def scalars(n: int, rank: int) -> int:

@@ -11,9 +11,6 @@ from .band import Floats
 from .curves import Approximation, Curves, Seen
 from .lowrank import fitted, flops, gaussian, linformer_pattern, scalars, sketched, split
 
-# Turns of low rank and sparse: the error hardly falls after these.
-_ROUNDS = 8
-
 
 class Ranked(Curves):
     """Methods by ranks, all of which store two factors of n rows."""
@@ -49,7 +46,7 @@ class Ranked(Curves):
             u, s, vt = seen.svd
             return (u[..., :rank] * s[..., None, :rank]) @ vt[..., :rank, :]
         if method == "svd+sparse":
-            low, sparse = split(seen.P, rank // 2, n * (rank - rank // 2), rounds=_ROUNDS)
+            low, sparse = split(seen.P, rank // 2, n * (rank - rank // 2))
             found: Floats = low + sparse
             return found
         if method == "sketch":
