@@ -10,7 +10,7 @@ from gausslens import HEAD_AXIS, KV_HEAD_AXIS, Batch, Context, Estimate, Gaussle
 
 from .bigrams import Bigrams
 from .covariance import Floats, RunningMoments
-from .described import attributes
+from .described import WHOLE, attributes
 from .held import Held
 from .jointly import described
 from .sampling import TooFewSamples, needed
@@ -199,7 +199,8 @@ def estimate(parameters: JointParameters, info: ModelInfo, tokens: Tokens | None
     many = sum(1 + ((n - room) // step if step else 0) for n in lengths if n >= room)
     samples = 8 * places * many * parameters.window * dims
     pooled = 2 * 8 * places * width**2 if parameters.reduce == "pca" else 0
-    stored = 8 * places * (8 * parameters.window**2 + parameters.window * dims**2 + dims * width)
+    whole = (parameters.window * dims) ** 2 if parameters.window * dims <= WHOLE else 0
+    stored = 8 * places * (whole + 8 * parameters.window**2 + parameters.window * dims**2 + dims * width)
     pairs = parameters.window * (parameters.window - 1) // 2
     seconds = places * pairs * (1 + parameters.permutations) * (2e-5 + 2e-9 * many * dims**2)
     return Estimate(memory=max(samples, pooled), disk=stored, seconds=seconds)

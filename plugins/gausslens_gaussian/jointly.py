@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from .covariance import Floats
-from .described import SQUARE, attributes
+from .described import SQUARE, WHOLE, attributes
 from .sampling import Information, information_bias
 
 if TYPE_CHECKING:
@@ -53,11 +53,6 @@ _OF_POSITIONS: dict[str, _Made] = {
     ),
     "decay": (("lag",), lambda f: f.decay, attributes("mean mutual information at a distance", "nat")),
     "decay_rate": ((), lambda f: f.rate, attributes("how fast it decays (NaN: too little to fit)", "nat/position")),
-    "position_covariance": (
-        ("position", "component", "component_before"),
-        lambda f: np.stack([f.covariance[i, :, i] for i in range(len(f.covariance))]),
-        attributes("covariance of each position after reduction", SQUARE, 0),
-    ),
 }
 
 
@@ -74,6 +69,9 @@ def described(
         if field != "p" or parameters.permutations:
             against = 1 if name == "mutual_information" else 0
             values[name] = (PAIR, _matrix(field), attributes(text, units, against))
+    if window * dims <= WHOLE:
+        blocks = ("position", "component", "position_other", "component_other")
+        values["covariance"] = (blocks, lambda f: f.covariance, attributes("joint covariance", SQUARE, 0))
     dataset = _stacked(fits, values, head)
     bias = information_bias(count, dims, dims)
     text = "what was subtracted from each mutual information"
@@ -86,7 +84,8 @@ def described(
         kept = _stacked(axes, {"axes": (("component", "feature"), lambda a: a, attributes(text, "1", 0))}, head)
         dataset = dataset.merge(kept)
     coords = {"position": positions, "position_other": positions, "step": positions[1:], "lag": lag}
-    coords |= {"component": components, "component_before": components}
+    coords |= dict.fromkeys(("component", "component_before"), components)
+    coords |= {"component_other": components} if "covariance" in dataset else {}
     how = {"pca": "leading principal directions", "random": "a fixed random projection", "none": "nothing"}
     return (
         dataset.assign(extra)

@@ -77,6 +77,9 @@ def test_a_planted_chain_is_found_within_three_standard_errors() -> None:
     assert np.abs(result["conditional_entropy"] - conditional).max() < 4 * error
     np.testing.assert_allclose(result["transition"], np.broadcast_to(rho * np.eye(d), (4, d, d)), atol=4 / np.sqrt(n))
     np.testing.assert_allclose(result["explained"], rho**2, atol=0.05)
+    blocks = rho ** np.abs(np.subtract.outer(range(window), range(window)))
+    planted_joint = np.einsum("ij,ab->iajb", blocks, np.eye(d))
+    np.testing.assert_allclose(result["covariance"], planted_joint, atol=5 / np.sqrt(n))
     # -1/2 log(1 - r^2k) is not quite exponential in k; at these lags its slope is this.
     slope = -np.polyfit(lags, np.log(planted), 1)[0]
     assert float(result["decay_rate"]) == pytest.approx(slope, rel=0.15)
