@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .model import ModelInfo as ModelInfo
     from .model import ModelSpec as ModelSpec
     from .model import OpenModel as OpenModel
+    from .notebook import draw as draw
     from .opening import load as load
     from .overlay import Generators as Generators
     from .overlay import Twin as Twin
@@ -73,6 +74,7 @@ _HOMES = {
     "ModelInfo": "model",
     "ModelSpec": "model",
     "OpenModel": "model",
+    "draw": "notebook",
     "run": "perform",
     "load": "opening",
     "Generators": "overlay",

@@ -74,6 +74,15 @@ class Text:
     text: str
 
 
+@dataclass(frozen=True)
+class Dial:
+    """A leading dimension of a map that a slider turns: its name, a label for each place, the place shown first."""
+
+    name: str
+    labels: Iterable[Any]
+    start: int = 0
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Figure:
     """What all figures say."""
@@ -109,6 +118,17 @@ class Figure:
         array.setflags(write=False)
         return array
 
+    def _maps(self, values: Any, dials: Iterable[Dial]) -> tuple[NDArray[np.float64], tuple[Dial, ...]]:
+        given = tuple(dials)
+        array = self._numbers("values", values, 2 + len(given))
+        made = []
+        for dial, count in zip(given, array.shape, strict=False):
+            labels = self._labels(f"labels of the dial {dial.name!r}", dial.labels, count)
+            if not 0 <= dial.start < count:
+                raise self._bad(f"the dial {dial.name!r} starts at {dial.start} and has {count} places")
+            made.append(Dial(str(dial.name), labels, int(dial.start)))
+        return array, tuple(made)
+
     def _labels(self, what: str, labels: Iterable[Any], count: int) -> tuple[str, ...]:
         made = tuple(str(label) for label in labels)
         if len(made) != count:
@@ -120,7 +140,8 @@ class Figure:
 class Heatmap(Figure):
     """Values [row, column] as colours: one scale, or with ``centre`` two that diverge from that value (0 for z).
 
-    ``rows`` and ``columns`` are the labels; ``row_name`` and ``column_name`` what they are ("layer", "head").
+    ``rows`` and ``columns`` are labels, ``row_name`` and ``column_name`` what they are. With ``dials`` the values have
+    a leading dimension for each, and the page a slider.
     """
 
     values: ArrayLike
@@ -129,30 +150,34 @@ class Heatmap(Figure):
     row_name: str
     column_name: str
     centre: float | None = None
+    dials: tuple[Dial, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        values = self._numbers("values", self.values, 2)
+        values, dials = self._maps(self.values, self.dials)
         self._set("values", values)
-        self._set("rows", self._labels("row labels", self.rows, values.shape[0]))
-        self._set("columns", self._labels("column labels", self.columns, values.shape[1]))
+        self._set("dials", dials)
+        self._set("rows", self._labels("row labels", self.rows, values.shape[-2]))
+        self._set("columns", self._labels("column labels", self.columns, values.shape[-1]))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TokenMap(Figure):
-    """An attention map, or any values [query, key], beside its tokens. Tokens are shown as text, whatever they hold."""
+    """An attention map, or any values [dial, ..., query, key], beside its tokens, shown as text whatever they hold."""
 
     values: ArrayLike
     queries: Iterable[str]
     keys: Iterable[str]
     centre: float | None = None
+    dials: tuple[Dial, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        values = self._numbers("values", self.values, 2)
+        values, dials = self._maps(self.values, self.dials)
         self._set("values", values)
-        self._set("queries", self._labels("query tokens", self.queries, values.shape[0]))
-        self._set("keys", self._labels("key tokens", self.keys, values.shape[1]))
+        self._set("dials", dials)
+        self._set("queries", self._labels("query tokens", self.queries, values.shape[-2]))
+        self._set("keys", self._labels("key tokens", self.keys, values.shape[-1]))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -27,6 +27,11 @@ def _table(colours: str) -> NDArray[np.float64]:
 _SCALES = {False: _table(_VIRIDIS), True: _table(_DIVERGING)}
 
 
+def stops(diverging: bool) -> list[str]:
+    """The colours at equal steps of a scale, between which it is linear."""
+    return [f"#{c}" for c in (_DIVERGING if diverging else _VIRIDIS).split()]
+
+
 def shade(share: float, diverging: bool) -> str:
     """The colour at a share between 0 and 1 of a scale."""
     table = _SCALES[diverging]

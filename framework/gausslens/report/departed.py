@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..departures import LEVEL, Departure, departures
@@ -26,7 +27,8 @@ def strongest(results: Results) -> Markup:
     if not found:
         return element("p", "Nothing was compared with a null: `against:` in the run file names one.", class_="note")
     found.sort(key=lambda pair: -abs(pair[1].z))
-    return element("div", draw(_table(found[:MOST], len(found))), class_="figures")
+    store = Path(results.path).name
+    return element("div", draw(_table(found[:MOST], len(found)), store), class_="figures")
 
 
 def _comparisons(results: Results) -> Iterator[tuple[str, list[tuple[str, str, xr.Dataset]]]]:

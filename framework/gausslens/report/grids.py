@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..figures import TokenMap
 from .axes import MINUS, WIDTH, number
-from .colours import ink, shade
+from .colours import ink
+from .dials import controls, maps
 from .markup import Markup, element, joined
-from .thin import blocks
+from .scale import Scale, scale
+from .thin import FINE, Most
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..figures import Heatmap, TokenMap
+    from ..figures import Heatmap
 
 TOP, BAR = 8.0, 96.0  # room above, and for the colour bar and its numbers
 LARGE, SMALL = 40.0, 7.0  # sides of a cell
@@ -26,16 +29,16 @@ TALLEST = 520.0  # of a map whose cells could be larger
 LETTER, LETTERS = 6.3, 14  # width of a letter of a label, and how many are shown
 
 
-def draw_heatmap(figure: Heatmap) -> tuple[Markup, str]:
+def draw_heatmap(figure: Heatmap, most: Most = FINE) -> tuple[Markup, str]:
     """The drawing, and what was thinned."""
     rows, columns = tuple(figure.rows), tuple(figure.columns)
-    return _drawn(figure, rows, columns, figure.row_name, figure.column_name)
+    return _drawn(figure, rows, columns, (figure.row_name, figure.column_name), most)
 
 
-def draw_token_map(figure: TokenMap) -> tuple[Markup, str]:
+def draw_token_map(figure: TokenMap, most: Most = FINE) -> tuple[Markup, str]:
     """The drawing, and what was thinned."""
     queries, keys = (tuple(_token(t) for t in side) for side in (figure.queries, figure.keys))
-    return _drawn(figure, queries, keys, "query", "key")
+    return _drawn(figure, queries, keys, ("query", "key"), most)
 
 
 def _token(text: str) -> str:
@@ -44,19 +47,16 @@ def _token(text: str) -> str:
 
 
 def _drawn(
-    figure: Heatmap | TokenMap, rows: Sequence[str], columns: Sequence[str], row_name: str, column_name: str
+    figure: Heatmap | TokenMap, rows: Sequence[str], columns: Sequence[str], names: tuple[str, str], most: Most
 ) -> tuple[Markup, str]:
-    thinned = blocks(np.asarray(figure.values))
-    grid = _Grid(
-        thinned.values,
-        [rows[i] for i in thinned.rows],
-        [columns[j] for j in thinned.columns],
-        row_name,
-        column_name,
-        "" if figure.units == "1" else figure.units,
-        figure.centre,
-    )
-    return grid.drawing(figure.title), thinned.note
+    found = maps(np.asarray(figure.values), figure.dials, most)
+    # A map of attention keeps its whole range: a row's largest value is what it is about.
+    over = scale(found.values, figure.centre, clip=not isinstance(figure, TokenMap))
+    units = "" if figure.units == "1" else figure.units
+    labels = [rows[i] for i in found.rows], [columns[j] for j in found.columns]
+    grid = _Grid(found.shown, *labels, *names, units, over, numbers=not found.dials)
+    sliders = controls(found, over, units) or Markup("")
+    return joined([sliders, grid.drawing(figure.title)]), " ".join(s for s in (found.note, over.note) if s)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ class _Grid:
     row_name: str
     column_name: str
     units: str
-    centre: float | None
+    scale: Scale
+    numbers: bool
 
     @cached_property
     def left(self) -> float:
@@ -98,24 +99,14 @@ class _Grid:
         return TOP + self.tall * len(self.rows)
 
     @cached_property
-    def over(self) -> tuple[float, float]:
-        """The values at the ends of the colours."""
-        finite = self.values[np.isfinite(self.values)]
-        low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
-        if self.centre is None:
-            return low, high
-        reach = max(abs(high - self.centre), abs(low - self.centre))
-        return self.centre - reach, self.centre + reach
-
-    @cached_property
     def decimals(self) -> int | None:
-        """Of the numbers in the cells, two digits of the largest; None where not all of them fit."""
-        finite = np.abs(self.values[np.isfinite(self.values)])
-        largest = float(finite.max()) if finite.size else 0.0
-        if self.tall < 15 or not (largest == 0 or 1e-2 <= largest < 1e4):
+        """Of the numbers in the cells, two digits of the end of the scale; None where not all of them fit."""
+        finite = self.values[np.isfinite(self.values)]
+        end = max(abs(self.scale.low), abs(self.scale.high))
+        if not self.numbers or self.tall < 15 or not (end == 0 or 1e-2 <= end < 1e4):
             return None
-        decimals = max(0, 2 - math.ceil(math.log10(largest))) if largest else 0
-        longest = len(f"{-largest if self.values.min(initial=0) < 0 else largest:.{decimals}f}")
+        decimals = max(0, 2 - math.ceil(math.log10(end))) if end else 0
+        longest = max((len(f"{v:.{decimals}f}") for v in (finite.min(), finite.max())), default=0) if finite.size else 0
         return decimals if 5.4 * longest + 4 <= self.side else None
 
     def drawing(self, title: str) -> Markup:
@@ -133,7 +124,13 @@ class _Grid:
         ]
         scale = f"width:{min(1.0, width / WIDTH) * 100:.0f}%"
         box = f"0 0 {width:g} {height:g}"
-        return element("svg", joined(drawn), viewBox=box, role="img", aria_label=title, style=scale)
+        told: dict[str, str | float | None] = {
+            "role": "img",
+            "aria_label": title,
+            "tabindex": 0,
+            "data_across": len(self.columns),
+        }
+        return element("svg", joined(drawn), viewBox=box, style=scale, **told)
 
     def _cell(self, i: int, j: int) -> Markup:
         value = float(self.values[i, j])
@@ -143,7 +140,7 @@ class _Grid:
         place = {"x": x, "y": y, "width": self.side, "height": self.tall}
         if math.isnan(value):
             return element("rect", title, class_="cell none", **place)
-        colour = self._colour(value)
+        colour = self.scale.colour(value)
         cell = element("rect", title, class_="cell", fill=colour, **place)
         if self.decimals is None:
             return cell
@@ -153,25 +150,20 @@ class _Grid:
     def _inside(self, value: float) -> str:
         return f"{value:z.{self.decimals}f}".replace("-", MINUS) if math.isfinite(value) else number(value)
 
-    def _colour(self, value: float) -> str:
-        low, high = self.over
-        share = (min(max(value, low), high) - low) / (high - low) if high > low else 0.5 * (self.centre is not None)
-        return shade(share, self.centre is not None)
-
     def _bar(self) -> Markup:
         """Which colour is which value."""
-        low, high = self.over
+        low, high = self.scale.low, self.scale.high
         height, steps, x = max(self.bottom - TOP, 60.0), 32, self.right + 16
         levels = np.linspace(high, low, steps)
         part = {"x": x, "width": 12, "height": height / steps + 0.5}
         drawn = [
-            element("rect", y=TOP + height * i / steps, fill=self._colour(float(v)), **part)
+            element("rect", y=TOP + height * i / steps, fill=self.scale.colour(float(v)), **part)
             for i, v in enumerate(levels)
         ]
-        marks = [(0.0, high), (0.5, (low + high) / 2), (1.0, low)] if high > low else [(0.5, low)]
-        for share, value in marks:
+        marks = [(0.0, high, "≥ " * self.scale.above), (0.5, (low + high) / 2, ""), (1.0, low, "≤ " * self.scale.below)]
+        for share, value, sign in marks if high > low else [(0.5, low, "")]:
             at = {"x": x + 18, "y": TOP + 8 + (height - 8) * share}
-            drawn.append(element("text", number(float(f"{value:.3g}")), class_="tick", **at))
+            drawn.append(element("text", sign + number(float(f"{value:.3g}")), class_="tick", **at))
         drawn.append(_rotated(self.units, x + 72, TOP + height / 2))
         return joined(drawn)
 

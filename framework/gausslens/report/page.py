@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..reference import resolve
 from ..version import VERSION
+from .collect import Section, sections
 from .departed import strongest
 from .facts import facts, title
-from .figure import draw
-from .markup import Markup, element, joined
+from .figure import draw, left_out
+from .markup import Markup, element
+from .steps import steps
 from .style import policy, script, style
+from .thin import COARSE, FINE
 
 if TYPE_CHECKING:
-    from ..descriptors import ReportSection
     from ..host import Host
     from ..store.results import Results
-    from ..study import Owned
+
+# Letters of all sections together; a page of this size opens within seconds.
+LARGEST = 12_000_000
 
 
 @dataclass(frozen=True)
@@ -58,13 +60,15 @@ def page(results: Results, host: Host) -> str:
     """The page as HTML."""
     about = "What stands out from what chance puts there: the same numbers on randomly re-initialised twins."
     parts = [Part("departures", "Against the null", about, strongest(results)), *_sections(results, host)]
+    told = "What was computed, and the files of the store that hold it (schemas/STORE.md has the format)."
+    parts.append(Part("steps", "Steps", told, steps(results)))
     name = title(results)
     links = [element("a", part.heading, href=f"#{part.anchor}") for part in parts]
     kicker = element("p", "gausslens: what training put there, and what chance would have put there", class_="soft")
     head = element("header", kicker, element("h1", name), facts(results), element("nav", *links, aria_label="parts"))
     main = element("main", *(_shown(part) for part in parts))
     foot = element("footer", f"Drawn by gausslens {VERSION} from the store alone.")
-    tip = element("div", id="tip", hidden="hidden", role="status")
+    tip = element("div", id="tip", hidden="hidden", role="status", aria_live="polite")
     body = element("body", head, main, foot, tip, element("script", script()))
     return f"<!doctype html>\n{element('html', _head(name), body, lang='en')}\n"
 
@@ -87,23 +91,24 @@ def _shown(part: Part) -> Markup:
 
 
 def _sections(results: Results, host: Host) -> list[Part]:
-    """The sections of all plugins whose analyses have a result, in their order."""
-    stored = {step.analysis for variant, label in results for step in results.steps(variant, label)}
-    owned = sorted(host.sections.values(), key=lambda o: (o.descriptor.order, o.descriptor.name))
-    return [_section(o, results) for o in owned if stored & set(o.descriptor.analyses)]
+    """The sections of all plugins; each has an equal share of the page."""
+    found = sections(results, host)
+    return [_part(section, results, LARGEST // len(found)) for section in found]
 
 
-def _section(owned: Owned[ReportSection], results: Results) -> Part:
-    """One section; if it fails, a note that says whose it is, and the page goes on."""
-    section, owner = owned.descriptor, owned.owner
-    try:
-        figures: Sequence[object] = resolve(section.section)(results)
-        body = element("div", *(draw(figure) for figure in figures), class_="figures")
-    except (Exception, SystemExit) as error:
-        whose = f"{owner.plugin} ({owner.distribution} {owner.version})"
-        body = element(
-            "p",
-            f"The section {section.name} of the plugin {whose} could not be drawn: {type(error).__name__}: {error}",
-            class_="failed",
-        )
-    return Part(f"section-{section.name}", section.name, section.summary, joined([body]))
+def _part(section: Section, results: Results, share: int) -> Part:
+    anchor = f"section-{section.name}"
+    if section.failed:
+        return Part(anchor, section.name, section.summary, element("p", section.failed, class_="failed"))
+    store = Path(results.path).name
+    drawn: list[Markup] = []
+    used = 0
+    for place, figure in enumerate(section.figures):
+        again = f"gausslens.draw(store, section={section.name!r})[{place}].plot()"
+        made = draw(figure, store, again, FINE if used < share // 2 else COARSE)
+        if used + len(made) > share:
+            made = left_out(figure, store, again)
+        used += len(made)
+        drawn.append(made)
+    body = element("div", *drawn, class_="figures") if drawn else element("p", "Nothing to draw.", class_="soft")
+    return Part(anchor, section.name, section.summary, body)

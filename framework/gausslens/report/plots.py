@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 _ACROSS, _UP = (LEFT, WIDTH - RIGHT), (HEIGHT - BOTTOM, TOP)
 
 
-def draw_lines(figure: Lines) -> tuple[Markup, str]:
+def draw_lines(figure: Lines, most: thin.Most = thin.FINE) -> tuple[Markup, str]:
     """The drawing, and what was thinned."""
     x = np.asarray(figure.x)
     series, note = _few(figure.series)
-    at = thin.picked(len(x), thin.POINTS)
+    at = thin.picked(len(x), most.points)
     note = note or thin.note(len(at), len(x), "points of each curve")
     x = x[at]
     curves = [tuple(None if v is None else np.asarray(v)[at] for v in (s.y, s.low, s.high)) for s in series]
@@ -39,7 +39,7 @@ def draw_lines(figure: Lines) -> tuple[Markup, str]:
     return _finished(figure.title, drawn, series), note
 
 
-def draw_spectrum(figure: Spectrum) -> tuple[Markup, str]:
+def draw_spectrum(figure: Spectrum, most: thin.Most = thin.FINE) -> tuple[Markup, str]:
     """The drawing, and what was thinned."""
     series, note = _few(figure.series)
     values = [np.asarray(s.y) for s in series]
@@ -51,18 +51,18 @@ def draw_spectrum(figure: Spectrum) -> tuple[Markup, str]:
     drawn = [frame(across, up, "rank", _named(figure.units))]
     drawn += [_edge(across, up, edge, name) for edge, name in zip(edges, ("lower edge", "upper edge"), strict=False)]
     for place, (line, y) in enumerate(zip(series, values, strict=True)):
-        at = thin.picked(len(y), thin.POINTS)
+        at = thin.picked(len(y), most.points)
         note = note or thin.note(len(at), len(y), "values of a spectrum")
         drawn.append(_curve(across, up, (at + 1).astype(np.float64), y[at], line, place, "rank", figure.units))
     return _finished(figure.title, drawn, series), note
 
 
-def draw_scatter(figure: Scatter) -> tuple[Markup, str]:
+def draw_scatter(figure: Scatter, most: thin.Most = thin.FINE) -> tuple[Markup, str]:
     """The drawing, and what was thinned."""
     x, y = np.asarray(figure.x), np.asarray(figure.y)
     labels, group_of = tuple(figure.labels or ()), tuple(figure.groups or ())
     groups = list(dict.fromkeys(group_of))
-    at = thin.picked(len(x), thin.DOTS)
+    at = thin.picked(len(x), most.dots)
     across = axis(chain(x, y) if figure.diagonal else x, *_ACROSS, log=figure.log_x)
     up = axis(chain(x, y) if figure.diagonal else y, *_UP, log=figure.log_y)
     drawn = [frame(across, up, figure.x_name, figure.y_name)]
@@ -164,7 +164,7 @@ def _stroke(line: Line, place: int) -> dict[str, str | None]:
 
 def _boxed(title: str, drawn: list[Markup], key: Sequence[tuple[str, Markup]]) -> Markup:
     """The drawing in its box, and above it which mark is which."""
-    svg = element("svg", joined(drawn), viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=title)
+    svg = element("svg", joined(drawn), viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=title, tabindex=0)
     names = [element("span", element("svg", mark, viewBox="0 0 26 10", aria_hidden="true"), name) for name, mark in key]
     return joined([element("div", *names, class_="key"), svg]) if names else svg
 

@@ -22,7 +22,7 @@ def style() -> Markup:
 @cache
 def script() -> Markup:
     """The only script of the page."""
-    return Markup(_read("hover.js"))
+    return Markup(_read("page.js"))
 
 
 def policy() -> str:

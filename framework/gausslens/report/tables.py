@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from ..figures import Cell, Table, Texts
 
 
-def draw_table(figure: Table) -> tuple[Markup, str]:
+def draw_table(figure: Table, most: thin.Most = thin.FINE) -> tuple[Markup, str]:
     """The table, and what was thinned: its first rows are kept."""
     columns, rows = tuple(figure.columns), tuple(tuple(row) for row in figure.rows)
-    shown = rows[: thin.ROWS]
+    shown = rows[: most.rows]
     numeric = [bool(shown) and all(isinstance(r[i], int | float | None) for r in shown) for i in range(len(columns))]
     head = element(
         "tr",
@@ -33,14 +33,14 @@ def draw_table(figure: Table) -> tuple[Markup, str]:
     return drawn, thin.note(len(shown), len(rows), "rows")
 
 
-def draw_texts(figure: Texts) -> tuple[Markup, str]:
+def draw_texts(figure: Texts, most: thin.Most = thin.FINE) -> tuple[Markup, str]:
     """The texts side by side, and what was thinned: the beginning of each is kept."""
-    long = sum(len(t.text) > thin.LETTERS for t in figure.texts)
+    long = sum(len(t.text) > most.letters for t in figure.texts)
     cards = [
-        element("div", element("h4", t.name), element("p", t.text[: thin.LETTERS] + "…" * (len(t.text) > thin.LETTERS)))
+        element("div", element("h4", t.name), element("p", t.text[: most.letters] + "…" * (len(t.text) > most.letters)))
         for t in figure.texts
     ]
-    note = f"Thinned: of {long} text(s) the first {thin.LETTERS:,} letters are shown." if long else ""
+    note = f"Thinned: of {long} text(s) the first {most.letters:,} letters are shown." if long else ""
     return element("div", *cards, class_="texts"), note
 
 

@@ -1,0 +1,86 @@
+"""The figures of the report in a notebook.
+
+import gausslens
+
+store = gausslens.open("store")
+figures = gausslens.draw(store, label="stream")
+figures[0]                      # shows itself
+figures[0].plot().savefig("rank.pdf")
+figures[3].plot(layer=2, head=1)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .errors import InputError
+from .suggest import did_you_mean
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+    from .figures import Figure
+    from .host import Host
+    from .store.results import Results
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure of the report: its data are ``.figure``, a notebook shows it, ``plot()`` draws it on matplotlib."""
+
+    figure: Figure
+    section: str
+
+    def plot(self, axes: Axes | None = None, **places: Any) -> Canvas:
+        """Draw it, on ``axes`` if they are given; sliders of the page are arguments here: ``plot(layer=3)``."""
+        from .report.paint import canvas, paint
+
+        if axes is None:
+            return canvas([(self.figure, places)])
+        paint(self.figure, axes, places)
+        return axes.figure  # type: ignore[return-value]
+
+    def _repr_png_(self) -> bytes:
+        from .report.paint import png
+
+        return png(self.plot())
+
+    def __repr__(self) -> str:
+        sources = ", ".join(dict.fromkeys(source.line for source in self.figure.sources))
+        return f"<{type(self.figure).__name__} {self.figure.title!r} from {sources}>"
+
+
+def draw(
+    store: Results | str | os.PathLike[str],
+    label: str | None = None,
+    variant: str | None = None,
+    section: str | None = None,
+    host: Host | None = None,
+) -> Sequence[Drawn]:
+    """The figures that the plugins' report sections make of a store, in the order of the page.
+
+    ``label`` and ``variant`` keep those made from a result, ``section`` those of one section. A section that fails
+    raises here; on the page it is a note.
+    """
+    from .plugins import load
+    from .report.collect import of, sections
+    from .store.results import Results
+    from .store.results import open as open_store
+
+    results = store if isinstance(store, Results) else open_store(store)
+    if label is not None and label not in results.labels:
+        raise InputError(f"{results.path} has no finished result {label!r}{did_you_mean(label, results.labels)}")
+    found = sections(results, load() if host is None else host)
+    if section is not None:
+        names = [each.name for each in found]
+        if section not in names:
+            raise InputError(f"{results.path} has no section {section!r}{did_you_mean(section, names)}")
+        found = [each for each in found if each.name == section]
+    for each in found:
+        if each.failed:
+            raise InputError(each.failed)
+    return [Drawn(figure, each.name) for each in found for figure in of(each, label, variant)]

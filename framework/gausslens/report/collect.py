@@ -1,0 +1,61 @@
+"""The figures of a store: what the sections of all plugins return for it, for the page and for a notebook alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..reference import resolve
+from .figure import checked
+
+if TYPE_CHECKING:
+    from ..descriptors import ReportSection
+    from ..figures import Figure
+    from ..host import Host
+    from ..store.results import Results
+    from ..study import Owned
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section with its figures; or why it has none."""
+
+    name: str
+    summary: str
+    figures: tuple[Figure, ...]
+    failed: str = ""
+
+
+def sections(results: Results, host: Host) -> list[Section]:
+    """The sections of all plugins whose analyses have a result, in their order."""
+    stored = {step.analysis for variant, label in results for step in results.steps(variant, label)}
+    owned = sorted(host.sections.values(), key=lambda o: (o.descriptor.order, o.descriptor.name))
+    return [_section(o, results) for o in owned if stored & set(o.descriptor.analyses)]
+
+
+def _section(owned: Owned[ReportSection], results: Results) -> Section:
+    """One section; if it fails, the note says whose it is, and the others go on."""
+    section, owner = owned.descriptor, owned.owner
+    try:
+        figures = tuple(checked(figure) for figure in resolve(section.section)(results))
+    except (Exception, SystemExit) as error:
+        whose = f"{owner.plugin} ({owner.distribution} {owner.version})"
+        said = f"The section {section.name} of the plugin {whose} could not be drawn: {type(error).__name__}: {error}"
+        return Section(section.name, section.summary, (), said)
+    return Section(section.name, section.summary, figures)
+
+
+def of(section: Section, label: str | None = None, variant: str | None = None) -> list[Figure]:
+    """The figures made from a result or from its comparison with a null; None keeps all."""
+
+    if label is None and variant is None:
+        return list(section.figures)
+
+    def wanted(figure: Figure) -> bool:
+        return any(
+            (label is None or source.label.split(".against.")[0] == label)
+            and (variant is None or source.variant == variant)
+            for source in figure.sources
+        )
+
+    return [figure for figure in section.figures if wanted(figure)]
