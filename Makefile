@@ -29,7 +29,7 @@ demo: $(STAMP)
 	@$(BIN)/gausslens run examples/demo.yaml
 
 test: $(STAMP)
-	$(BIN)/python -m pytest $(PYTEST)
+	$(BIN)/pytest $(PYTEST)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
