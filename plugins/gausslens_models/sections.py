@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gausslens.figures import Figure, Heatmap, Source, Table, Text, Texts, TokenMap
+from gausslens.figures import Dial, Figure, Heatmap, Source, Table, Text, Texts, TokenMap
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 # Prompts of which texts and maps are shown; the store has them all.
 SHOWN = 6
+PROMPTS = 2
+TOKENS = ("query", "key")
 HEADS = {
     "entropy_deficit": (
         "Entropy deficit",
@@ -153,30 +155,35 @@ def _by_head(values: xr.DataArray, title: str, caption: str, source: Source, cen
 
 
 def _maps(data: xr.Dataset, variant: str, label: str) -> list[Figure]:
-    """The first prompt in the layer that is farthest from flat."""
-    pattern = data["pattern"]
-    others = [d for d in pattern.dims if d not in ("layer", "prompt", "head", "query", "key")]
-    deficit = data["entropy_deficit"].mean([d for d in data["entropy_deficit"].dims if d != "layer"])
-    layer = int(deficit.layer.values[int(np.argmax(deficit.values))])
-    chosen = pattern.sel(layer=layer).isel({"prompt": 0} | dict.fromkeys(map(str, others), 0))
-    if "head" in chosen.dims:
-        chosen = chosen.mean("head")
-    texts = {
-        dim: data[f"{dim}_text"].isel({"prompt": 0} | _twin(data[f"{dim}_text"])).values for dim in ("query", "key")
-    }
-    held = chosen.values
-    rows, columns = ~np.isnan(held).all(axis=1), ~np.isnan(held).all(axis=0)
-    return [
-        TokenMap(
-            title=f"Attention in layer {layer}, {data.prompt.values[0]}, {variant} ({label})",
-            caption="Mean over heads. The layer farthest from even attention, on the first prompt.",
-            sources=(Source(variant, label, "pattern"),),
-            units="1",
-            values=held[rows][:, columns],
-            queries=texts["query"][rows],
-            keys=texts["key"][columns],
+    """A map for each of the first prompts, with a slider over layers and, where they were kept, over heads."""
+    pattern, deficit = data["pattern"], data["entropy_deficit"]
+    dials = [d for d in ("layer", "head") if d in pattern.dims]
+    others = [str(d) for d in pattern.dims if d not in (*dials, "prompt", "query", "key")]
+    # It opens where attention is farthest from even.
+    flat = deficit.mean([d for d in deficit.dims if d not in dials]).transpose(*dials)
+    start = np.unravel_index(int(np.nanargmax(flat.values)), flat.shape)
+    figures: list[Figure] = []
+    for place in range(min(PROMPTS, pattern.sizes["prompt"])):
+        chosen = pattern.isel({"prompt": place} | dict.fromkeys(others, 0)).transpose(*dials, "query", "key").values
+        texts = {d: data[f"{d}_text"].isel({"prompt": place} | _twin(data[f"{d}_text"])).values for d in TOKENS}
+        flattened = chosen.reshape(-1, *chosen.shape[-2:])
+        seen = ~np.isnan(flattened).all(axis=0)
+        chosen = np.where((flattened == 0).all(axis=0), np.nan, chosen)
+        rows, columns = seen.any(axis=1), seen.any(axis=0)
+        figures.append(
+            TokenMap(
+                title=f"Attention, {data.prompt.values[place]}, {variant} ({label})",
+                caption=("" if "head" in dials else "Mean over heads. ") + "It opens where attention is farthest from "
+                "even; a row is what one token looks at, and grey is what none can see.",
+                sources=(Source(variant, label, "pattern"),),
+                units="1",
+                values=chosen[..., rows, :][..., columns],
+                queries=texts["query"][rows],
+                keys=texts["key"][columns],
+                dials=tuple(Dial(d, data[d].values, int(at)) for d, at in zip(dials, start, strict=True)),
+            )
         )
-    ]
+    return figures
 
 
 def _twin(values: xr.DataArray) -> dict[str, int]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from ..suggest import did_you_mean
+from . import load_host
 from .printed import plain, print_table
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def add(parser: ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--csv", action="store_true", help="print every row, as CSV")
     form.add_argument("--json", action="store_true", help="print every row, as JSON")
+    form.add_argument("--png", metavar="FILE", help="draw the report's figures of LABEL into one picture")
 
 
 def run(arguments: Namespace) -> int:
@@ -46,6 +48,8 @@ def run(arguments: Namespace) -> int:
     results = open_store(arguments.store)
     if arguments.run is not None:
         results = results.run(arguments.run)
+    if arguments.png is not None:
+        return _draw(results, arguments)
     if arguments.label is None:
         _show_tree(results, arguments)
         return 0
@@ -57,6 +61,23 @@ def run(arguments: Namespace) -> int:
     else:
         for variant in variants:
             _show_result(results, variant, arguments.label, arguments.null)
+    return 0
+
+
+def _draw(results: Results, arguments: Namespace) -> int:
+    """Write the figures of a result into a file and print where it is."""
+    from pathlib import Path
+
+    from ..notebook import draw
+    from ..report.paint import save
+
+    if arguments.label is None:
+        raise InputError("--png draws one result: name its LABEL, as in `gausslens show STORE LABEL --png FILE`")
+    drawn = draw(results, arguments.label, arguments.variant, host=load_host(arguments))
+    if not drawn:
+        raise InputError(f"no section of the report has a figure of {arguments.label!r}")
+    save([each.figure for each in drawn], Path(arguments.png))
+    print(arguments.png)
     return 0
 
 

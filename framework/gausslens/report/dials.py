@@ -71,7 +71,7 @@ def controls(found: Maps, scale: Scale, units: str) -> Markup | None:
     stored = np.where(np.isnan(found.values), MISSING, np.nan_to_num(numbers)).astype("<u2")
     data = {
         "data_map": base64.b64encode(stored.tobytes()).decode("ascii"),
-        "data_range": json.dumps([low, high, scale.low, scale.high]),
+        "data_range": json.dumps([low, high, scale.low, scale.high, scale.power]),
         "data_colours": " ".join(stops(scale.diverging)),
         "data_units": units,
     }

@@ -23,7 +23,9 @@ _HOW: dict[type[figures.Figure], Callable[[Any, Most], tuple[Markup, str]]] = {
     figures.Table: draw_table,
     figures.Texts: draw_texts,
 }
-_WIDE = (figures.Table, figures.Texts)
+_WRITTEN = (figures.Table, figures.Texts)
+# With more columns, or more tokens, a figure has the page's whole width.
+FEW, TOKENS = 5, 32
 
 
 def checked(figure: object) -> figures.Figure:
@@ -50,15 +52,24 @@ def left_out(figure: object, store: str, again: str) -> Markup:
 
 def _whole(figure: figures.Figure, picture: Markup, note: str, store: str, again: str) -> Markup:
     # Drawings name the unit at an axis or a colour bar.
-    units = f" Units: {figure.units}." if isinstance(figure, _WIDE) and figure.units not in ("", "1") else ""
+    units = f" Units: {figure.units}." if isinstance(figure, _WRITTEN) and figure.units not in ("", "1") else ""
     caption = element(
         "figcaption",
         element("p", figure.caption, units),
         element("p", note, class_="note") if note else None,
         _sources(figure.sources, store, again),
     )
-    kind = f"wide {type(figure).__name__}" if isinstance(figure, _WIDE) else type(figure).__name__
+    kind = f"wide {type(figure).__name__}" if _wide(figure) else type(figure).__name__
     return element("figure", element("h3", figure.title), picture, caption, class_=kind)
+
+
+def _wide(figure: figures.Figure) -> bool:
+    """Whether it needs the whole width: many columns, several texts, many tokens."""
+    if isinstance(figure, figures.Table):
+        return len(tuple(figure.columns)) > FEW
+    if isinstance(figure, figures.Texts):
+        return len(figure.texts) > 2
+    return isinstance(figure, figures.TokenMap) and len(tuple(figure.keys)) > TOKENS
 
 
 def _sources(sources: Iterable[figures.Source], store: str, again: str) -> Markup | None:

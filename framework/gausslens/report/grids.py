@@ -15,7 +15,7 @@ from .axes import MINUS, WIDTH, number
 from .colours import ink
 from .dials import controls, maps
 from .markup import Markup, element, joined
-from .scale import Scale, scale
+from .scale import Scale, scale, shares
 from .thin import FINE, Most
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..figures import Heatmap
 
 TOP, BAR = 8.0, 96.0  # room above, and for the colour bar and its numbers
-LARGE, SMALL = 40.0, 7.0  # sides of a cell
+LARGE, SMALL, EDGED = 40.0, 7.0, 12.0  # sides of a cell; below the last, cells have no edge
 TALLEST = 520.0  # of a map whose cells could be larger
 LETTER, LETTERS = 6.3, 14  # width of a letter of a label, and how many are shown
 
@@ -50,8 +50,8 @@ def _drawn(
     figure: Heatmap | TokenMap, rows: Sequence[str], columns: Sequence[str], names: tuple[str, str], most: Most
 ) -> tuple[Markup, str]:
     found = maps(np.asarray(figure.values), figure.dials, most)
-    # A map of attention keeps its whole range: a row's largest value is what it is about.
-    over = scale(found.values, figure.centre, clip=not isinstance(figure, TokenMap))
+    attention = isinstance(figure, TokenMap)
+    over = shares(found.values, figure.centre) if attention else scale(found.values, figure.centre, clip=True)
     units = "" if figure.units == "1" else figure.units
     labels = [rows[i] for i in found.rows], [columns[j] for j in found.columns]
     grid = _Grid(found.shown, *labels, *names, units, over, numbers=not found.dials)
@@ -75,6 +75,10 @@ class _Grid:
     @cached_property
     def left(self) -> float:
         return 32 + LETTER * _longest(self.rows)
+
+    @cached_property
+    def kind(self) -> str:
+        return "cell" if self.side >= EDGED else "cell fine"
 
     @cached_property
     def turned(self) -> bool:
@@ -139,9 +143,9 @@ class _Grid:
         x, y = self.left + j * self.side, TOP + i * self.tall
         place = {"x": x, "y": y, "width": self.side, "height": self.tall}
         if math.isnan(value):
-            return element("rect", title, class_="cell none", **place)
+            return element("rect", title, class_=f"{self.kind} none", **place)
         colour = self.scale.colour(value)
-        cell = element("rect", title, class_="cell", fill=colour, **place)
+        cell = element("rect", title, class_=self.kind, fill=colour, **place)
         if self.decimals is None:
             return cell
         middle = {"x": x + self.side / 2, "y": y + self.tall / 2 + 3}

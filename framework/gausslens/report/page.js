@@ -30,12 +30,17 @@
     tip.style.top = (above ? y - tip.offsetHeight - 10 : y + 18) + "px";
   };
 
-  document.addEventListener("pointerover", (event) => {
-    const mark = event.target.closest("svg [class]");
-    if (mark && mark.matches(MARKS)) show(mark, event.clientX, event.clientY); else drop();
+  document.addEventListener("pointermove", (event) => {
+    const mark = event.target.closest(MARKS);
+    if (!mark) drop();
+    else if (mark === held) place(event.clientX, event.clientY);
+    else show(mark, event.clientX, event.clientY);
   });
-  document.addEventListener("pointermove", (event) => { if (!tip.hidden) place(event.clientX, event.clientY); });
-  document.addEventListener("scroll", (event) => { if (event.target === document) drop(); }, { passive: true });
+  const beside = () => {
+    const box = held.getBoundingClientRect();
+    place(box.right - 8, box.bottom - 12);
+  };
+  document.addEventListener("scroll", () => { if (held) beside(); }, { passive: true });
 
   // A figure that has the focus: arrows go from value to value, Escape leaves.
   document.addEventListener("keydown", (event) => {
@@ -52,8 +57,8 @@
     event.preventDefault();
     if (!(next in marks)) return;
     marks[next].scrollIntoView({ block: "nearest" });
-    const box = marks[next].getBoundingClientRect();
-    show(marks[next], box.right - 8, box.bottom - 12);
+    show(marks[next], 0, 0);
+    if (held) beside();
   });
   document.addEventListener("focusout", drop);
 
@@ -76,9 +81,11 @@
     const sliders = [...box.querySelectorAll("input")];
     const labels = sliders.map((slider) => JSON.parse(slider.dataset.labels));
     const stops = box.dataset.colours.split(" ").map(channels);
-    const [low, high, from, to] = JSON.parse(box.dataset.range);
+    const [low, high, from, to, power] = JSON.parse(box.dataset.range);
     const units = box.dataset.units ? " " + box.dataset.units : "";
     const where = titles.map((each) => each.textContent.slice(0, each.textContent.lastIndexOf(": ") + 2));
+    const colour = (value) =>
+      shade(stops, to > from ? Math.min(Math.max((value - from) / (to - from), 0), 1) ** power : 0.5);
     let stored = null;
     const turn = () => {
       drop();
@@ -93,7 +100,7 @@
         const step = stored.getUint16(2 * (map * cells.length + i), true), missing = step === 65535;
         const value = low + (high - low) * step / 65534;
         cell.classList.toggle("none", missing);
-        cell.setAttribute("fill", missing ? "none" : shade(stops, to > from ? (value - from) / (to - from) : 0.5));
+        cell.setAttribute("fill", missing ? "none" : colour(value));
         titles[i].textContent = where[i] + (missing ? "\u2013" : number(value) + units);
       });
     };

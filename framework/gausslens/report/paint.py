@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import textwrap
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from ..suggest import did_you_mean
 from .axes import number
 from .colours import SERIES_LIGHT, stops
 from .markup import visible
-from .scale import scale
+from .scale import scale, shares
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,7 +35,8 @@ def paint(figure: figures.Figure, axes: Axes, places: Places | None = None) -> N
     told = _dialled(figure, places or {})
     _HOW[type(figure)](figure, axes, told)
     said = ", ".join(f"{dial.name} {tuple(dial.labels)[at]}" for dial, at in told)
-    axes.set_title(_plain(figure.title + (f"\n{said}" if said else "")), fontsize=10, loc="left")
+    title = _short(figure.title, 76) + (f"\n{_short(said, 76)}" if said else "")
+    axes.set_title(title, fontsize=10, loc="left")
 
 
 def canvas(given: Sequence[tuple[figures.Figure, Places]], columns: int = 2) -> Canvas:
@@ -48,7 +50,9 @@ def canvas(given: Sequence[tuple[figures.Figure, Places]], columns: int = 2) -> 
     for axes, (figure, places) in zip(grid.flat, given, strict=False):
         paint(figure, axes, places)
         below = "\n".join(textwrap.wrap(_plain(figure.caption), 84))
-        axes.annotate(below, (0, 0), (0, -34), "axes fraction", "offset points", va="top", fontsize=7, color="0.35")
+        under: Any = axes.xaxis.label if axes.axison else axes.transAxes
+        look: dict[str, Any] = {"va": "top", "ha": "center", "fontsize": 7, "color": "0.35"}
+        axes.annotate(below, (0.5, 0), (0, -4), under, "offset points", **look)
     for axes in grid.flat[len(given) :]:
         axes.set_axis_off()
     return made
@@ -57,7 +61,10 @@ def canvas(given: Sequence[tuple[figures.Figure, Places]], columns: int = 2) -> 
 def png(made: Canvas, dpi: int = 110) -> bytes:
     """The picture as PNG; no display is needed, and nothing is left behind."""
     held = io.BytesIO()
-    made.savefig(held, format="png", dpi=dpi)
+    with warnings.catch_warnings():
+        # A letter that the font lacks is drawn as a box.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        made.savefig(held, format="png", dpi=dpi)
     return held.getvalue()
 
 
@@ -97,15 +104,16 @@ def _map(
     labels: tuple[Sequence[Any], Sequence[Any]],
     names: tuple[str, str],
 ) -> None:
-    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 
     values = np.asarray(figure.values)
-    over = scale(values, figure.centre, clip=isinstance(figure, figures.Heatmap))
+    attention = isinstance(figure, figures.TokenMap)
+    over = shares(values, figure.centre) if attention else scale(values, figure.centre, clip=True)
     colours = LinearSegmentedColormap.from_list("gausslens", stops(over.diverging))
-    colours.set_bad("0.85")
+    axes.set_facecolor("0.85")  # seen where a value is missing
     shown = np.ma.masked_invalid(values[tuple(at for _, at in told)])
     ends = (over.low, over.high) if over.high > over.low else (over.low - 0.5, over.high + 0.5)
-    image = axes.imshow(shown, cmap=colours, vmin=ends[0], vmax=ends[1], aspect="auto", interpolation="nearest")
+    image = axes.imshow(shown, cmap=colours, norm=PowerNorm(over.power, *ends), aspect="auto", interpolation="nearest")
     extend = {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}
     bar = axes.figure.colorbar(image, ax=axes, extend=extend[over.below, over.above])
     bar.set_label(_units(figure))
@@ -115,23 +123,23 @@ def _map(
     axes.tick_params(length=0)
     if max((len(str(c)) for c in labels[1]), default=0) * len(labels[1]) > 60:
         axes.tick_params(axis="x", rotation=90)
-    axes.set_ylabel(_plain(names[0]))
-    axes.set_xlabel(_plain(names[1]))
+    axes.set_ylabel(_short(names[0]))
+    axes.set_xlabel(_short(names[1]))
 
 
 def _lines(figure: figures.Lines, axes: Axes, _: object) -> None:
     for place, line in enumerate(figure.series):
-        axes.plot(np.asarray(figure.x), np.asarray(line.y), label=_plain(line.name), **_stroke(line, place))
+        axes.plot(np.asarray(figure.x), np.asarray(line.y), label=_short(line.name, 40), **_stroke(line, place))
         if line.low is not None and line.high is not None:
             band: dict[str, Any] = {"color": SERIES_LIGHT[place % len(SERIES_LIGHT)], "alpha": 0.16, "linewidth": 0}
             axes.fill_between(np.asarray(figure.x), np.asarray(line.low), np.asarray(line.high), **band)
-    _finish(axes, figure, _plain(figure.x_name), _units(figure), len(figure.series))
+    _finish(axes, figure, _short(figure.x_name, 40), _units(figure), len(figure.series))
 
 
 def _spectrum(figure: figures.Spectrum, axes: Axes, _: object) -> None:
     for place, line in enumerate(figure.series):
         y = np.asarray(line.y)
-        axes.plot(np.arange(1, len(y) + 1), y, label=_plain(line.name), **_stroke(line, place))
+        axes.plot(np.arange(1, len(y) + 1), y, label=_short(line.name, 40), **_stroke(line, place))
     for edge in figure.edges or ():
         if edge > 0 or not figure.log_y:
             axes.axhline(edge, color="0.4", linewidth=0.8, linestyle=(0, (5, 4)))
@@ -143,12 +151,12 @@ def _scatter(figure: figures.Scatter, axes: Axes, _: object) -> None:
     names = list(dict.fromkeys(groups.tolist()))
     for place, name in enumerate(names):
         mine = groups == name
-        axes.scatter(x[mine], y[mine], s=14, color=SERIES_LIGHT[place % len(SERIES_LIGHT)], label=_plain(str(name)))
+        axes.scatter(x[mine], y[mine], s=14, color=SERIES_LIGHT[place % len(SERIES_LIGHT)], label=_short(str(name), 40))
     known = np.concatenate([x, y])[np.isfinite(np.concatenate([x, y]))]
     if figure.diagonal and known.size:
         ends = [known.min(), known.max()]
         axes.plot(ends, ends, color="0.2", linewidth=1, linestyle=":")
-    _finish(axes, figure, _plain(figure.x_name), _plain(figure.y_name), len(names) if names != [""] else 1)
+    _finish(axes, figure, _short(figure.x_name, 40), _short(figure.y_name, 40), len(names) if names != [""] else 1)
 
 
 def _table(figure: figures.Table, axes: Axes, _: object) -> None:
@@ -189,9 +197,11 @@ def _stroke(line: figures.Line, place: int) -> dict[str, Any]:
 def _finish(axes: Axes, figure: Any, x_name: str, y_name: str, named: int) -> None:
     axes.set_xlabel(x_name)
     axes.set_ylabel(y_name)
-    for log, put in ((getattr(figure, "log_x", False), axes.set_xscale), (figure.log_y, axes.set_yscale)):
-        if log:
-            put("log")
+    # An axis with nothing positive on it cannot be logarithmic.
+    if getattr(figure, "log_x", False) and axes.dataLim.x1 > 0:
+        axes.set_xscale("log", nonpositive="mask")
+    if figure.log_y and axes.dataLim.y1 > 0:
+        axes.set_yscale("log", nonpositive="mask")
     axes.grid(color="0.92")
     axes.set_axisbelow(True)
     if named > 1:
@@ -199,7 +209,7 @@ def _finish(axes: Axes, figure: Any, x_name: str, y_name: str, named: int) -> No
 
 
 def _units(figure: figures.Figure) -> str:
-    return "" if figure.units == "1" else _plain(figure.units)
+    return "" if figure.units == "1" else _short(figure.units)
 
 
 def _cell(cell: figures.Cell) -> str:
@@ -208,9 +218,9 @@ def _cell(cell: figures.Cell) -> str:
     return number(float(cell)) if isinstance(cell, int | float) and not isinstance(cell, bool) else str(cell)
 
 
-def _short(text: str) -> str:
+def _short(text: str, most: int = WIDEST) -> str:
     shown = text.replace("\n", "↵").replace("\t", "⇥")
-    return _plain(shown if len(shown) <= WIDEST else shown[: WIDEST - 1] + "…")
+    return _plain(shown if len(shown) <= most else shown[: most - 1] + "…")
 
 
 def _plain(text: str) -> str:

@@ -24,6 +24,7 @@ class Scale:
     low: float
     high: float
     diverging: bool
+    power: float = 1.0
     below: bool = False
     above: bool = False
     note: str = ""
@@ -32,7 +33,17 @@ class Scale:
         """The colour of a value; beyond the ends, that of the end."""
         if not self.high > self.low:
             return shade(0.5 if self.diverging else 0.0, self.diverging)
-        return shade((min(max(value, self.low), self.high) - self.low) / (self.high - self.low), self.diverging)
+        share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
+        return shade(share**self.power, self.diverging)
+
+
+def shares(values: NDArray[np.float64], centre: float | None) -> Scale:
+    """The scale of an attention map: its whole range, for a row's largest value is what it is about.
+
+    Colours follow the square root, so that small shares, which most are, differ from none.
+    """
+    whole = scale(values, centre, clip=False)
+    return whole if whole.diverging or whole.low < 0 else Scale(whole.low, whole.high, False, 0.5)
 
 
 def scale(values: NDArray[np.float64], centre: float | None, clip: bool) -> Scale:
@@ -57,7 +68,7 @@ def scale(values: NDArray[np.float64], centre: float | None, clip: bool) -> Scal
     ends = _ends(low, high, below > 0, above > 0)
     beyond = f"{below + above:,} of {finite.size:,} cells lie beyond"
     note = f"Colours end at {ends}: {beyond}, the furthest at {number(furthest)}." if below + above else ""
-    return Scale(low, high, centre is not None, below > 0, above > 0, note)
+    return Scale(low, high, centre is not None, 1.0, below > 0, above > 0, note)
 
 
 def _ends(low: float, high: float, below: bool, above: bool) -> str:

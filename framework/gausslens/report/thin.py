@@ -17,7 +17,7 @@ SERIES = 6  # as many as there are colours
 class Most:
     """How much of a figure is drawn."""
 
-    cells: int = 64  # a side of a heatmap
+    cells: int = 96  # a side of a heatmap
     stored: int = 400_000  # cells of all maps that the sliders of one figure reach
     points: int = 400  # of a curve
     dots: int = 2000  # of a scatter

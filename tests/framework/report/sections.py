@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gausslens.figures import (
+    Dial,
     Figure,
     Heatmap,
     Line,
@@ -104,3 +105,34 @@ def empty(results: Any) -> list[Figure]:
         Table(title="table", **ABOUT, columns=[], rows=[]),
         Texts(title="texts", **ABOUT, texts=()),
     ]
+
+
+# Two layers, three heads, two queries, two keys: every value is another.
+DIALS = np.arange(24.0).reshape(2, 3, 2, 2)
+
+
+def dials(results: Any) -> list[Figure]:
+    turned = (Dial("layer", [5, 6]), Dial("head", range(3)))
+    about = ABOUT | {"units": ""}
+    return [TokenMap(title="turned", **about, values=DIALS, queries=[" a", "d"], keys=["b", "c"], dials=turned)]
+
+
+def hostile_dials(results: Any) -> list[Figure]:
+    two = [HOSTILE, HOSTILE]
+    about = ABOUT | {"units": HOSTILE}
+    turned = (Dial(HOSTILE, two), Dial(HOSTILE, two))
+    return [TokenMap(title="turned", **about, values=np.ones((2, 2, 2, 2)), queries=two, keys=two, dials=turned)]
+
+
+def many_maps(results: Any) -> list[Figure]:
+    rng = np.random.default_rng(0)
+    turned = (Dial("layer", range(48), 40), Dial("head", range(64)))
+    held = rng.random((48, 64, 40, 40), dtype=np.float32)
+    tokens = [f"t{i}" for i in range(40)]
+    return [TokenMap(title="many", **ABOUT, values=held, queries=tokens, keys=tokens, dials=turned)]
+
+
+def heavy(results: Any) -> list[Figure]:
+    tokens = [f"token {i}" for i in range(96)]
+    values = np.random.default_rng(0).random((96, 96))
+    return [TokenMap(title=f"map {n}", **ABOUT, values=values, queries=tokens, keys=tokens) for n in range(60)]

@@ -62,7 +62,7 @@ def test_unfinished_results_are_counted_and_the_rest_is_shown(written: Written) 
 def test_every_kind_of_figure_is_drawn(study: Path) -> None:
     page = shown(study)
     figures = [f["class"] for f in page.all("figure")]
-    assert figures[1:] == ["Heatmap", "TokenMap", "Lines", "Spectrum", "Scatter", "wide Table", "wide Texts"]
+    assert figures[1:] == ["Heatmap", "TokenMap", "Lines", "Spectrum", "Scatter", "Table", "Texts"]
     assert len([r for r in page.all("rect") if "cell" in str(r.get("class"))]) == 12 + 4
     assert "store['trained', 'scores']['score']" in page.text
     assert {"\N{MIDDLE DOT}b", "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}"} <= set(page.texts)
@@ -132,7 +132,7 @@ def test_large_figures_are_thinned_and_say_so(study: Path) -> None:
     page = shown(study, "large")
     notes = [t for t in page.texts if t.startswith("Thinned")]
     assert notes == [
-        "Thinned: each cell is the mean of a block of 5 by 4, of 300 by 200 in all.",
+        "Thinned: each cell is the mean of a block of 4 by 3, of 300 by 200 in all.",
         "Thinned: 6 of 9 curves are shown.",
         "Thinned: 2,000 of 5,000 points are shown.",
         "Thinned: 100 of 500 rows are shown.",

@@ -1,0 +1,91 @@
+"""The report's figures on matplotlib: from Python, and from `gausslens show --png`."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gausslens
+from gausslens import InputError
+from gausslens.__main__ import main
+
+from . import sections
+from .conftest import host_with
+
+HERE = sections.__name__
+
+
+def size(png: bytes) -> tuple[int, int]:
+    assert png.startswith(b"\x89PNG\r\n\x1a\n")
+    width, height = struct.unpack(">II", png[16:24])
+    return width, height
+
+
+@pytest.mark.parametrize("section", ["every_kind", "hostile", "empty", "large", "dials", "hostile_dials"])
+def test_every_figure_of_the_page_is_painted(study: Path, section: str) -> None:
+    drawn = gausslens.draw(study, host=host_with(f"{HERE}:{section}"))
+    assert len(drawn) == len(getattr(sections, section)(gausslens.open(study)))
+    for each in drawn:
+        width, height = size(each._repr_png_())
+        assert width > 300
+        assert height > 200
+        assert "store[" in repr(each)
+
+
+def test_a_dial_is_an_argument(study: Path) -> None:
+    (each,) = gausslens.draw(study, host=host_with(f"{HERE}:dials"))
+    shown = each.plot(layer=6, head=2).axes[0].images[0].get_array()
+    np.testing.assert_array_equal(shown, sections.DIALS[1, 2])
+    with pytest.raises(InputError, match="no dial 'haed': did you mean head"):
+        each.plot(haed=1)
+    with pytest.raises(InputError, match="layer '9' is none of 5, 6"):
+        each.plot(layer=9)
+
+
+def test_it_is_drawn_on_axes_that_are_given(study: Path) -> None:
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    each = gausslens.draw(study, host=host_with(f"{HERE}:every_kind"))[2]
+    assert each.plot(axes) is axes.figure
+    np.testing.assert_array_equal(axes.lines[0].get_ydata(), np.arange(1.0, 6.0))
+
+
+def test_figures_are_chosen_by_result_and_section(study: Path) -> None:
+    host = host_with(f"{HERE}:every_kind")
+    store = gausslens.open(study)
+    assert len(gausslens.draw(store, label="scores", variant="trained", host=host)) == 7
+    assert gausslens.draw(store, variant="chance", host=host) == []
+    assert len(gausslens.draw(store, section="probe.section", host=host)) == 7
+    with pytest.raises(InputError, match=r"no section 'probe\.sektion': did you mean"):
+        gausslens.draw(store, section="probe.sektion", host=host)
+    with pytest.raises(InputError, match="no finished result 'score': did you mean scores"):
+        gausslens.draw(store, label="score", host=host)
+
+
+def test_a_section_that_fails_is_an_error_here(study: Path) -> None:
+    with pytest.raises(InputError, match="could not be drawn: ZeroDivisionError"):
+        gausslens.draw(study, host=host_with(f"{HERE}:raises"))
+
+
+def test_show_writes_a_picture(study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr("gausslens.plugins.load", lambda *_, **__: host_with(f"{HERE}:every_kind"))
+    out = tmp_path / "figures.png"
+    assert main(["show", str(study), "scores", "--png", str(out)]) == 0
+    assert capsys.readouterr().out.strip() == str(out)
+    width, height = size(out.read_bytes())
+    assert width < 2000
+    assert height > 1500
+
+
+def test_show_says_what_it_draws(study: Path, tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "figures.png"
+    assert main(["show", str(study), "--png", str(out)]) == 2
+    assert "name its LABEL" in capsys.readouterr().err
+    assert main(["show", str(study), "scores", "--png", str(out)]) == 2
+    assert "no section of the report has a figure of 'scores'" in capsys.readouterr().err
+    assert not out.exists()
