@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import xarray as xr
 from gausslens import Context, Estimate, LayerWeights, ModelError, ModelInfo, Tokens
 
 from .circuits import Circuit, circuit, composition, composition_z, read, wrote
+from .laws import Product
 from .sidebyside import side_by_side
 from .singular import effective_rank
 from .spectrum import against_bulk
@@ -41,6 +43,8 @@ _BY_HEAD: dict[str, tuple[str, str, dict[str, Any]]] = {
     "alignment": ("mean squared cosine between its two sides' subspaces", "1", {}),
     "alignment_z": ("mean squared cosine against random subspaces", "z", _LAW),
     "leading_cosine": ("cosine between the leading left and right singular vectors", "1", {}),
+    "distance": ("Kolmogorov distance to the law of a product of noise with the same sum", "1", {}),
+    "beyond": ("squared singular values that such a product exceeds once in a hundred", "values", _LAW),
     "spikes": ("squared singular values beyond the bulk of a product of noise, where there is one", "values", _LAW),
     "bulk_distance": ("distance of the bulk from the law of products of noise", "1", _LAW),
     "bulk_accepted": ("1 where the bulk follows the law of a product of noise, else 0", "1", _LAW),
@@ -129,6 +133,10 @@ def _numbers(one: Circuit) -> dict[str, float]:
     found = {name: float(getattr(one, name)) for name in names}
     found |= {"maximum": float(one.squared[0]), "leading_cosine": float(one.leading_cosine)}
     found["effective_rank"] = float(effective_rank(one.squared))
+    if one.norm > 0:
+        law = Product(one.dimension, one.inner, one.dimension, 1.0)
+        law = replace(law, variance=float(one.squared.mean()) / law.mean)
+        found |= {"distance": law.distance(one.squared), "beyond": float((one.squared > law.level()).sum())}
     return found | against_bulk(one.squared, one.dimension, one.dimension, inner=one.inner)
 
 

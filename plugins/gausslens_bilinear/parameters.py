@@ -42,3 +42,31 @@ class AlignmentParameters(Parameters):
         True,
         description="Compose each head with every head of earlier layers; the factors of all layers are then held.",
     )
+
+
+class LogitsParameters(Parameters):
+    """Parameters of bilinear.logits."""
+
+    lags: tuple[int, ...] = Field(
+        (1, 2, 4, 8, 16),
+        description="How far the key is before the query; each token with itself (0) is always looked at too.",
+    )
+    holdout: float = Field(
+        0.5, gt=0, lt=1, description="The share of the prompts to measure on; predictions are fitted on the others."
+    )
+    tokens: Literal["text", "all-text", "all"] = Field(
+        "text",
+        description="Which tokens count. text: real text beyond the first position, which attention sinks into; "
+        "all-text: the first position too; all: BOS and other special tokens too.",
+    )
+    sample: int = Field(
+        512, ge=2, le=8192, description="How many held-out tokens to pair across prompts, for independent pairs."
+    )
+
+    @field_validator("lags")
+    @classmethod
+    def _positive_and_once(cls, lags: tuple[int, ...]) -> tuple[int, ...]:
+        wrong = [lag for lag in lags if lag < 1 or lags.count(lag) > 1]
+        if wrong:
+            raise ValueError(f"lags are positive and each is named once: {wrong[0]}")
+        return lags

@@ -24,6 +24,17 @@ ALIGNMENT = Analysis(
     exchangeable=("head",),
     estimate="gausslens_bilinear.alignment:estimate",
 )
+LOGITS = Analysis(
+    name="bilinear.logits",
+    version=1,
+    shape="stream",
+    summary="Moments of attention's logits, content form and true score, predicted from Gaussians and measured.",
+    parameters="gausslens_bilinear.parameters:LogitsParameters",
+    analysis="gausslens_bilinear.logits:Logits",
+    row_blocks=True,
+    exchangeable=("head",),
+    estimate="gausslens_bilinear.logits:estimate",
+)
 SECTION = ReportSection(
     name="bilinear.spectrum",
     version=1,
@@ -37,7 +48,7 @@ SECTION = ReportSection(
 @hookimpl
 def analyses() -> list[Analysis]:
     """What this plugin computes."""
-    return [SPECTRUM, ALIGNMENT]
+    return [SPECTRUM, ALIGNMENT, LOGITS]
 
 
 @hookimpl
