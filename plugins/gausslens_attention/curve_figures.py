@@ -38,7 +38,7 @@ def curves(results: Results) -> list[Figure]:
 
 
 def _curve(label: str, variant: str, words: str, axis: str, data: xr.Dataset) -> Figure:
-    other = next((name for name in ("method", "budget") if name in data.dims), None)
+    other = next((name for name in ("kind", "budget") if name in data.dims), None)
     series = []
     for value in data[other].values if other else [None]:
         one = data if other is None else data.sel({other: value})
@@ -64,18 +64,18 @@ def _enough(label: str, words: str, found: dict[str, xr.Dataset]) -> Figure:
     rows: list[tuple[Any, ...]] = []
     for variant, data in found.items():
         needed = data["scalars_needed"]
-        for method in needed["method"].values if "method" in needed.dims else [words]:
-            one = (needed.sel(method=method) if "method" in needed.dims else needed).values.ravel()
+        for kind in needed["kind"].values if "kind" in needed.dims else [words]:
+            one = (needed.sel(kind=kind) if "kind" in needed.dims else needed).values.ravel()
             met = one[np.isfinite(one)]
             middle = float(np.median(met)) if len(met) else None
-            rows.append((variant, str(method), len(met) / one.size, middle))
+            rows.append((variant, str(kind), len(met) / one.size, middle))
     tolerance = next(iter(found.values())).attrs["tolerance"]
     return Table(
         title=f"What is enough: {words}",
         caption=f"The share of heads for which some budget of the grid keeps the output error within {tolerance:g}, "
         "and the median over those heads of the stored scalars that it takes.",
         sources=tuple(Source(variant, label, "scalars_needed") for variant in found),
-        columns=("variant", "method", "share of heads", "median scalars"),
+        columns=("variant", "kind", "share of heads", "median scalars"),
         rows=rows,
     )
 
@@ -110,4 +110,4 @@ def _middle(values: xr.DataArray) -> xr.DataArray:
     for name in ("w", "rank", "keys", "budget"):
         if name in values.dims:
             values = values.isel({name: values.sizes[name] // 2 if name != "budget" else 0})
-    return values.isel(method=0) if "method" in values.dims else values
+    return values.isel(kind=0) if "kind" in values.dims else values

@@ -82,9 +82,9 @@ def over_prompts(kept: Kept, layers: Sequence[int]) -> tuple[dict[str, Floats], 
 def needed(error: Floats, scalars: Floats, grid: tuple[str, ...], tolerance: float) -> tuple[Any, ...]:
     """The smallest storage at which an error [layer, head, *grid] is within the tolerance, for each method."""
     within = np.where(error <= tolerance, scalars, np.inf)
-    over = tuple(2 + i for i, name in enumerate(grid) if name != "method")
+    over = tuple(2 + i for i, name in enumerate(grid) if name != "kind")
     least = within.min(axis=over) if over else within
-    dims = ("layer", "head", *(name for name in grid if name == "method"))
+    dims = ("layer", "head", *(name for name in grid if name == "kind"))
     text = f"least stored scalars with an output error of at most {tolerance:g} (NaN: none of the grid)"
     return dims, np.where(np.isfinite(least), least, np.nan), attributes(text, "1")
 

@@ -92,31 +92,31 @@ class Judged:
         if not np.isnan(whole[:, LOSS]).any():
             base = whole[:, LOSS].sum() / whole[:, TOKENS].sum()
             variables["loss_whole"] = ((), base, attributes("mean loss of a token, the model as it is", "nat"))
-        methods = list(dict.fromkeys(s.method for s in self.settings))
+        kinds = list(dict.fromkeys(s.kind for s in self.settings))
         judge = "hidden_change"
         if "all" in self.parameters.which:
             made = _means(np.stack(self.of_all), whole, ("setting",), "")
             judge = "loss_change" if "loss_change" in made else judge
             variables |= made
-            variables["scalars_needed"] = self._needed(made[judge][1], stores, methods)
+            variables["scalars_needed"] = self._needed(made[judge][1], stores, kinds)
         if "each" in self.parameters.which:
             variables |= _means(np.stack(self.of_each), whole, ("setting", "layer", "head"), "_each")
         coords: dict[str, Any] = {
             "setting": [s.label for s in self.settings],
-            "setting_method": ("setting", [s.method for s in self.settings]),
+            "setting_kind": ("setting", [s.kind for s in self.settings]),
             "layer": self.layers,
             "head": list(self.info.heads),
-            "method": methods,
+            "kind": kinds,
         }
         coords = {name: held for name, held in coords.items() if name.startswith("setting") or _used(name, variables)}
         notes = {"judge": judge, "tolerance": self.parameters.tolerance, "prompts": len(self.whole)}
         return xr.Dataset(variables, coords=coords, attrs=notes)
 
-    def _needed(self, change: Floats, stores: Floats, methods: Sequence[str]) -> tuple[Any, ...]:
+    def _needed(self, change: Floats, stores: Floats, kinds: Sequence[str]) -> tuple[Any, ...]:
         within = np.where(change <= self.parameters.tolerance, stores, np.inf)
-        least = [min(w for w, s in zip(within, self.settings, strict=True) if s.method == m) for m in methods]
+        least = [min(w for w, s in zip(within, self.settings, strict=True) if s.kind == m) for m in kinds]
         text = f"least stored scalars that cost at most {self.parameters.tolerance:g} (NaN: no setting does)"
-        return ("method",), np.where(np.isfinite(least), least, np.nan), attributes(text, "1")
+        return ("kind",), np.where(np.isfinite(least), least, np.nan), attributes(text, "1")
 
 
 def _used(name: str, variables: Mapping[str, Any]) -> bool:

@@ -66,14 +66,14 @@ class Kernelled(Curves):
     @property
     def grid(self) -> dict[str, Sequence[Any]]:
         """Kernels, performer with its number of features."""
-        return {"method": labels(self.parameters)}
+        return {"kind": labels(self.parameters)}
 
     def approximations(self, seen: Seen) -> Iterator[Approximation]:
         """Each kernel's map; its cost is that of the linear form."""
         assert seen.q is not None
         assert seen.k is not None
         q, k = torch.from_numpy(seen.q), torch.from_numpy(seen.k)
-        for i, label in enumerate(self.grid["method"]):
+        for i, label in enumerate(self.grid["kind"]):
             X = kernel_map(label, q, k, seen.scale, seen.causal, self.parameters.alpha, self.context)
             m, cost = _cost(label, seen.n, seen.q.shape[-1], seen.d, seen.causal)
             yield Approximation((i,), _array(X), 2 * seen.n * m, cost)

@@ -62,9 +62,16 @@ def orthogonal(m: int, d: int, seed: int) -> torch.Tensor:
     def draw(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
-    groups = [torch.linalg.qr(draw(d, d))[0].T for _ in range(-(-m // d))]
+    groups = [_turned(draw(d, d)) for _ in range(-(-m // d))]
     lengths: torch.Tensor = draw(m, d).norm(dim=1, keepdim=True)
     return torch.cat(groups)[:m] * lengths
+
+
+def _turned(drawn: torch.Tensor) -> torch.Tensor:
+    """An orthogonal matrix, uniformly: the signs that QR chooses by itself are not even."""
+    q, r = torch.linalg.qr(drawn)
+    found: torch.Tensor = (q * r.diagonal().sign()).T
+    return found
 
 
 def quadratic(phi_q: torch.Tensor, phi_k: torch.Tensor, causal: bool) -> torch.Tensor:

@@ -98,12 +98,11 @@ def split(P: ArrayLike, rank: int, entries: int, rounds: int = 15) -> tuple[Floa
     the leading directions of P - S. A local optimum: the problem is not convex.
     """
     maps = np.asarray(P, dtype=np.float64)
-    basis = np.linalg.svd(maps, full_matrices=False)[0][..., :rank]
-    low: Floats = basis @ (basis.swapaxes(-1, -2) @ maps)
-    sparse = np.zeros(maps.shape)
+    sparse = np.where(largest(np.abs(maps), entries), maps, 0.0)
+    basis = np.linalg.svd(maps - sparse, full_matrices=False)[0][..., :rank]
+    low: Floats = basis @ (basis.swapaxes(-1, -2) @ (maps - sparse))
     for _ in range(rounds):
-        rest = maps - low
-        sparse = np.where(largest(np.abs(rest), entries), rest, 0.0)
+        sparse = np.where(largest(np.abs(maps - low), entries), maps - low, 0.0)
         rest = maps - sparse
         basis = np.linalg.qr(rest @ (rest.swapaxes(-1, -2) @ basis))[0]
         low = basis @ (basis.swapaxes(-1, -2) @ rest)

@@ -14,7 +14,7 @@ from .curves import Approximation, Curves, Seen
 from .masks import bigbird, flops, longformer, masked, top_k, window
 
 
-def mask_of(method: str, keys: int, P: Floats, causal: bool, parameters: Any, context: Context) -> tuple[Bools, int]:
+def mask_of(kind: str, keys: int, P: Floats, causal: bool, parameters: Any, context: Context) -> tuple[Bools, int]:
     """The mask with so many keys a row, and how many of its cells have places that must be stored.
 
     The keys of a row are those of its window, the global ones and the random ones together; rows near the ends have
@@ -22,12 +22,12 @@ def mask_of(method: str, keys: int, P: Floats, causal: bool, parameters: Any, co
     """
     n = P.shape[-1]
     globals_ = parameters.globals
-    if method == "top-k":
+    if kind == "top-k":
         mask = top_k(P, keys)
         return mask, int(mask.sum(axis=(-1, -2)).mean()) if mask.ndim > 2 else int(mask.sum())
-    if method in ("window", "dilated"):
-        return window(n, _reach(keys, causal), causal, parameters.dilation if method == "dilated" else 1), 0
-    if method == "longformer":
+    if kind in ("window", "dilated"):
+        return window(n, _reach(keys, causal), causal, parameters.dilation if kind == "dilated" else 1), 0
+    if kind == "longformer":
         return longformer(n, _reach(keys - globals_, causal), globals_, causal), 0
     random = (keys - globals_) // 2
     generator = context.generator(f"bigbird {keys} {n}")
@@ -47,12 +47,12 @@ class Masked(Curves):
     @property
     def grid(self) -> dict[str, Sequence[Any]]:
         """Methods and keys."""
-        return {"method": self.parameters.methods, "keys": self.parameters.keys}
+        return {"kind": self.parameters.kinds, "keys": self.parameters.keys}
 
     def approximations(self, seen: Seen) -> Iterator[Approximation]:
         """Each mask."""
-        for i, method in enumerate(self.parameters.methods):
+        for i, kind in enumerate(self.parameters.kinds):
             for j, keys in enumerate(self.parameters.keys):
-                mask, placed = mask_of(method, keys, seen.P, seen.causal, self.parameters, self.context)
+                mask, placed = mask_of(kind, keys, seen.P, seen.causal, self.parameters, self.context)
                 entries = float(np.broadcast_to(mask, seen.P.shape).sum(axis=(-1, -2)).mean())
                 yield Approximation((i, j), masked(seen.P, mask), entries + placed, flops(entries, seen.d))

@@ -46,7 +46,7 @@ class LowRankParameters(Parameters):
     rank: list[Positive] = Field(
         [1, 2, 4, 8, 16, 32], min_length=1, description="Ranks, or rows of the projections; those beyond n count as n."
     )
-    methods: list[LowRank] = Field(
+    kinds: list[LowRank] = Field(
         ["svd", "svd+sparse", "sketch", "linformer", "linformer-fitted"],
         min_length=1,
         description="svd: truncated, the oracle; svd+sparse: half the storage in largest cells; sketch: P R'R; "
@@ -54,7 +54,7 @@ class LowRankParameters(Parameters):
     )
     tolerance: float = Field(0.1, gt=0, description=_TOLERANCE)
 
-    _different = field_validator("rank", "methods")(lambda values: _distinct(values))
+    _different = field_validator("rank", "kinds")(lambda values: _distinct(values))
 
 
 class MaskParameters(Parameters):
@@ -63,7 +63,7 @@ class MaskParameters(Parameters):
     keys: list[Positive] = Field(
         [4, 8, 16, 32], min_length=1, description="How many keys a row may look at, globals and random ones included."
     )
-    methods: list[Mask] = Field(
+    kinds: list[Mask] = Field(
         ["window", "dilated", "longformer", "bigbird", "top-k"],
         min_length=1,
         description="Which masks before the softmax; top-k keeps the largest cells of each row, the oracle.",
@@ -72,11 +72,11 @@ class MaskParameters(Parameters):
     dilation: int = Field(2, ge=1, description="The step of the dilated window.")
     tolerance: float = Field(0.1, gt=0, description=_TOLERANCE)
 
-    _different = field_validator("keys", "methods")(lambda values: _distinct(values))
+    _different = field_validator("keys", "kinds")(lambda values: _distinct(values))
 
     @model_validator(mode="after")
     def _room(self) -> MaskParameters:
-        if {"longformer", "bigbird"} & set(self.methods) and self.globals >= min(self.keys):
+        if {"longformer", "bigbird"} & set(self.kinds) and self.globals >= min(self.keys):
             raise ValueError(f"{self.globals} global tokens leave {min(self.keys)} keys no window: give more keys")
         return self
 
@@ -107,6 +107,13 @@ class RolesParameters(Parameters):
     )
     least: float = Field(
         0.5, ge=0, le=1, description="A head whose best family holds less than this share of the attention has no role."
+    )
+    tie: float = Field(
+        0.02,
+        ge=0,
+        le=1,
+        description="Where a simpler family holds as much of the attention but for this share, the head is of that: a "
+        "diagonal before a band, a band before rare tokens.",
     )
     directions: int = Field(16, ge=1, le=256, description="How many leading singular values of the map to keep.")
 

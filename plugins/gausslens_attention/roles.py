@@ -135,7 +135,9 @@ def _dataset(
     means, errors = over_prompts(kept, layers)
     share = means["share"]
     falling = -np.sort(-share, axis=-1)
-    family = np.where(falling[..., 0] >= parameters.least, share.argmax(axis=-1), len(NAMES))
+    # The first of those that are as good: a band with dropout holds any diagonal, and rare tokens come last.
+    simplest = (share >= falling[..., :1] - parameters.tie).argmax(axis=-1)
+    family = np.where(falling[..., 0] >= parameters.least, simplest, len(NAMES))
     dims = ("layer", "head")
     code = ", ".join(f"{i} {name}" for i, name in enumerate(FAMILIES))
     variables: dict[str, Any] = {

@@ -60,7 +60,7 @@ def _price(label: str, judge: str, found: dict[str, xr.Dataset]) -> Figure:
         x += list(averaged(data["scalars"], "setting"))
         y += list(averaged(data[judge], "setting"))
         labels += [f"{setting}, {variant}" for setting in data["setting"].values]
-        groups += [f"{method}, {variant}" for method in data["setting_method"].values]
+        groups += [f"{kind}, {variant}" for kind in data["setting_kind"].values]
     units = next(iter(found.values()))[judge].attrs["units"]
     return Scatter(
         title="Loss against storage" if judge == "loss_change" else "Change against storage",

@@ -45,7 +45,7 @@ class Setting:
     """One approximation: its label and method, the map it makes [head, n, n], and what that stores on n tokens."""
 
     label: str
-    method: str
+    kind: str
     make: Callable[[Shown], torch.Tensor]
     stores: Callable[[int, bool], float]
     projected: bool = False  # whether it is made of q and k
@@ -55,7 +55,7 @@ def settings_of(parameters: SwapParameters, context: Context) -> list[Setting]:
     """Every setting that the parameters name."""
     p = parameters
     found = [_band(w, budget) for w in p.band for budget in p.budget]
-    found += [_mask(method, keys, p, context) for method in p.masks for keys in p.keys]
+    found += [_mask(kind, keys, p, context) for kind in p.masks for keys in p.keys]
     found += [_rank(rank) for rank in p.rank]
     return found + [_kernel(label, p, context) for label in labels(p)]
 
@@ -75,9 +75,9 @@ def _band(w: int, budget: int) -> Setting:
     return Setting(f"band {w} + {budget}", "band", make, stores)
 
 
-def _mask(method: str, keys: int, parameters: SwapParameters, context: Context) -> Setting:
+def _mask(kind: str, keys: int, parameters: SwapParameters, context: Context) -> Setting:
     def make(shown: Shown) -> torch.Tensor:
-        mask, _ = mask_of(method, keys, _double(shown.pattern), shown.causal, parameters, context)
+        mask, _ = mask_of(kind, keys, _double(shown.pattern), shown.causal, parameters, context)
         kept = torch.from_numpy(np.array(mask)).to(shown.scores.device)
         weights = shown.scores.double().masked_fill(~kept, -torch.inf).softmax(dim=-1)
         # A row of which nothing is left stays as it is.
@@ -86,10 +86,10 @@ def _mask(method: str, keys: int, parameters: SwapParameters, context: Context) 
     def stores(n: int, causal: bool) -> float:
         # Of a soft map: each row has as many keys as it may have.
         even = np.tril(np.ones((n, n))) if causal else np.ones((n, n))
-        mask, placed = mask_of(method, keys, even, causal, parameters, context)
+        mask, placed = mask_of(kind, keys, even, causal, parameters, context)
         return float(mask.sum() + placed)
 
-    return Setting(f"{method} {keys}", method, make, stores)
+    return Setting(f"{kind} {keys}", kind, make, stores)
 
 
 def _rank(rank: int) -> Setting:

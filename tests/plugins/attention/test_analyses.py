@@ -1,0 +1,251 @@
+"""The stream analyses as the host runs them, and what they find in patterns that are known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+import gausslens_attention.plugin
+from gausslens import Batch, Context, ModelInfo, Parameters
+from gausslens.testing import TinyModel, TinyParameters, check_references, check_round_trip, check_stream
+from gausslens_attention.banded import Banded
+from gausslens_attention.families import within
+from gausslens_attention.kernelled import Kernelled
+from gausslens_attention.masked import Masked
+from gausslens_attention.measures import measured
+from gausslens_attention.parameters import (
+    BandParameters,
+    KernelParameters,
+    LowRankParameters,
+    MaskParameters,
+    RolesParameters,
+)
+from gausslens_attention.plugin import BAND, KERNELS, LOWRANK, MASKS, ROLES
+from gausslens_attention.ranked import Ranked
+from gausslens_attention.roles import Roles
+
+from .maps import softmax_maps
+
+# Batches of other shapes change the last bits of what a float32 model computes.
+CUT: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-5}
+SMALL = {
+    "attention.band": BandParameters(w=[0, 2, 40], budget=[0, 5]),
+    "attention.lowrank": LowRankParameters(rank=[1, 3, 40]),
+    "attention.masks": MaskParameters(keys=[3, 40]),
+    "attention.kernels": KernelParameters(features=[8]),
+    "attention.roles": RolesParameters(directions=4),
+}
+
+
+def test_everything_that_the_plugin_names_exists() -> None:
+    host = check_references(gausslens_attention.plugin)
+    assert set(SMALL) <= set(host.analyses)
+
+
+@pytest.mark.parametrize("analysis", [BAND, LOWRANK, MASKS, KERNELS, ROLES], ids=lambda a: a.name)
+def test_as_the_host_runs_it(analysis: Any) -> None:
+    result = check_stream(analysis, SMALL[analysis.name], **CUT)
+    check_round_trip(result)
+    assert result.sizes["layer"] == 2
+    assert result.sizes["head"] == 4
+
+
+def info_of(heads: int, causal: bool) -> ModelInfo:
+    one = tuple(range(heads))
+    model = TinyModel(TinyParameters(layers=1, heads=heads, kv_heads=heads)).info
+    return replace(model, causal=causal, heads=one, kv_heads=one, kv_of_head=one)
+
+
+def found(kind: Any, parameters: Parameters, P: np.ndarray, causal: bool = True, **arrays: np.ndarray) -> Any:
+    """The result of one prompt with these patterns [head, n, n]."""
+    heads, n, _ = P.shape
+    V = np.random.default_rng(7).normal(size=(1, n, heads, 6))
+    given = {"pattern": P[None], "v": V, **arrays}
+    batch = Batch(
+        layer=0,
+        prompts=np.array([0]),
+        tokens=torch.zeros(1, n, dtype=torch.long),
+        text=torch.ones(1, n, dtype=torch.bool),
+        mask=torch.ones(1, n, dtype=torch.bool),
+        arrays={site: torch.from_numpy(array) for site, array in given.items()},
+        heads=tuple(range(heads)),
+        kv_heads=tuple(range(heads)),
+    )
+    made = kind(parameters, Context(info_of(heads, causal), 0))
+    made.update(batch)
+    return made.result().isel(layer=0)
+
+
+def test_a_banded_head_needs_its_band_and_no_more() -> None:
+    n = 24
+    P = np.stack([np.eye(n), softmax_maps(n, causal=True, sharp=0.1)[0]])
+    P[0, 1:] = 0.3 * np.eye(n)[1:] + 0.7 * np.eye(n)[:-1]
+    result = found(Banded, BandParameters(w=[0, 1, 4, 23], budget=[0], tolerance=1e-6), P)
+    np.testing.assert_allclose(result["distance"].sel(head=0).values.ravel(), [0.7 * 23, 0, 0, 0], atol=1e-9)
+    assert float(result["scalars_needed"].sel(head=0)) == n + n - 1
+    assert float(result["scalars_needed"].sel(head=1)) == n * (n + 1) / 2
+    # With as many entries no cells are better than the oracle's; with their places stored a band may be.
+    assert float(result["excess_flops"].min()) >= -1e-9
+    assert float(result["excess"].sel(head=0, w=1).squeeze()) < 0
+    assert float(result["scalars"].sel(w=1).squeeze()) == n + n - 1
+
+
+@pytest.mark.parametrize("stochastic", [False, True])
+def test_budgets_are_of_a_map_or_of_a_row(stochastic: bool) -> None:
+    P = softmax_maps(16, heads=2, causal=True, sharp=2.0)
+    given: dict[str, Any] = {"w": [1], "stochastic": stochastic}
+    by_row = found(Banded, BandParameters(budget=[2], per="row", **given), P)
+    by_map = found(Banded, BandParameters(budget=[32], per="map", **given), P)
+    np.testing.assert_array_equal(by_row["distance"].values, by_map["distance"].values)
+    assert float(by_row["scalars"].squeeze()) == 16 + 15 + 2 * 32
+    if stochastic:
+        free = found(Banded, BandParameters(budget=[32], w=[1]), P)
+        np.testing.assert_allclose(by_map["distance"], 2 * free["distance"], atol=1e-12)
+
+
+def test_a_head_of_low_rank_needs_its_rank() -> None:
+    n = 20
+    rows = softmax_maps(n)[0][:2]
+    weights = np.random.default_rng(0).random((n, 2))
+    P = (weights / weights.sum(1, keepdims=True)) @ rows
+    parameters = LowRankParameters(rank=[1, 2, 20], kinds=["svd", "sketch", "svd+sparse"], tolerance=1e-6)
+    result = found(Ranked, parameters, P[None], causal=False)
+    assert float(result["scalars_needed"].sel(kind="svd").squeeze()) == 2 * n * 2
+    assert np.isnan(float(result["scalars_needed"].sel(kind="sketch").squeeze()))
+    np.testing.assert_allclose(result["excess"].sel(kind="svd").values, 0, atol=1e-9)
+    error = result["output_error"].squeeze()
+    assert (np.diff(error.sel(kind="svd")) <= 1e-12).all()
+
+
+def test_linformer_with_as_many_rows_as_tokens_is_exact() -> None:
+    rng = np.random.default_rng(1)
+    q, k = rng.normal(size=(2, 1, 14, 2, 6))
+    scores = np.einsum("pqhe,pkhe->hqk", q, k) / np.sqrt(6)
+    P = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    parameters = LowRankParameters(rank=[3, 14], kinds=["linformer", "linformer-fitted"])
+    result = found(Ranked, parameters, P, causal=False, q=q, k=k)
+    assert float(result["output_error"].sel(kind="linformer", rank=14).max()) < 1e-12
+    assert float(result["output_error"].sel(kind="linformer", rank=3).min()) > 1e-2
+
+
+def test_masks_keep_what_they_say_and_full_ones_everything() -> None:
+    n = 16
+    P = softmax_maps(n, heads=3, causal=True, sharp=2.0)
+    result = found(Masked, MaskParameters(keys=[4, n, 4 * n]), P)
+    window = result["scalars"].sel(kind="window")
+    np.testing.assert_array_equal(window, [4 * n - 6, n * (n + 1) / 2, n * (n + 1) / 2])
+    assert float(result["output_error"].sel(kind=["window", "top-k"], keys=[n, 4 * n]).max()) < 1e-12
+    top = result["distance"].sel(kind="top-k", keys=4)
+    for kind in ("window", "dilated", "longformer", "bigbird"):
+        assert (top <= result["distance"].sel(kind=kind, keys=4) + 1e-12).all()
+    # The places of the largest cells and of random ones are not known beforehand.
+    assert float(result["scalars"].sel(kind="top-k", keys=4)) == 2 * (4 * n - 6)
+    assert float(result["scalars"].sel(kind="bigbird", keys=4)) > float(
+        result["scalars"].sel(kind="longformer", keys=4)
+    )
+
+
+def test_kernels_come_near_where_scores_are_small() -> None:
+    rng = np.random.default_rng(2)
+    q, k = 0.3 * rng.normal(size=(2, 1, 20, 2, 6))
+    scores = np.where(np.tril(np.ones((20, 20))) > 0, np.einsum("pqhe,pkhe->hqk", q, k) / np.sqrt(6), -np.inf)
+    P = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    result = found(Kernelled, KernelParameters(features=[8, 512]), P, q=q, k=k)
+    assert list(result["kind"].values) == [
+        "elu",
+        "taylor-1",
+        "taylor-2",
+        "performer 8",
+        "performer 512",
+        "least-squares",
+    ]
+    error = result["distance_per_row"].squeeze().max("head")
+    assert float(error.sel(kind="taylor-2")) < 1e-3
+    assert float(error.sel(kind="performer 512")) < float(error.sel(kind="performer 8"))
+    assert float(error.sel(kind="least-squares")) > 0.1
+    np.testing.assert_array_equal(result["scalars"].sel(kind="performer 8"), 2 * 20 * 8)
+
+
+def test_what_is_told_is_the_mean_over_prompts() -> None:
+    P, more = softmax_maps(8, heads=2, causal=True, seed=1), softmax_maps(8, heads=2, causal=True, seed=2)
+    parameters = BandParameters(w=[1], budget=[2])
+    context = Context(info_of(2, True), 0)
+    V = np.random.default_rng(0).normal(size=(2, 8, 2, 6))
+    made = Banded(parameters, context)
+    ones = torch.ones(2, 8, dtype=torch.bool)
+    arrays = {"pattern": torch.from_numpy(np.stack([P, more])), "v": torch.from_numpy(V)}
+    made.update(Batch(0, np.array([1, 0]), ones.long(), ones, ones, arrays, (0, 1), (0, 1)))
+    result = made.result()
+    from gausslens_attention.band import project
+
+    each = [measured(p, project(p, 1, 2)[0], v.swapaxes(0, 1)) for p, v in zip((P, more), V, strict=True)]
+    for name in ("distance", "kl", "output_error"):
+        np.testing.assert_allclose(result[name].values.squeeze(), np.mean([e[name] for e in each], axis=0))
+    apart = np.std([e["distance"] for e in each], axis=0, ddof=1) / np.sqrt(2)
+    np.testing.assert_allclose(result["distance_se"].values.squeeze(), apart)
+    assert result.attrs["prompts"] == 2
+
+
+def test_heads_are_given_the_roles_that_they_play() -> None:
+    n = 32
+    before = np.eye(n, k=-1)
+    before[0, 0] = 1
+    near = np.where((np.arange(n)[:, None] - np.arange(n) <= 2) & np.tril(np.ones((n, n), dtype=bool)), 1.0, 0.0)
+    near *= np.random.default_rng(0).random((n, n)) < 0.6
+    near[np.arange(n), np.arange(n)] += 0.01
+    first = np.zeros((n, n))
+    first[:, 0] = 1
+    even = np.tril(np.ones((n, n)))
+    P = np.stack([m / m.sum(axis=1, keepdims=True) for m in (before, near, first, even)])
+    result = found(Roles, RolesParameters(), 0.97 * P + 0.03 * P[3])
+    roles = [str(result["role"].values[int(i)]) for i in result["family"].squeeze()]
+    assert roles == ["diagonal", "band", "rare", "none"]
+    assert float(result["offset"].sel(head=0)) == 1
+    assert float(result["width"].sel(head=1)) == 2
+    assert float(result["column"].sel(head=2)) == 0
+    assert float(result["windowed"].sel(head=2)) > 0.9
+    np.testing.assert_array_equal(result["heads"].values, [1, 1, 1, 1])
+    assert float(result["margin"].sel(head=2)) > 0.2
+    shares = [m.captured / n for m in within(0.97 * P + 0.03 * P[3], round(1.25 * n), True)]
+    np.testing.assert_allclose(result["share"].squeeze(), np.stack(shares, axis=-1))
+
+
+def test_the_spectrum_of_a_map_is_told() -> None:
+    P = softmax_maps(12, heads=2, causal=True, sharp=2.0)
+    result = found(Roles, RolesParameters(directions=20), P)
+    values = np.linalg.svd(P, compute_uv=False)
+    kept = result["singular"].squeeze().values
+    np.testing.assert_allclose(kept[:, :12], values)
+    assert np.isnan(kept[:, 12:]).all()
+    np.testing.assert_allclose(result["spectral"].squeeze(), values[:, 0])
+    np.testing.assert_allclose(result["frobenius"].squeeze(), np.linalg.norm(P, axis=(1, 2)))
+    np.testing.assert_allclose(result["nuclear"].squeeze(), values.sum(1))
+    np.testing.assert_allclose(result["column_sum"].squeeze(), P.sum(1).max(1))
+    rounding = 12 * np.finfo(np.float32).eps * values[:, 0]
+    np.testing.assert_allclose(
+        result["condition"].squeeze(), np.log10(values[:, 0] / np.maximum(values[:, -1], rounding))
+    )
+    np.testing.assert_array_equal(result["rank"].squeeze(), (values > rounding[:, None]).sum(axis=1))
+
+
+@pytest.mark.parametrize(
+    ("model", "given"),
+    [
+        (BandParameters, {"w": []}),
+        (BandParameters, {"w": [-1]}),
+        (BandParameters, {"w": [1, 1]}),
+        (BandParameters, {"epsilon": 0.0}),
+        (LowRankParameters, {"rank": [0]}),
+        (MaskParameters, {"keys": [1], "kinds": ["longformer"]}),
+        (KernelParameters, {"kernels": ["elu", "elu"]}),
+        (RolesParameters, {"scalars": 0.5}),
+    ],
+)
+def test_parameters_that_make_no_sense_are_refused(model: type[Parameters], given: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        model(**given)
