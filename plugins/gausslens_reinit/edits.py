@@ -171,7 +171,7 @@ def _drawn(weights: LayerWeights, parameters: ReinitParameters, generators: Gene
     biases = set(BIAS_OF.values())
     made: Tensors = {}
     for name in present(weights, parameters):
-        held = weights[name]
+        held = weights[name].contiguous()  # a loader's views are turned once, not at every look
         drawn = (scheme.bias if name in biases else scheme.matrix)(name, held, generators.torch(name))
         if noise.is_constant(held) and torch.equal(drawn, held):
             continue

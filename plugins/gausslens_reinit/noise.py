@@ -3,29 +3,49 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
+PIECE = 2**15
+
 
 def matched(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Gaussian noise with exactly the mean and variance of ``tensor``: a draw in float64, standardised, then scaled.
+    """Gaussian noise with exactly the mean and variance of ``tensor``: drawn, standardised, then scaled.
 
     Exactly means up to rounding to the tensor's type. A tensor of one value has no spread: it is returned equal.
     """
     # In one order in memory, so that views of the same numbers have the same sums.
-    given = tensor.detach().cpu().double().contiguous()
-    drawn = torch.randn(given.shape, generator=generator, dtype=torch.float64)
-    centred = drawn - drawn.mean()
-    spread = centred.square().mean().sqrt()
-    scale = given.std(correction=0) / spread if spread > 0 else 0.0
-    return (given.mean() + centred * scale).to(tensor)
+    given = tensor.detach().cpu().contiguous()
+    wide = torch.float64 if given.dtype == torch.float64 else torch.float32
+    drawn = torch.randn(given.shape, generator=generator, dtype=wide)
+    mean, spread = moments(given)
+    own_mean, own_spread = moments(drawn)
+    scale = spread / own_spread if own_spread > 0 else 0.0
+    return drawn.sub_(own_mean).mul_(scale).add_(mean).to(tensor)
+
+
+def moments(tensor: torch.Tensor) -> tuple[float, float]:
+    """Mean and standard deviation of all entries, summed in float64, the second around the first."""
+    n = tensor.numel()
+    mean = float(tensor.sum(dtype=torch.float64)) / n
+    total = 0.0
+    for piece in pieces(tensor):
+        total += float((piece.double() - mean).square_().sum())
+    return mean, math.sqrt(total / n)
+
+
+def pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The entries in order, as many at a time as a processor's cache holds."""
+    flat = tensor.flatten()
+    for start in range(0, len(flat), PIECE):
+        yield flat[start : start + PIECE]
 
 
 def shuffled(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """The entries of ``tensor`` in random order: every permutation is equally likely."""
-    order = torch.randperm(tensor.numel(), generator=generator)
-    return tensor.flatten()[order.to(tensor.device)].reshape(tensor.shape)
+    order = torch.randperm(tensor.numel(), generator=generator, dtype=torch.int32 if tensor.numel() < 2**31 else None)
+    return tensor.flatten().index_select(0, order.to(tensor.device)).reshape(tensor.shape)
 
 
 def independent(shape: Sequence[int], variance: float, distribution: str, generator: torch.Generator) -> torch.Tensor:
