@@ -1,4 +1,4 @@
-"""Writes the store that this version of the format leaves behind, for later versions to open: write_store_v1.py DIRECTORY.
+"""Writes the store that version 1 of the format leaves behind, for later versions to open: write_store_v1.py DIRECTORY.
 
 An archive is written once, when a version of the format is new, and never again: a test opens each for ever.
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +49,11 @@ def _stored(dtype: str) -> str:
 
 @dataclass
 class _Array:
-    """A bulk array being written. ``written`` is a flag for each row (all axes but the last)."""
+    """A bulk array being written.
+
+    ``written`` is a flag for each row (all axes but the last). While blocks come in the order in which they lie in the
+    file, ``crc`` is that of the first ``in_order`` values; else the array is read once at the end.
+    """
 
     dims: tuple[str, ...]
     shape: tuple[int, ...]
@@ -56,12 +61,14 @@ class _Array:
     attrs: dict[str, Any]
     data: h5py.Dataset
     written: np.ndarray
+    crc: int = 0
+    in_order: int = 0
 
 
 class PartWriter:
     """Writes the large arrays of one step; ``commit`` adds the small ones and makes the part appear.
 
-    Space is set aside when an array is made, so a disk that is too small is found out before the work is done.
+    A disk that is too small is told when an array is made, before the work is done.
     """
 
     def __init__(
@@ -100,16 +107,24 @@ class PartWriter:
                 f"bulk array {name!r} would bring this result to {wanted:,} bytes, over its cap of {self.most:,}: "
                 "capture fewer sites, layers or prompts, or a 2-byte type"
             )
-        with told("set space aside for", self.final):
+        with told("write", self.final):
+            self._check_space(wanted)
             made = self.out.array(self.group, name, shape, kind)
-            size = math.prod(shape) * kind.itemsize
-            if size:
-                os.posix_fallocate(self.temporary.descriptor, made.get_offset(), size)
             self.out.sink.check()
         own = codec.plain_attributes(attrs or {}, f"array {name!r}")
         if dtype in ("float16", "bfloat16", "bool"):
             own["dtype"] = dtype
         self.arrays[name] = _Array(dims, shape, dtype, own, h5py.Dataset(made), np.zeros(shape[:-1], dtype=bool))
+
+    def _check_space(self, wanted: int) -> None:
+        """Setting the space aside instead would write everything twice."""
+        disk, held = os.fstatvfs(self.temporary.descriptor), os.fstat(self.temporary.descriptor).st_blocks * 512
+        free = disk.f_bavail * disk.f_frsize + held
+        if wanted > free:
+            raise StoreError(
+                f"{self.final} would take {wanted:,} bytes and the disk has {free:,}: free some space, or capture "
+                "fewer sites, layers or prompts, or a 2-byte type"
+            )
 
     def write(self, name: str, index: tuple[Any, ...], values: Any) -> None:
         """Write a block: ``index`` is ints, slices and at most one list of ints, as in numpy."""
@@ -122,10 +137,8 @@ class PartWriter:
             try:
                 self._write(array, index[:-1], index[-1], _encoded(values, array.dtype))
             except (TypeError, ValueError, IndexError) as error:
-                given = np.shape(values)
-                raise StoreError(
-                    f"bulk array {name!r} of shape {array.shape}: values of shape {given} do not go to {index}: {error}"
-                ) from None
+                what = f"bulk array {name!r} of shape {array.shape}: values of shape {np.shape(values)}"
+                raise StoreError(f"{what} do not go to {index}: {error}") from None
             self.out.sink.check()
 
     def _write(self, array: _Array, rows: tuple[Any, ...], last: Any, block: np.ndarray) -> None:
@@ -135,15 +148,21 @@ class PartWriter:
             whole[~array.written[rows]] = np.frombuffer(_FILL[array.dtype], whole.dtype)[0]
             whole[..., last] = block
             block = whole
-        array.data[(*rows, slice(None))] = block
+            last = slice(None)
+        array.data[(*rows, last)] = block
         array.written[rows] = True
+        if _stretch(array.shape, (*rows, last)) == (array.in_order, block.size):
+            array.crc = zlib.crc32(np.ascontiguousarray(block).reshape(-1).view(np.uint8).data, array.crc)
+            array.in_order += block.size
+        else:
+            array.in_order = -1
 
     def commit(self, dataset: xr.Dataset) -> bool:
         """Add the small variables and coordinates of ``dataset`` and finish; False where another was first."""
         try:
             with told("write", self.final):
                 with self.out:
-                    self.out.file.flush()
+                    h5py.h5f.flush(self.out.id)
                     streamed = [self._finish(name, array, dataset) for name, array in self.arrays.items()]
                     sizes = {d: n for a in self.arrays.values() for d, n in zip(a.dims, a.shape, strict=True)}
                     arrays = codec.with_scales(codec.encode_variables(dataset), sizes, [d.name for d in streamed])
@@ -162,14 +181,34 @@ class PartWriter:
             fill = _FILL[array.dtype] * array.shape[-1]
             for row in range(start, stop):
                 os.pwrite(descriptor, fill, offset + row * len(fill))
-        crc = seal.crc32(descriptor, offset, size) if size else 0
-        attrs = array.attrs | codec.coordinates_attribute(name, array.dims, dataset)
+        in_order = array.in_order == math.prod(array.shape)
+        crc = array.crc if in_order else seal.crc32(descriptor, offset, size)
+        attrs = array.attrs | codec.coordinates_attribute(array.dims, codec.auxiliary(dataset))
         return part.Described(name, array.dims, array.shape, array.data.dtype, crc, attrs, array.data.id)
 
     def abandon(self) -> None:
         """Throw away what was written; after ``commit`` this does nothing."""
         self.out.discard()
         self.temporary.drop()
+
+
+def _stretch(shape: tuple[int, ...], index: tuple[Any, ...]) -> tuple[int, int] | None:
+    """Where a block begins and how many values it has, where it lies in one piece."""
+    start, count, piece = 0, 1, math.prod(shape)
+    begun = False
+    for size, at in zip(shape, index, strict=True):
+        piece //= max(size, 1)
+        if isinstance(at, slice) and at.step in (None, 1):
+            first, last, _ = at.indices(size)
+        elif isinstance(at, int):
+            first, last = at % size, at % size + 1
+        else:
+            return None
+        if begun and (first, last) != (0, size):
+            return None
+        begun = begun or isinstance(at, slice)
+        start, count = start + first * piece, count * (last - first)
+    return start, count
 
 
 def _encoded(values: Any, dtype: str) -> np.ndarray:

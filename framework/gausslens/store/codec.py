@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -47,10 +47,6 @@ class Stored:
     data: np.ndarray
     attrs: dict[str, Any] = field(default_factory=dict)
 
-    def crc(self) -> int:
-        """CRC-32 of the values: of the bytes, or for text of each one's length (8 bytes) and UTF-8."""
-        return crc_of(self.data)
-
 
 def crc_of(data: np.ndarray) -> int:
     """CRC-32 of numbers as bytes, or of text as length (8 bytes, little-endian) and UTF-8 of each."""
@@ -68,8 +64,11 @@ def encode(dataset: xr.Dataset) -> list[Stored]:
 def encode_variables(dataset: xr.Dataset) -> list[Stored]:
     """The arrays of a dataset, coordinates first."""
     found: list[Stored] = []
-    for name, variable in [*dataset.coords.items(), *dataset.data_vars.items()]:
-        found += _encode_variable(check_array_name(name), variable, dataset)
+    for name in dataset.coords:
+        found += _encode_variable(check_array_name(name), dataset.variables[name], {})
+    beside = auxiliary(dataset)
+    for name in dataset.data_vars:
+        found += _encode_variable(check_array_name(name), dataset.variables[name], beside)
     return found
 
 
@@ -97,11 +96,11 @@ def with_scales(found: list[Stored], sizes: Mapping[str, int] | None = None, tak
     return implied + found
 
 
-def _encode_variable(name: str, variable: Any, dataset: xr.Dataset) -> list[Stored]:
+def _encode_variable(name: str, variable: xr.Variable, beside: Mapping[str, set[Hashable]]) -> list[Stored]:
     dims = tuple(check_array_name(d) for d in variable.dims)
     data = np.asarray(variable.values)
     attrs = plain_attributes(variable.attrs, f"array {name!r}")
-    attrs |= coordinates_attribute(name, dims, dataset)
+    attrs |= coordinates_attribute(dims, beside)
     if data.dtype.kind in "UOT":
         return _encode_text(name, dims, data, attrs)
     if data.dtype.kind == "b":
@@ -119,12 +118,16 @@ def _encode_variable(name: str, variable: Any, dataset: xr.Dataset) -> list[Stor
     return [Stored(name, dims, np.require(little, requirements="C"), attrs)]
 
 
-def coordinates_attribute(name: str, dims: tuple[str, ...], dataset: xr.Dataset) -> dict[str, str]:
+def auxiliary(dataset: xr.Dataset) -> dict[str, set[Hashable]]:
+    """The coordinates that are not dimensions, with the dimensions that they are over."""
+    sizes = dataset.sizes
+    return {str(c): set(dataset.variables[c].dims) for c in dataset.coords if c not in sizes}
+
+
+def coordinates_attribute(dims: tuple[str, ...], beside: Mapping[str, set[Hashable]]) -> dict[str, str]:
     """CF's list: the auxiliary coordinates that lie within the dimensions of a data variable."""
-    if name in dataset.coords:
-        return {}
-    listed = [str(c) for c, v in dataset.coords.items() if c not in dataset.dims and set(v.dims) <= set(dims)]
-    return {"coordinates": " ".join(listed)} if listed else {}
+    listed = " ".join(name for name, over in beside.items() if over <= set(dims))
+    return {"coordinates": listed} if listed else {}
 
 
 def _encode_text(name: str, dims: tuple[str, ...], data: np.ndarray, attrs: dict[str, Any]) -> list[Stored]:
@@ -261,9 +264,9 @@ def user_attributes(attrs: Mapping[str, Any]) -> dict[str, Any]:
 
 def dataset_attributes(dataset: xr.Dataset) -> dict[str, Any]:
     """The attributes of a result's group that tell of its dataset: the user's, and the auxiliary coordinates."""
-    auxiliary = " ".join(str(c) for c in dataset.coords if c not in dataset.dims)
+    beside = " ".join(auxiliary(dataset))
     attrs = {"attributes": to_json({k: _python(v) for k, v in dataset.attrs.items()}, "the dataset")}
-    return (attrs if dataset.attrs else {}) | ({"coordinates": auxiliary} if auxiliary else {})
+    return (attrs if dataset.attrs else {}) | ({"coordinates": beside} if beside else {})
 
 
 def content(arrays: Iterable[tuple[str, tuple[str, ...], str, tuple[int, ...], int | None, Mapping[str, Any]]]) -> str:

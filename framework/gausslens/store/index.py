@@ -49,21 +49,13 @@ def build_index(writer: Writer) -> Path:
         try:
             with told("write", final):
                 with PartFile(temporary.descriptor, "store-index", {"built": datetime.now(UTC).isoformat()}) as out:
-                    _write_links(out, links(root))
+                    for place, (filename, target) in links(root).items():
+                        out.link(f"/{place}", filename, target)
                 seal.seal(temporary.descriptor, ())
             temporary.replace(final)
         finally:
             temporary.drop()
     return final
-
-
-def _write_links(out: PartFile, wanted: dict[str, tuple[str, str]]) -> None:
-    groups: dict[str, h5g.GroupID] = {}
-    for place, (filename, target) in wanted.items():
-        above, _, member = place.rpartition("/")
-        if above not in groups:
-            groups[above] = h5g.create(out.file.id, above.encode(), out.links)
-        groups[above].links.create_external(member.encode(), filename.encode(), target.encode())
 
 
 def open_index(root: Path) -> h5py.File:

@@ -68,8 +68,7 @@ class _Packing:
         """Copy a result; what is there already under another name is linked to."""
         known = self.places.setdefault((step.analysis, step.key), place)
         if known != place:
-            above = self.out.file.require_group(place.rpartition("/")[0])
-            above[place.rpartition("/")[2]] = h5py.SoftLink(known)
+            self.out.link(place, None, known)
             return
         path = part_path(self.root, step.analysis, step.key)
         entry = entry_of(step.analysis, step.key)
@@ -94,9 +93,8 @@ class _Packing:
 
     def add_manifest(self, manifest: Manifest) -> None:
         """A manifest, as text beside the variants of its run."""
-        group = self.out.file.require_group(manifest.run)
         text = np.array(manifest.path.read_text(encoding="utf-8"), dtype=object)
-        part.write_values(self.out.array(group.id, manifest.path.name, (), TEXT), text)
+        part.write_values(self.out.array(self.out.id, f"{manifest.run}/{manifest.path.name}", (), TEXT), text)
 
 
 def _copy_values(source: Any, target: Any) -> int:
@@ -105,8 +103,7 @@ def _copy_values(source: Any, target: Any) -> int:
 
     if source.dtype == TEXT or source.nbytes <= _BLOCK or not source.ndim:
         values = values_of(source)
-        if values.size:
-            part.write_values(target, values)
+        part.write_values(target, values)
         return crc_of(values)
     crc = 0
     step = max(1, _BLOCK * source.shape[0] // source.nbytes)

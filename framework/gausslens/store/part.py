@@ -12,17 +12,27 @@ from uuid import uuid4
 
 import h5py
 import numpy as np
-from h5py import h5a, h5d, h5ds, h5g, h5p, h5s, h5t
+from h5py import h5a, h5d, h5ds, h5f, h5fd, h5g, h5p, h5s, h5t
 
-from .codec import TEXT, Stored, content
+from .codec import TEXT, Stored, content, crc_of
 from .disk import Sink
 from .layout import CONVENTIONS, TYPE, TYPE_VERSION, VERSION
 from .seal import Extent
 
-# Old tools read what these bounds write.
-LIBVER = ("v108", "v110")
-_STRING = h5py.string_dtype()
-_COMPRESSIBLE = 1 << 16
+# Arrays of this size may be compressed, and else begin on a page.
+_LARGE = 1 << 16
+_PAGE = 4096
+# Up to so many attributes lie in the header of their object, not in a tree of their own.
+_COMPACT = (64, 48)
+
+
+def _access() -> h5p.PropFAID:
+    """Files that old tools read, from 1.8 on; closing one closes all that is open of it."""
+    how = h5p.create(h5p.FILE_ACCESS)
+    how.set_libver_bounds(h5f.LIBVER_V18, h5f.LIBVER_V110)
+    how.set_alignment(_LARGE, _PAGE)
+    how.set_fclose_degree(h5f.CLOSE_STRONG)
+    return how
 
 
 def _text_type() -> h5t.TypeID:
@@ -30,6 +40,38 @@ def _text_type() -> h5t.TypeID:
     kind.set_size(h5t.VARIABLE)
     kind.set_cset(h5t.CSET_UTF8)
     return kind
+
+
+def _links() -> h5p.PropLCID:
+    """Names in UTF-8; groups above are made."""
+    how = h5p.create(h5p.LINK_CREATE)
+    how.set_create_intermediate_group(True)
+    how.set_char_encoding(h5t.CSET_UTF8)
+    return how
+
+
+def _ordered() -> h5p.PropGCID:
+    """Groups whose readers list arrays in the order of the dataset."""
+    how = h5p.create(h5p.GROUP_CREATE)
+    how.set_link_creation_order(h5p.CRT_ORDER_TRACKED | h5p.CRT_ORDER_INDEXED)
+    how.set_attr_phase_change(*_COMPACT)
+    return how
+
+
+def _contiguous(filled: bool) -> h5p.PropDCID:
+    """Arrays in one piece that is set aside at once; HDF5 insists on filling text."""
+    how = h5p.create(h5p.DATASET_CREATE)
+    how.set_layout(h5d.CONTIGUOUS)
+    how.set_alloc_time(h5d.ALLOC_TIME_EARLY)
+    how.set_attr_phase_change(*_COMPACT)
+    how.set_fill_time(h5d.FILL_TIME_ALLOC if filled else h5d.FILL_TIME_NEVER)
+    return how
+
+
+# Made once: making them anew for each part takes as long as writing it.
+_ACCESS, _LINKS, _ORDERED, _CONTIGUOUS, _FILLED = _access(), _links(), _ordered(), _contiguous(False), _contiguous(True)
+_TEXT, _SCALAR = _text_type(), h5s.create(h5s.SCALAR)
+_MEMORY_TEXT = h5t.py_create(h5py.string_dtype())
 
 
 class PartFile:
@@ -40,48 +82,59 @@ class PartFile:
 
     def __init__(self, descriptor: int, kind: str, attrs: Mapping[str, Any]):
         self.sink = Sink(descriptor)
-        self.file = h5py.File(self.sink, "w", libver=LIBVER)
-        self.text = _text_type()
-        self.scalar = h5s.create(h5s.SCALAR)
-        self.links = h5p.create(h5p.LINK_CREATE)
-        self.links.set_create_intermediate_group(True)
-        self.links.set_char_encoding(h5t.CSET_UTF8)
-        self.ordered = h5p.create(h5p.GROUP_CREATE)  # readers then list arrays in the order of the dataset
-        self.ordered.set_link_creation_order(h5p.CRT_ORDER_TRACKED | h5p.CRT_ORDER_INDEXED)
-        self.contiguous = h5p.create(h5p.DATASET_CREATE)
-        self.contiguous.set_layout(h5d.CONTIGUOUS)
-        self.contiguous.set_alloc_time(h5d.ALLOC_TIME_EARLY)
-        self.contiguous_text = self.contiguous.copy()  # HDF5 insists on filling these
-        self.contiguous.set_fill_time(h5d.FILL_TIME_NEVER)
-        self.set(self.file.id, {TYPE: kind, TYPE_VERSION: VERSION, **attrs})
+        how = _ACCESS.copy()
+        how.set_fileobj_driver(h5fd.fileobj_driver, self.sink)
+        self.id = h5f.create(repr(self.sink).encode(), h5f.ACC_TRUNC, fapl=how)
+        self.above: dict[str, Any] = {}  # groups that hold links
+        self.set(self.id, {TYPE: kind, TYPE_VERSION: VERSION, **attrs})
 
     def set(self, owner: Any, attrs: Mapping[str, Any]) -> None:
         """Write attributes: text, numbers, lists of numbers."""
         for name, value in attrs.items():
             if isinstance(value, str):
-                made = h5a.create(owner, name.encode(), self.text, self.scalar)
-                made.write(np.array(value.encode(), dtype=_STRING))
+                made = h5a.create(owner, name.encode(), _TEXT, _SCALAR)
+                made.write(np.array(value.encode(), dtype=object), _MEMORY_TEXT)
+            elif isinstance(value, int):
+                made = h5a.create(owner, name.encode(), h5t.STD_I64LE, _SCALAR)
+                made.write(np.array(value, "<i8"), h5t.STD_I64LE)
             else:
                 data = np.asarray(value)
                 data = data.astype(data.dtype.newbyteorder("<"), copy=False)
-                space = h5s.create_simple(data.shape) if data.shape else self.scalar
+                space = h5s.create_simple(data.shape) if data.shape else _SCALAR
                 h5a.create(owner, name.encode(), h5t.py_create(data.dtype), space).write(data)
 
     def group(self, entry: str, attrs: Mapping[str, Any]) -> Any:
         """Make a group, with those above it."""
-        made = h5g.create(self.file.id, entry.encode(), self.links, self.ordered)
+        made = h5g.create(self.id, entry.encode(), _LINKS, _ORDERED)
         self.set(made, attrs)
         return made
+
+    def link(self, place: str, filename: str | None, target: str) -> None:
+        """Link to a group of another file, or (None) of this one."""
+        above, _, name = place.rpartition("/")
+        if above not in self.above:
+            self.above[above] = self._opened(above)
+        if filename is None:
+            self.above[above].links.create_soft(name.encode(), target.encode())
+        else:
+            self.above[above].links.create_external(name.encode(), filename.encode(), target.encode())
+
+    def _opened(self, place: str) -> Any:
+        """The group at a path, made where it is not there."""
+        try:
+            return h5g.open(self.id, place.encode())
+        except (KeyError, ValueError):
+            return h5g.create(self.id, place.encode(), _LINKS)
 
     def array(
         self, group: Any, name: str, shape: Sequence[int], dtype: np.dtype, compression: str | None = None
     ) -> Any:
         """Make an array; its bytes are allocated and not filled."""
-        kind, how = (self.text, self.contiguous_text) if dtype == TEXT else (h5t.py_create(dtype), self.contiguous)
-        space = h5s.create_simple(tuple(shape)) if len(shape) else self.scalar
+        kind, how = (_TEXT, _FILLED) if dtype == TEXT else (h5t.py_create(dtype), _CONTIGUOUS)
+        space = h5s.create_simple(tuple(shape)) if len(shape) else _SCALAR
         if compression is not None:
             how = _chunked(shape, dtype, compression)
-        return h5d.create(group, name.encode(), kind, space, how, self.links)
+        return h5d.create(group, name.encode(), kind, space, how, _LINKS)
 
     def scales(self, arrays: Mapping[str, Any], dims: Mapping[str, Sequence[str]]) -> None:
         """Make the arrays named as their one dimension scales, and attach them to the others."""
@@ -99,7 +152,7 @@ class PartFile:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         met = self.sink.error
         if error is None:
-            self.file.close()
+            self.id.close()
             self.sink.check()
             return
         self.discard()
@@ -110,7 +163,7 @@ class PartFile:
         """Close whatever happens: nothing more is written."""
         self.sink.error = self.sink.error or OSError("discarded")
         with suppress(Exception):
-            self.file.close()
+            self.id.close()
 
 
 def _chunked(shape: Sequence[int], dtype: np.dtype, compression: str) -> Any:
@@ -175,33 +228,38 @@ def write_result(
 
     ``streamed`` are arrays whose values are in the file already.
     """
-    written = [*streamed, *(_write(out, group, stored, compression) for stored in arrays)]
+    out.set(group, attrs)
+    made = {s.name: out.array(group, s.name, s.data.shape, s.data.dtype, _packed(s, compression)) for s in arrays}
+    dims = {d.name: d.dims for d in streamed} | {s.name: s.dims for s in arrays}
+    out.scales({d.name: d.array for d in streamed} | made, dims)
+    # Values last: large ones drive all else out of the processor's cache.
+    written = [*streamed, *(_write(out, s, made[s.name], _packed(s, compression)) for s in arrays)]
     for done in written:
         out.set(done.array, {TYPE: "array", TYPE_VERSION: VERSION, "crc32": done.crc, **done.attrs})
-    out.scales({d.name: d.array for d in written}, {d.name: d.dims for d in written})
     described = [(d.name, d.dims, kind_of(d.dtype), d.shape, d.crc, d.attrs) for d in written]
-    out.set(group, {**attrs, "content": content(described)})
+    out.set(group, {"content": content(described)})
     sizes = [(d, math.prod(d.shape) * d.dtype.itemsize) for d in written if d.contiguous and d.dtype != TEXT]
     return [(d.array.get_offset(), size, d.crc) for d, size in sizes if size]
 
 
-def _write(out: PartFile, group: Any, stored: Stored, compression: str | None) -> Described:
+def _packed(stored: Stored, compression: str | None) -> str | None:
+    return compression if stored.data.dtype != TEXT and stored.data.nbytes >= _LARGE else None
+
+
+def _write(out: PartFile, stored: Stored, array: Any, packed: str | None) -> Described:
     data = stored.data
-    packed = compression if data.dtype != TEXT and data.nbytes >= _COMPRESSIBLE else None
-    array = out.array(group, stored.name, data.shape, data.dtype, packed)
-    if data.size:
+    if data.dtype == TEXT or data.nbytes < _LARGE or packed:
         write_values(array, data)
-    return Described(
-        stored.name, stored.dims, data.shape, data.dtype, stored.crc(), stored.attrs, array, packed is None
-    )
+        crc = crc_of(data)
+    else:
+        crc = out.sink.put(data.reshape(-1).view(np.uint8).data, array.get_offset())
+    return Described(stored.name, stored.dims, data.shape, data.dtype, crc, stored.attrs, array, packed is None)
 
 
 def write_values(array: Any, data: np.ndarray) -> None:
     """Write all values of an array."""
-    array.write(h5s.ALL, h5s.ALL, data, *([_MEMORY_TEXT] if data.dtype == TEXT else []))
-
-
-_MEMORY_TEXT = h5t.py_create(_STRING)
+    if data.size:
+        array.write(h5s.ALL, h5s.ALL, data, *([_MEMORY_TEXT] if data.dtype == TEXT else []))
 
 
 def kind_of(dtype: np.dtype) -> str:

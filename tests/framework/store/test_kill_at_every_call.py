@@ -21,7 +21,7 @@ from gausslens.store.verify import verify
 
 CHILD = Path(__file__).parent / "children" / "kill_points.py"
 STRACE = shutil.which("strace")
-CALLS = ["openat", "write", "ftruncate", "fallocate", "fsync", "fchmod", "link", "unlink", "rename", "mkdir"]
+CALLS = ["openat", "write", "ftruncate", "fsync", "fchmod", "link", "unlink", "rename", "mkdir"]
 
 needs_strace = pytest.mark.skipif(STRACE is None, reason="strace is not installed")
 

@@ -65,7 +65,6 @@ NOTHING = {
     "write": lambda: os.write(NULL, b"x"),
     "pwrite64": lambda: os.pwrite(NULL, b"x", 0),
     "ftruncate": lambda: os.ftruncate(NULL, 0),
-    "fallocate": lambda: os.posix_fallocate(NULL, 0, 1),
     "fsync": lambda: os.fsync(NULL),
     "fchmod": lambda: os.fchmod(-1, 0),
     "link": lambda: os.link("/nowhere/a", "/nowhere/b"),
