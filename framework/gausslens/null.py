@@ -38,9 +38,11 @@ def compare(values: NDArray[Any], draws: NDArray[Any], pooled: tuple[int, ...] =
     m = null.shape[0]
     if m < 2:
         raise ValueError(f"a null needs at least 2 draws, there are {m}")
-    mean, sd = null.mean(axis=0), null.std(axis=0, ddof=1)
-    # Equal draws differ by rounding when averaged: that is no spread.
-    constant = np.ptp(null, axis=0) == 0
+    # Where a draw is infinite (a divergence, an entropy) there is no spread to speak of: NaN.
+    with np.errstate(invalid="ignore"):
+        mean, sd = null.mean(axis=0), null.std(axis=0, ddof=1)
+        # Equal draws differ by rounding when averaged: that is no spread.
+        constant = np.ptp(null, axis=0) == 0
     mean = np.where(constant, null[0], mean)
     sd = np.where(constant, 0.0, sd)
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -164,3 +164,10 @@ def test_constant_under_the_null_is_said():
     found = against(dataset(0), null)
     assert found.deficit_z.attrs["note"] == "constant under the null"
     assert np.isnan(found.deficit_z).all()
+
+
+@pytest.mark.parametrize("draws", [[np.inf, np.inf, np.inf], [1.0, np.inf, 2.0], [-np.inf, np.inf, 0.0]])
+def test_infinite_draws_have_no_z_and_raise_no_warning(draws: list[float]) -> None:
+    found = compare(np.array([1.0]), np.array(draws)[:, None])
+    assert np.isnan(found.z).all()
+    assert np.isnan(found.q).all()
