@@ -1,0 +1,55 @@
+"""Every example run file finishes on the model that it names, and its page is whole in a browser."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import gausslens
+from gausslens.__main__ import main
+
+from .browser import Browser, browser
+
+CHROMIUM, CHROMEDRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(CHROMIUM is None or CHROMEDRIVER is None, reason="chromium and chromedriver are not installed"),
+]
+# A figure is empty if there is nothing to see in it; tables and texts may have no rows.
+EMPTY = (
+    "return [...document.querySelectorAll('figure:not(.Table):not(.Texts)')].filter(f => "
+    "!f.querySelector('svg .cell, svg polyline, svg .dot') && !f.textContent.includes('Left out'))"
+    ".map(f => f.querySelector('h3').textContent)"
+)
+
+
+@pytest.fixture(scope="module")
+def driven(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    assert CHROMIUM is not None
+    assert CHROMEDRIVER is not None
+    with browser(CHROMEDRIVER, CHROMIUM, tmp_path_factory.mktemp("chromium")) as made:
+        yield made
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_it_finishes_and_its_page_is_whole(driven: Browser, path: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    assert main(["run", str(path), "--store", str(store)]) == 0
+    assert main(["report", str(store)]) == 0
+    results = gausslens.open(store)
+    assert all(results.finished(step) for manifest in results.manifests() for step in manifest.steps)
+    page = store / "report.html"
+    assert page.stat().st_size < 20_000_000
+    driven.requests()
+    driven.log("browser")
+    driven.open(page)
+    assert driven.run("return document.querySelectorAll('figure').length") > 1
+    assert driven.run(EMPTY) == []
+    assert driven.run("return document.querySelectorAll('.failed').length") == 0
+    assert driven.run("return document.documentElement.scrollWidth <= innerWidth")
+    assert driven.log("browser") == []
+    assert driven.requests() == [page.as_uri()]
