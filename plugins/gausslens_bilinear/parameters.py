@@ -70,3 +70,19 @@ class LogitsParameters(Parameters):
         if wrong:
             raise ValueError(f"lags are positive and each is named once: {wrong[0]}")
         return lags
+
+
+class HeadRolesParameters(Parameters):
+    """Parameters of bilinear.head-roles."""
+
+    positions: int = Field(
+        48, ge=2, le=1024, description="Over how many first positions to ask what of attention is position alone."
+    )
+
+
+class AnglesParameters(Parameters):
+    """Parameters of bilinear.angles."""
+
+    between: Literal["stream", "embeddings"] = Field(
+        "stream", description="Angles between what each layer reads, or between the embeddings at the bottom."
+    )

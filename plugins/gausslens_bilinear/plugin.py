@@ -35,6 +35,28 @@ LOGITS = Analysis(
     exchangeable=("head",),
     estimate="gausslens_bilinear.logits:estimate",
 )
+ROLES = Analysis(
+    name="bilinear.head-roles",
+    version=1,
+    shape="stream",
+    summary="Previous-token, duplicate-token, induction and positional scores of each head on tokens that repeat.",
+    parameters="gausslens_bilinear.parameters:HeadRolesParameters",
+    analysis="gausslens_bilinear.roles:HeadRoles",
+    row_blocks=True,
+    exchangeable=("head",),
+    prompts={"source": "repeated-random", "prompts": 32, "length": 32},
+    estimate="gausslens_bilinear.roles:estimate",
+)
+ANGLES = Analysis(
+    name="bilinear.angles",
+    version=1,
+    shape="forward",
+    summary="How far the angle between two tokens' vectors reaches the score and the attention between them.",
+    parameters="gausslens_bilinear.parameters:AnglesParameters",
+    analysis="gausslens_bilinear.angles:Angles",
+    exchangeable=("head",),
+    estimate="gausslens_bilinear.angles:estimate",
+)
 SECTION = ReportSection(
     name="bilinear.spectrum",
     version=1,
@@ -48,7 +70,7 @@ SECTION = ReportSection(
 @hookimpl
 def analyses() -> list[Analysis]:
     """What this plugin computes."""
-    return [SPECTRUM, ALIGNMENT, LOGITS]
+    return [SPECTRUM, ALIGNMENT, LOGITS, ANGLES, ROLES]
 
 
 @hookimpl

@@ -72,16 +72,34 @@ def traced_moments(
     return scale * mean, scale**2 * (second - mean**2)
 
 
-def angle_share(n: int, trace: float, trace_of_square: float, squared_norm: float, cosines: ArrayLike) -> float:
-    """The share of the variance of x^T C y that the angle explains, over pairs with these cosines turned at random.
+def angle_share(
+    n: int,
+    trace: ArrayLike,
+    trace_of_square: ArrayLike,
+    squared_norm: ArrayLike,
+    mean_cosine: float,
+    cosine_variance: float,
+    weights: ArrayLike = (1.0,),
+) -> float:
+    """The share of the variance of x^T C y that the angle explains: the squared correlation of cosine and form.
 
-    (Tr C/n)^2 Var(k) / ((Tr C/n)^2 Var(k) + E_k Var(form | k)): the squared correlation of cosine and form. For an
-    untied random C it is about Var(k)/n, so that nothing is left of the angle; for C = 1 it is 1. NaN for C = 0.
+    Pairs have cosines of this mean and variance and are turned at random otherwise. C is one of several, of these
+    ``weights``, as the forms of a rotary head at its lags; each is told by Tr C, Tr C^2 and |C|_F^2. With one,
+
+        (Tr C/n)^2 Var(k) / ((Tr C/n)^2 Var(k) + E_k Var(form | k)).
+
+    For an untied random C it is about Var(k)/n, so that nothing is left of the angle; for C = 1 it is 1. NaN for C = 0.
     """
-    k = np.asarray(cosines, dtype=np.float64).ravel()
-    mean, variance = traced_moments(n, trace, trace_of_square, squared_norm, k)
-    explained, rest = float(mean.var()), float(variance.mean())
-    return explained / (explained + rest) if explained + rest > 0 else float("nan")
+    p = np.asarray(weights, dtype=np.float64) / np.sum(weights)
+    t, t2, norm = (
+        np.broadcast_to(np.asarray(a, dtype=np.float64), p.shape) for a in (trace, trace_of_square, squared_norm)
+    )
+    square = mean_cosine**2 + cosine_variance
+    aligned = (t**2 + t2 + norm) / (n * (n + 2))
+    second = square * aligned + (1 - square) * (norm / n - aligned) / (n - 1)
+    whole = float(p @ second) - (mean_cosine * float(p @ t) / n) ** 2
+    explained = cosine_variance * (float(p @ t) / n) ** 2
+    return explained / whole if whole > 0 else float("nan")
 
 
 def random_form_variance(

@@ -97,17 +97,17 @@ def test_the_share_of_the_angle(judge: Any, rng: Any) -> None:
     form = np.concatenate([((v @ C) * w).sum(axis=1) for v, w in drawn])
     found = np.corrcoef(np.repeat(cosines, draws), form)[0, 1] ** 2
     known = (float(np.trace(C)), float(np.trace(C @ C)), float((C**2).sum()))
-    assert found == pytest.approx(spheres.angle_share(n, *known, cosines), rel=0.03)
-    assert spheres.angle_share(n, n, n, n, cosines) == pytest.approx(1)
+    assert found == pytest.approx(spheres.angle_share(n, *known, cosines.mean(), cosines.var()), rel=0.03)
+    assert spheres.angle_share(n, n, n, n, cosines.mean(), cosines.var()) == pytest.approx(1)
     n = 200
     shares = []
     for _ in range(40):
         C = rng.normal(size=(n, n))
         known = (float(np.trace(C)), float(np.trace(C @ C)), float((C**2).sum()))
-        shares.append(spheres.angle_share(n, *known, cosines))
+        shares.append(spheres.angle_share(n, *known, cosines.mean(), cosines.var()))
     # "Angular information is preserved": it would be a share near 1.
     judge.mean(np.array(shares), cosines.var() / n, 1.0)
-    assert np.isnan(spheres.angle_share(n, 0, 0, 0, cosines))
+    assert np.isnan(spheres.angle_share(n, 0, 0, 0, 0.1, 0.2))
     # Over random C the mean over the data, k Tr(C)/n, has variance k^2 s2 / n per unit of |x|^2 |y|^2.
     means = [spheres.form_moments(rng.normal(0, 1 / np.sqrt(20), (20, 20)), 0.5)[0] for _ in range(20_000)]
     judge.variance(np.array(means), 0.5**2 / 20**2)
