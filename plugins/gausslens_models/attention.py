@@ -55,7 +55,8 @@ class Call:
         """Head outputs [prompt, query, head, d_head] and pattern of some query rows, by the model's eager function."""
         eager = _eager_of(self.module)
         seen = self.visible(start, end)
-        lowest = torch.finfo(self.query.dtype).min
+        # The softmax is in float32 whatever the type: what float64 calls lowest is minus infinity there.
+        lowest = max(torch.finfo(self.query.dtype).min, torch.finfo(torch.float32).min)
         mask = None if seen is None else torch.where(seen, self.query.new_zeros(()), lowest)
         whole = start == 0 and end == self.query.shape[2]
         query = self.query if whole else self.query[:, :, start:end]

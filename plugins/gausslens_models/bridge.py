@@ -19,7 +19,7 @@ from .layout import Layout, Place, Sizes, family_of
 from .opening import LIVE, quiet
 from .patching import Owners, owners_of
 from .pretrained import PretrainedModel
-from .proof import eager_answer, proof_prompt
+from .proof import Answer, eager_answer, proof_prompt
 from .slots import Family
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class BridgedModel(PretrainedModel):
         self._owners = Owners({}, None)
         self.copied = False
         self.unknown: ModelError | None = None
-        self.reference: tuple[torch.Tensor, Any] | None = None
+        self.reference: Answer | None = None
         super().__init__(spec)
 
     @property
@@ -77,7 +77,7 @@ class BridgedModel(PretrainedModel):
             before = {id(p) for p in module.parameters()}
             if self.unknown is None:
                 self.module_layout  # noqa: B018 - names as they are before the bridge changes them
-            self.reference = eager_answer(module, *proof_prompt(self))
+            self.reference = self._plain_answer()
             self._bridge = _booted(self, module)
             self.copied = any(id(p) not in before for p in self._bridge.parameters())
         return self._bridge
@@ -86,6 +86,18 @@ class BridgedModel(PretrainedModel):
     def headed(self) -> bool:
         """Whether there is a language-model head: TransformerLens wraps no model without."""
         return self.spec.model is not None or super().headed
+
+    def model_class(self) -> Any:
+        """The class of the checkpoint; families without a table are built as what they say they are."""
+        if self.unknown is None:
+            return super().model_class()
+        import transformers
+
+        named = (getattr(self.config, "architectures", None) or [""])[0]
+        found = getattr(transformers, named, None)
+        if found is None:
+            raise ModelError(f"{self.name}: transformers has no class {named or '(config.json names none)'}")
+        return found
 
     @property
     def device(self) -> torch.device:
@@ -146,6 +158,13 @@ class BridgedModel(PretrainedModel):
             return outline(self.config, self.bridge.cfg)
         return super()._layout()
 
+    def _plain_answer(self) -> Answer:
+        if getattr(self.config, "is_encoder_decoder", False):
+            raise ModelError(
+                f"{self.name}: {self.config.model_type} has two stacks of layers; one is what can be run here"
+            )
+        return eager_answer(self)
+
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         """Each parameter under its first name, as it was before it was wrapped."""
         if self.spec.model is None:
@@ -169,6 +188,8 @@ def probed(model: BridgedModel) -> dict[str, str]:
     import torch
 
     lacking = model.info.lacking
+    if "blocks.0.hook_in" not in model.bridge.hook_dict:
+        raise ModelError(f"{model.name}: TransformerLens shows no single stack of layers of {model.info.family}")
     block = f"blocks.{min(model.info.layers, key=lambda n: ('pattern' in lacking.get(n, {}), n))}."
     wanted = {site: [n for n in names if block + n in model.bridge.hook_dict] for site, names in HOOKS.items()}
     middle = _middle(model)

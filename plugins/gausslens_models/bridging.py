@@ -41,7 +41,8 @@ class BridgeCapture(Capture):
             for layer in self.wanted
         ]
         if embed:
-            hooks.append(("embed.hook_out", lambda tensor, hook: found.update(embed=tensor.detach())))  # noqa: ARG005
+            place = "project_in.hook_out" if "project_in.hook_out" in self.model.bridge.hook_dict else "embed.hook_out"
+            hooks.append((place, lambda tensor, hook: found.update(embed=tensor.detach())))  # noqa: ARG005
         with torch.no_grad(), _silenced(), self.model.bridge.hooks(fwd_hooks=hooks), contextlib.suppress(Enough):
             output = self.model.bridge(ids, attention_mask=mask, return_type="logits")
             if logits:

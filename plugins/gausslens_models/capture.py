@@ -89,7 +89,7 @@ class Capture:
         with contextlib.ExitStack() as stack, torch.no_grad():
             stack.enter_context(watching(module))
             if embed:
-                stack.enter_context(_hook(module.get_input_embeddings(), lambda _m, _a, out: found.update(embed=out)))
+                stack.enter_context(_hook(self.model.embedding, lambda _m, _a, out: found.update(embed=out.detach())))
             for layer in range(self.model.info.n_layers):
                 self._install(stack, layer, stop=layer == last and not (logits or whole))
             with contextlib.suppress(Enough):
@@ -198,6 +198,8 @@ class Capture:
         for site, asked in (("logits", logits), ("embed", embed)):
             if asked and site not in found:
                 raise ModelError(f"{self.model.name}: {site} never fired: nothing was captured there")
+            if asked and tuple(found[site].shape) != self.model.site_shape(site, *self._shape):
+                raise ModelError(f"{self.model.name}: {site} has the shape {list(found[site].shape)}")
 
 
 @contextlib.contextmanager

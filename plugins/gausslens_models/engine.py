@@ -63,9 +63,9 @@ class TransformersEngine:
 
     def prove(self, model: PretrainedModel) -> list[Finding]:
         """Hold what is captured against the model's own eager attention, and against its tensors."""
-        from .proof import eager_answer, proof_prompt, prove
+        from .proof import eager_answer, prove
 
-        return prove(model, self.capture, eager_answer(model.module, *proof_prompt(model)))
+        return prove(model, self.capture, eager_answer(model))
 
     def runner(self, twin: Twin) -> TransformersRunner:
         """The runner of ``forward`` analyses."""

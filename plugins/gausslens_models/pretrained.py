@@ -94,6 +94,14 @@ class PretrainedModel(CheckpointModel):
                 found |= taps
         return found
 
+    @property
+    def embedding(self) -> Any:
+        """The module whose output the stream starts from: the embedding, or what widens it."""
+        places = self.module_layout.places[None]
+        if "W_project_in" in places:
+            return self.module.get_submodule(places["W_project_in"].theirs.removesuffix(".weight"))
+        return self.module.get_input_embeddings()
+
     def layer_module(self, layer: int) -> Any:
         """The module of a layer."""
         theirs = next(iter(self.module_layout.places[layer].values())).theirs
@@ -108,7 +116,8 @@ class PretrainedModel(CheckpointModel):
             return (prompts, sizes.heads, length, length)
         if site in ("q", "q_rot", "z", "k", "v", "k_rot"):
             return (prompts, length, sizes.heads if site in ("q", "q_rot", "z") else sizes.kv_heads, sizes.d_head)
-        return (prompts, length, self.info.d_mlp if site in ("mlp_pre", "mlp_post") else sizes.d_model)
+        wide = {"mlp_pre": self.info.d_mlp, "mlp_post": self.info.d_mlp, "logits": self.info.vocabulary}
+        return (prompts, length, wide.get(site, sizes.d_model))
 
     def close(self) -> None:
         """Let go of the module."""

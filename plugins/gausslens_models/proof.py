@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,7 +21,21 @@ if TYPE_CHECKING:
 # Largest difference allowed, as a part of the largest magnitude (or of 1, where that is smaller).
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 PROMPT = 24
-Answer = tuple[torch.Tensor, Any]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A model's own answer to each prompt: logits or final state [position, ...], and patterns of its attention layers."""
+
+    final: list[torch.Tensor]
+    patterns: list[tuple[torch.Tensor, ...]]
+
+    def of_layers(self, layers: Sequence[int]) -> dict[int, list[torch.Tensor]]:
+        """{layer: [pattern [head, query, key] of each prompt]} where these are the layers that have patterns."""
+        by_layer = zip(*self.patterns, strict=True)
+        return {n: [p[0] for p in ps] for n, ps in zip(layers, by_layer, strict=True)} if self.patterns[0] else {}
+
+
 SITES = ("resid_pre", "q", "k", "v", "q_rot", "k_rot", "scores", "pattern", "z", "attn_out")
 
 
@@ -38,20 +53,20 @@ def prove(model: PretrainedModel, capture: type[Capture], reference: Answer | No
     if reference is not None:
         what = "logits" if model.headed else "final hidden state"
         ours = captured["logits" if model.headed else "final"]
-        found.append(_difference(what, ours[mask], reference[0][mask]))
+        found.append(_difference(what, ours[mask], torch.cat(reference.final)))
+    having = [n for n in model.info.layers if "pattern" not in model.info.lacking.get(n, {})]
+    patterns = reference.of_layers(having) if reference is not None else {}
     for layer, seen in layers.items():
-        made_again = _by_formulas(model, layer, seen.arrays, mask)
-        checks = [(site, f"{site} of layer {layer} from weights", made, seen.arrays[site]) for site, made in made_again]
-        if reference is not None and reference[1] is not None:
-            # A layer without attention has no entry in what transformers returns.
-            having = [n for n in model.info.layers if "pattern" not in model.info.lacking.get(n, {})]
-            patterns = dict(zip(having, reference[1], strict=True))
-            if layer in patterns:
-                checks.append(("pattern", f"pattern of layer {layer}", seen.arrays["pattern"], patterns[layer]))
-        for site, what, made, theirs in checks:
+        for site, made in _by_formulas(model, layer, seen.arrays, mask):
+            theirs = seen.arrays[site]
             if site in SQUARE:  # [prompt, head, query, key]: rows of padding are nobody's numbers
                 made, theirs = made.transpose(1, 2), theirs.transpose(1, 2)
-            found.append(_difference(what, made[mask], theirs[mask]))
+            found.append(_difference(f"{site} of layer {layer} from weights", made[mask], theirs[mask]))
+        if layer in patterns:
+            ours = seen.arrays["pattern"]
+            rows = [ours[row, :, :n, :n].flatten() for row, n in enumerate(mask.sum(1).tolist())]
+            theirs = torch.cat([pattern.flatten() for pattern in patterns[layer]])
+            found.append(_difference(f"pattern of layer {layer}", torch.cat(rows), theirs))
     return found
 
 
@@ -66,18 +81,23 @@ def proof_prompt(model: PretrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
     return ids.to(model.device), mask.to(model.device)
 
 
-def eager_answer(module: Any, ids: torch.Tensor, mask: torch.Tensor) -> Answer:
-    """What the module itself says with its own eager attention: logits or final state, and patterns."""
+def eager_answer(model: PretrainedModel) -> Answer:
+    """What the module itself says with its own eager attention, one prompt at a time and so without padding."""
+    module = model.module
+    ids, mask = proof_prompt(model)
     before = module.config._attn_implementation
+    final, patterns = [], []
     try:
         with quiet(), torch.no_grad():
             module.set_attn_implementation("eager")
-            output = module(input_ids=ids, attention_mask=mask.long(), use_cache=False, output_attentions=True)
+            for row, real in zip(ids, mask, strict=True):
+                output = module(input_ids=row[real][None], use_cache=False, output_attentions=True)
+                final.append((output.logits if hasattr(output, "logits") else output.last_hidden_state)[0])
+                patterns.append(getattr(output, "attentions", None) or ())
     finally:
         with quiet():
             module.set_attn_implementation(before)
-    final = output.logits if hasattr(output, "logits") else output.last_hidden_state
-    return final, getattr(output, "attentions", None)
+    return Answer(final, patterns)
 
 
 def _by_formulas(

@@ -141,6 +141,13 @@ def test_families_without_a_table_run_and_have_no_weights(stranger: str, tmp_pat
                 _all(engine, model, prompts, (site,))
 
 
+def test_what_has_no_single_stack_is_refused(tmp_path: Path) -> None:
+    config = transformers.T5Config(vocab_size=61, d_model=24, d_kv=6, d_ff=32, num_layers=2, num_heads=4)
+    transformers.T5ForConditionalGeneration(config).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="t5 has two stacks"):
+        BridgeEngine().sites(open_bridge(ModelSpec(str(tmp_path), TransformersParameters())))
+
+
 def test_a_live_bridge(directory: Callable[[str], Path], opened: Opens, prompts: Tokens) -> None:
     plain = opened("qwen2")
     live = open_bridge(ModelSpec(str(directory("qwen2")), TransformersParameters())).bridge

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -198,6 +199,18 @@ def test_later_layers_do_not_run_when_nobody_asks(opened: Opens, prompts: Tokens
     captured(model, prompts, Request(("resid_post",), layers=(0, 1)))
     assert 2 not in ran
     assert ran.count(0) == 1
+
+
+def test_nothing_is_kept_after_a_pass(opened: Opens, prompts: Tokens) -> None:
+    """The garbage collector finds as many tensors after ten passes as after one."""
+    model = opened("mistral")
+    engine, asked = TransformersEngine(), Request(tuple(model.sites))
+    counts = []
+    for _ in range(10):
+        engine.run(Twin(model), prompts, np.arange(3), asked, lambda batch: None)
+        gc.collect()
+        counts.append(sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects()))
+    assert counts[-1] == counts[0]
 
 
 def test_training_mode_is_put_back(opened: Opens, prompts: Tokens) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
+import pytest
 import torch
 
-from gausslens import Twin
+from gausslens import ModelSpec, Twin
 from gausslens_models.engine import TransformersEngine
-from gausslens_models.pretrained import PretrainedModel
+from gausslens_models.parameters import TransformersParameters
+from gausslens_models.pretrained import PretrainedModel, open_pretrained
 from gausslens_models.proof import eager_answer, proof_prompt
 
 Opens = Callable[[str], PretrainedModel]
@@ -27,14 +30,22 @@ def test_it_holds(which: str, opened: Opens) -> None:
             assert f"pattern of layer {layer}" in told
 
 
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
+@pytest.mark.parametrize("name", ["gpt2", "llama-tied", "gemma2", "bert-masked"])
+def test_it_holds_in_other_types(name: str, dtype: str, directory: Callable[[str], Path]) -> None:
+    model = open_pretrained(ModelSpec(str(directory(name)), TransformersParameters(), dtype=dtype))
+    assert [f for f in TransformersEngine().prove(model) if not f.holds] == []
+
+
 def test_runners_are_eager_attention_bit_for_bit(which: str, opened: Opens) -> None:
     model = opened(which)
     ids, mask = proof_prompt(model)
-    final, patterns = eager_answer(model.module, ids, mask)
+    answer = eager_answer(model)
     having = [n for n in model.info.layers if "pattern" not in model.info.lacking.get(n, {})]
     sites = ("pattern", "logits") if model.headed else ("pattern",)
-    found = TransformersEngine().runner(Twin(model)).forward(ids.numpy(), sites=sites, mask=mask.numpy())
-    if model.headed:
-        assert torch.equal(found["logits"][mask], final[mask])
-    for layer, pattern in zip(having, patterns, strict=True):
-        assert torch.equal(found[layer, "pattern"].transpose(1, 2)[mask], pattern.transpose(1, 2)[mask])
+    for row in range(len(ids)):
+        found = TransformersEngine().runner(Twin(model)).forward(ids[row][mask[row]].numpy()[None], sites=sites)
+        if model.headed:
+            assert torch.equal(found["logits"][0], answer.final[row])
+        for layer, patterns in answer.of_layers(having).items():
+            assert torch.equal(found[layer, "pattern"][0], patterns[row])
