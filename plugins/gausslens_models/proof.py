@@ -25,7 +25,7 @@ PROMPT = 24
 
 @dataclass(frozen=True)
 class Answer:
-    """A model's own answer to each prompt: logits or final state [position, ...], and patterns of its attention layers."""
+    """A model's own answer to each prompt: logits or final state [position, ...], and its patterns."""
 
     final: list[torch.Tensor]
     patterns: list[tuple[torch.Tensor, ...]]
