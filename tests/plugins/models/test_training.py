@@ -1,0 +1,57 @@
+"""The script that makes builtin:tiny makes it: same tokenizer, same shapes, same numbers from the same seed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gausslens_models.builtin import DIRECTORY
+
+SCRIPT = Path(__file__).parents[3] / "examples" / "train_tiny_model.py"
+
+
+@pytest.fixture(scope="module")
+def script() -> Any:
+    spec = importlib.util.spec_from_file_location("train_tiny_model", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_tokenizer_and_config_are_those_that_come_with_us(script: Any, tmp_path: Path) -> None:
+    script.tokenizer().save_pretrained(tmp_path)
+    script.config(258).save_pretrained(tmp_path)
+    held = DIRECTORY / "tiny"
+    assert json.loads((tmp_path / "tokenizer.json").read_text()) == json.loads((held / "tokenizer.json").read_text())
+    ours, theirs = (json.loads((path / "config.json").read_text()) for path in (tmp_path, held))
+    said_of_the_file = {"architectures", "dtype", "transformers_version"}
+    assert {k: v for k, v in ours.items() if k not in said_of_the_file} == {
+        k: v for k, v in theirs.items() if k not in said_of_the_file
+    }
+
+
+def test_training_is_seeded(script: Any) -> None:
+    threads, state = torch.get_num_threads(), torch.random.get_rng_state()
+    try:
+        one, other = (script.train(3).state_dict() for _ in range(2))
+        assert all(torch.equal(one[name], other[name]) for name in one)
+        different = script.train(3, seed=1).state_dict()
+        assert not torch.equal(one["lm_head.weight"], different["lm_head.weight"])
+    finally:
+        torch.set_num_threads(threads)
+        torch.random.set_rng_state(state)
+
+
+@pytest.mark.full
+def test_training_learns(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """The whole of it, in minutes: from chance (5.6 nats) to copying."""
+    script.train(3000)
+    last = capsys.readouterr().out.strip().splitlines()[-1]
+    assert float(last.split()[2]) < 0.3
