@@ -19,7 +19,12 @@ from gausslens.command import COMMANDS
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(
     path
-    for path in (*ROOT.glob("*.md"), *ROOT.glob("examples/**/*.md"), *ROOT.glob("framework/*.md"))
+    for path in (
+        *ROOT.glob("*.md"),
+        *ROOT.glob("examples/**/*.md"),
+        *ROOT.glob("framework/*.md"),
+        *ROOT.glob("docs/*.md"),
+    )
     if path.is_file()
 )
 RUN_FILES = sorted([*ROOT.glob("examples/*.yaml"), ROOT / "examples/third_party/sinks.yaml"])

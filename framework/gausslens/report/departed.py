@@ -19,13 +19,19 @@ if TYPE_CHECKING:
     from ..store.results import Results
 
 MOST = 10
+# A spread this small beside the mean is rounding: the null keeps the number, and a distance from it says nothing.
+ROUNDING = 1e-6
 
 
 def strongest(results: Results) -> Markup:
     """A table of the ten strongest; or why there is none."""
-    found = [(null, d) for null, compared in _comparisons(results) for d in departures(compared)]
+    every = [(null, d) for null, compared in _comparisons(results) for d in departures(compared)]
+    nulls = {null for null, _ in every}
+    found = [(null, d) for null, d in every if d.variant not in nulls and d.null_sd > ROUNDING * abs(d.null_mean)]
     if not found:
-        return element("p", "Nothing was compared with a null: `against:` in the run file names one.", class_="note")
+        none = "Nothing was compared with a null: `against:` in the run file names one."
+        kept = "All that was compared with a null is kept by it, or constant under it."
+        return element("p", kept if every else none, class_="note")
     found.sort(key=lambda pair: -abs(pair[1].z))
     store = Path(results.path).name
     return element("div", draw(_table(found[:MOST], len(found)), store), class_="figures")
@@ -62,7 +68,8 @@ def _table(found: list[tuple[str, Departure]], of: int) -> Table:
     return Table(
         title=f"The strongest departures from {found[0][0] if not several else 'the nulls'}",
         caption="Of each compared variable, its cell furthest from the null, in standard deviations of the null (z); "
-        f"the {len(found)} largest of {of}. q is the false discovery rate over the cells of the variable; the last "
+        f"the {len(found)} largest of {of}; what the null itself keeps, and nulls "
+        "beside each other, are left out. q is the false discovery rate over the cells of the variable; the last "
         f"column counts the cells with q below {LEVEL}.",
         sources=tuple(Source(d.variant, f"{d.label}.against.{null}", d.variable) for null, d in found),
         columns=("result", "variant", "variable", "furthest at", "value", "null", "z", "q", f"q < {LEVEL}"),

@@ -50,6 +50,23 @@ def test_without_a_null_it_says_so(written: Written) -> None:
     assert "Nothing was compared with a null" in shown(store).text
 
 
+def test_what_a_null_keeps_and_nulls_themselves_are_no_departures(written: Written) -> None:
+    trained, chance = measured(0), [measured(d) for d in range(1, 5)]
+    for dataset in (trained, *chance):
+        dataset["mass"][:] = 1.0
+    for number, dataset in enumerate(chance):
+        dataset["mass"] += 1e-9 * number
+    trained["mass"][:] = 1.5
+    other = measured(9, shift=1000.0)
+    written.result("trained", "scores", trained).result("chance", "scores", other)
+    written.compared("trained", "scores", trained, chance).compared("chance", "scores", other, chance)
+    page = shown(written.planned())
+    assert "the 1 largest of 1" in page.text
+    cells = page.text[page.text.index("The strongest departures") : page.text.index("the 1 largest")]
+    assert "score" in cells
+    assert "mass" not in cells
+
+
 def test_unfinished_results_are_counted_and_the_rest_is_shown(written: Written) -> None:
     trained, chance = measured(0), [measured(d) for d in (1, 2)]
     written.result("trained", "scores", trained).compared("trained", "scores", trained, chance)
