@@ -90,7 +90,9 @@ class Alignment:
         if factors and len(order) > 1:
             joined = joined.merge(_composed(layers, order))
         return joined.assign_attrs(
-            model=self.model.name, gauge="nothing here changes under W_Q -> W_Q A, W_K -> W_K A^-T"
+            d_model=self.model.d_model,
+            model=self.model.name,
+            gauge="nothing here changes under W_Q -> W_Q A, W_K -> W_K A^-T",
         )
 
     def _attention(self, weights: LayerWeights) -> tuple[np.ndarray, ...]:

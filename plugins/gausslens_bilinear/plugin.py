@@ -57,14 +57,48 @@ ANGLES = Analysis(
     exchangeable=("head",),
     estimate="gausslens_bilinear.angles:estimate",
 )
-SECTION = ReportSection(
-    name="bilinear.spectrum",
-    version=1,
-    summary="What the weights' spectra hold beyond the law of random matrices of the same shape.",
-    section="gausslens_bilinear.section:spectrum",
-    analyses=("bilinear.spectrum",),
-    order=30,
-)
+SECTIONS = [
+    ReportSection(
+        name="bilinear.spectrum",
+        version=2,
+        summary="What the weights' spectra hold beyond the law of random matrices of the same shape.",
+        section="gausslens_bilinear.section:spectrum",
+        analyses=("bilinear.spectrum",),
+        order=30,
+    ),
+    ReportSection(
+        name="bilinear.alignment",
+        version=1,
+        summary="What each head's circuits match, and which heads compose.",
+        section="gausslens_bilinear.sections:alignment",
+        analyses=("bilinear.alignment",),
+        order=31,
+    ),
+    ReportSection(
+        name="bilinear.logits",
+        version=1,
+        summary="Attention's logits predicted from Gaussians, beside what was measured.",
+        section="gausslens_bilinear.sections:logits",
+        analyses=("bilinear.logits",),
+        order=32,
+    ),
+    ReportSection(
+        name="bilinear.angles",
+        version=1,
+        summary="How far angles between tokens reach scores and attention.",
+        section="gausslens_bilinear.sections:angles",
+        analyses=("bilinear.angles",),
+        order=33,
+    ),
+    ReportSection(
+        name="bilinear.head-roles",
+        version=1,
+        summary="What each head attends to on tokens that repeat.",
+        section="gausslens_bilinear.sections:roles",
+        analyses=("bilinear.head-roles",),
+        order=34,
+    ),
+]
 
 
 @hookimpl
@@ -76,4 +110,4 @@ def analyses() -> list[Analysis]:
 @hookimpl
 def report_sections() -> list[ReportSection]:
     """What it shows."""
-    return [SECTION]
+    return SECTIONS

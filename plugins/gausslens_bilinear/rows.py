@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from .halves import GROUPS
 from .powers import jackknife
-from .softmax import row_concentration, row_entropy
+from .softmax import row_moments
 
 if TYPE_CHECKING:
     from .rotation import Rotation
@@ -80,8 +80,8 @@ class Rows:
     def predicted(self, mean: Floats, cov: Floats, rotation: Rotation, scale: float) -> Floats:
         """Entropy, concentration and variance [head, bin, 3] from the Gaussian of z = (query, key) of each head.
 
-        Averaged over the rows that were seen. Entropy log n - s2/2 and concentration exp(s2)/n take the variance s2 of
-        the logits that a query meets; queries differ in it, which the mean of exp(s2) feels, and this does not.
+        Of the mean number of keys of the rows that were seen. Entropy and concentration are those of that many Gaussian
+        logits of the variance s2 that a query meets on the average; queries differ in it, which this does not know.
         """
         counts = self.counts.sum(axis=0)
         n = np.arange(len(counts))
@@ -94,8 +94,9 @@ class Rows:
                 here = (n >= low) & (n < 2 * low) & (counts > 0)
                 if here.any():
                     rows, keys = counts[here], n[here]
-                    each = row_entropy(keys, s2[keys - 1]), row_concentration(keys, s2[keys - 1]), inside[keys - 1]
-                    found[head, place] = [np.average(one, weights=rows) for one in each]
+                    typical = float(np.average(s2[keys - 1], weights=rows))
+                    found[head, place, :2] = np.stack(row_moments(np.average(keys, weights=rows), typical))
+                    found[head, place, 2] = np.average(inside[keys - 1], weights=rows)
         return found
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from gausslens.figures import Figure, Heatmap, Line, Source, Spectrum
 
+from .drawing import averaged
 from .laws import MarchenkoPastur
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def _map(label: str, variant: str, values: xr.DataArray, title: str, caption: st
         caption=caption + (f" Mean over {' and '.join(others)}." if others else ""),
         sources=(Source(variant, label, str(values.name)),),
         units=values.attrs["units"],
-        values=_averaged(values, "layer", "tensor"),
+        values=averaged(values, "layer", "tensor"),
         rows=values["layer"].values,
         columns=values["tensor"].values,
         row_name="layer",
@@ -59,7 +60,7 @@ def _map(label: str, variant: str, values: xr.DataArray, title: str, caption: st
 
 def _furthest(data: xr.Dataset, most: int = 4) -> list[tuple[int, str]]:
     """Of each matrix the layer where it is furthest from its law; the ``most`` furthest of them."""
-    distances = _averaged(data["distance"], "layer", "tensor")
+    distances = averaged(data["distance"], "layer", "tensor")
     known = [j for j in range(distances.shape[1]) if np.isfinite(distances[:, j]).any()]
     layers = {j: int(np.nanargmax(distances[:, j])) for j in known}
     furthest = sorted(known, key=lambda j: -distances[layers[j], j])[:most]
@@ -72,10 +73,10 @@ def _beside_law(
     one = data.sel(layer=layer, tensor=tensor)
     rows, columns = (int(np.mean(one[name].values)) for name in ("rows", "columns"))
     law = MarchenkoPastur(rows, columns, float(np.mean(one["variance"].values)))
-    series = [Line(variant, _averaged(one["squared"], "feature"))]
+    series = [Line(variant, averaged(one["squared"], "feature"))]
     for null, other in chance.items():
         drawn = other["squared"].sel(layer=layer, tensor=tensor)
-        series.append(Line(f"{null}, mean of {drawn.size // drawn.sizes['feature']}", _averaged(drawn, "feature")))
+        series.append(Line(f"{null}, mean of {drawn.size // drawn.sizes['feature']}", averaged(drawn, "feature")))
     return Spectrum(
         title=f"{tensor} of layer {layer}, {variant}",
         caption=f"Squared singular values of {tensor} ({rows} by {columns}), and those expected of noise of this shape "
@@ -85,10 +86,3 @@ def _beside_law(
         series=(*series, Line("Marchenko-Pastur law", law.typical(), reference=True)),
         edges=law.edges,
     )
-
-
-def _averaged(values: xr.DataArray, *kept: str) -> np.ndarray:
-    """Over all dimensions but these; a missing value stays missing."""
-    ordered = values.transpose(*kept, ...).values
-    averaged: np.ndarray = ordered.reshape(*ordered.shape[: len(kept)], -1).mean(axis=-1)
-    return averaged

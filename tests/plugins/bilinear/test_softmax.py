@@ -86,6 +86,21 @@ def test_entropy_and_concentration_of_a_row(s2: float, judge: Any, rng: Any) -> 
     assert concentration.mean() == pytest.approx(float(sm.row_concentration(n, s2)), rel=0.02 + 3 * np.exp(2 * s2) / n)
 
 
+@pytest.mark.parametrize(("n", "s2"), [(1, 2.0), (8, 0.5), (24, 1.25), (90, 9.0), (30, 16.0), (300, 40.0), (4000, 1.0)])
+def test_entropy_and_concentration_of_any_row(n: int, s2: float, judge: Any, rng: Any) -> None:
+    x = rng.normal(0, np.sqrt(s2), (3000, n))
+    H, C = sm.row_moments(n, s2)
+    measured = sm.entropy(x), (sm.softmax(x) ** 2).sum(axis=1)
+    for values, right in zip(measured, (H, C), strict=True):
+        judge(values.mean(), values.std() / np.sqrt(len(values)) + 3e-4, float(right))
+
+
+def test_long_rows_have_the_asymptotic_moments() -> None:
+    H, C = sm.row_moments([1e5, 1e6], [1.0, 1.0])
+    np.testing.assert_allclose(H, sm.row_entropy([1e5, 1e6], 1.0), atol=1e-3)
+    np.testing.assert_allclose(C, sm.row_concentration([1e5, 1e6], 1.0), rtol=2e-3)
+
+
 def test_a_row_freezes(rng: Any) -> None:
     n = 1000
     x = rng.normal(0, np.sqrt(8 * np.log(n)), (200, n))
