@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from .printed import plain
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..store.diff import Difference
     from ..store.manifest import Manifest
     from ..store.results import Results
@@ -40,7 +42,7 @@ def run(arguments: Namespace) -> int:
     alike: dict[Any, list[Difference]] = {}
     for difference in found:
         changes = tuple((path, repr(a), repr(b)) for path, a, b in difference.changes)
-        alike.setdefault((difference.only_in, changes), []).append(difference)
+        alike.setdefault((difference.only_in, changes, difference.inputs), []).append(difference)
     for group in alike.values():
         print()
         _tell(group)
@@ -58,16 +60,22 @@ def _plan(results: Results, name: str) -> Manifest:
 
 def _tell(group: list[Difference]) -> None:
     names = [", ".join(w for w in (d.variant, d.label, d.point) if w) for d in group]
-    shown = "; ".join(names[:4]) + (f"; and {len(names) - 4} more" if len(names) > 4 else "")
-    first = group[0]
+    shown, first = _some(names), group[0]
     if first.only_in is not None:
         print(f"only in {plain(first.only_in)}: {plain(shown)}")
         return
     print(plain(shown))
     for path, one, other in first.changes:
         print(f"  {plain(path)}: {_value(one)} -> {_value(other)}")
-    if not first.changes:
+    if first.inputs:
+        print(f"  reads {plain(_some(first.inputs))}")
+    if not first.changes and not first.inputs:
         print("  the keys differ, and the manifests do not say why")
+
+
+def _some(names: Sequence[str], most: int = 4) -> str:
+    """The first of some names, and how many more there are."""
+    return "; ".join(names[:most]) + (f"; and {len(names) - most} more" if len(names) > most else "")
 
 
 def _value(value: Any) -> str:
@@ -89,5 +97,6 @@ def _as_data(difference: Difference) -> dict[str, Any]:
         "label": difference.label,
         "point": difference.point,
         "only_in": difference.only_in,
+        "inputs": list(difference.inputs),
         "changes": [{"path": p, "one": side(a), "other": side(b)} for p, a, b in difference.changes],
     }

@@ -62,7 +62,7 @@ def _verify(arguments: Namespace) -> int:
     path = Path(arguments.store)
     check_is_store(path)
     with progress("checking", count(path)) as tell:
-        found = verify(path, tell)
+        found = verify(path, lambda where: tell(plain(where)))
     wrong = [f for f in found if not f.harmless]
     if arguments.json:
         print(json.dumps([vars(f) for f in found], indent=1))

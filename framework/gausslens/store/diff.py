@@ -14,12 +14,17 @@ ABSENT = object()
 
 @dataclass(frozen=True)
 class Difference:
-    """A step that differs: ``changes`` are dotted paths with the values in the one run and in the other."""
+    """A step that differs.
+
+    ``changes`` are dotted paths with the values in the one run and in the other; ``inputs`` are the results that it
+    reads and that differ themselves.
+    """
 
     variant: str
     label: str
     point: str
     changes: tuple[tuple[str, Any, Any], ...]
+    inputs: tuple[str, ...] = ()
     only_in: str | None = None
 
 
@@ -36,14 +41,14 @@ def differences(one: Manifest, other: Manifest) -> tuple[list[Difference], int]:
         point = ", ".join(f"{n} {v}" for n, v in step.point)
         if a is None or b is None:
             run = one.run if b is None else other.run
-            found.append(Difference(step.variant, step.label, point, (), run))
+            found.append(Difference(step.variant, step.label, point, (), only_in=run))
         elif a.key == b.key:
             same += 1
         else:
-            changes = tuple(
-                (path, _named(x, names), _named(y, names)) for path, x, y in changed(a.ingredients, b.ingredients)
-            )
-            found.append(Difference(a.variant, a.label, point, changes))
+            changes = list(changed(a.ingredients, b.ingredients))
+            inputs = [names[x] for _, x, y in changes if _same_step(x, y, names)]
+            others = [(p, _named(x, names), _named(y, names)) for p, x, y in changes if not _same_step(x, y, names)]
+            found.append(Difference(a.variant, a.label, point, tuple(others), tuple(inputs)))
     return found, same
 
 
@@ -62,6 +67,11 @@ def changed(one: Any, other: Any, path: str = "") -> Iterator[tuple[str, Any, An
 
 def _by_name(manifest: Manifest) -> dict[Name, Step]:
     return {(s.variant, s.label, tuple((n, repr(v)) for n, v in s.point)): s for s in manifest.steps}
+
+
+def _same_step(one: Any, other: Any, names: Mapping[str, str]) -> bool:
+    """Whether two values are the keys of one step of both plans: why they differ is told where that step is."""
+    return all(isinstance(v, str) and v in names for v in (one, other)) and names[one] == names[other]
 
 
 def _named(value: Any, names: Mapping[str, str]) -> Any:

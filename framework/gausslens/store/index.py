@@ -13,7 +13,7 @@ from h5py import h5g
 from . import seal
 from .disk import Temporary, Writer, locked, told
 from .hostile import open_checked
-from .layout import INDEX, LOCK, PARTS, TYPE_VERSION, check_version, entry_of
+from .layout import INDEX, LOCK, PARTS, TYPE_VERSION, check_version, entry_of, is_name
 from .manifest import manifests, newest_steps
 from .part import PartFile
 
@@ -31,13 +31,14 @@ def links(root: Path) -> dict[str, tuple[str, str]]:
 
 
 def parts(root: Path) -> Iterator[tuple[tuple[str, str], Path]]:
-    """Analysis and key of every part there is, with its path; links and other files are left out."""
+    """Analysis and key of every part there is, with its path; links and what is not named like one are left out."""
     with told("read", root):
         for directory in sorted(os.scandir(root / PARTS), key=lambda e: e.name):
-            if directory.is_dir(follow_symlinks=False):
+            if directory.is_dir(follow_symlinks=False) and is_name(directory.name, dotted=True):
                 for entry in os.scandir(directory.path):
-                    if entry.name.endswith(".h5") and entry.is_file(follow_symlinks=False):
-                        yield (directory.name, entry.name.removesuffix(".h5")), Path(entry.path)
+                    key, _, end = entry.name.rpartition(".")
+                    if end == "h5" and is_name(key) and entry.is_file(follow_symlinks=False):
+                        yield (directory.name, key), Path(entry.path)
 
 
 def build_index(writer: Writer) -> Path:

@@ -53,9 +53,14 @@ def check_version(found: object, what: str, where: Path | str) -> None:
         )
 
 
+def is_name(name: str, *, dotted: bool = False) -> bool:
+    """Whether this may be the name of a run, variant or key, or (``dotted``) of a label or analysis."""
+    return (_DOTTED if dotted else _NAME).fullmatch(name) is not None
+
+
 def check_name(name: str, what: str, *, dotted: bool = False) -> str:
     """The name of a run, variant, label, analysis or key; it becomes part of a path, so little is allowed."""
-    if not (_DOTTED if dotted else _NAME).fullmatch(name):
+    if not is_name(name, dotted=dotted):
         raise StoreError(f"{what} {name!r}: letters, digits, _ and -{' and .' if dotted else ''} only, up to 200")
     return name
 

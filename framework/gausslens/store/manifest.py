@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,10 +16,11 @@ from urllib.parse import quote
 from ..errors import StoreError
 from ..seeds import digest
 from .disk import Temporary, Writer, is_file, locked, told
-from .layout import LOCK, RUNS, NewerStore, StoreWarning, check_name, check_version
+from .layout import LOCK, RUNS, NewerStore, StoreWarning, check_name, check_version, is_name
 
 FORMAT = "gausslens-run"
 VERSION = 1
+_FILE = re.compile(r"[A-Za-z0-9_-]{1,200}(\.[0-9]{1,9})?\.json")
 # A manifest of 10,000 steps is about 30 MB.
 MOST_BYTES = 1 << 30
 
@@ -102,12 +104,12 @@ def _commit(writer: Writer, run: str, plan: str, data: bytes) -> Path:
 
 
 def manifest_paths(root: Path) -> list[Path]:
-    """Where manifests are; links are not followed."""
-    found = []
+    """Where manifests are; links are not followed, and what is not named like one is left to ``verify``."""
+    found: list[Path] = []
     with told("read", root):
         for directory in sorted(os.scandir(root / RUNS), key=lambda e: e.name):
-            if directory.is_dir(follow_symlinks=False):
-                found += sorted(Path(directory.path).glob("*.json"))
+            if directory.is_dir(follow_symlinks=False) and is_name(directory.name):
+                found += sorted(p for p in Path(directory.path).iterdir() if _FILE.fullmatch(p.name))
     return found
 
 

@@ -176,6 +176,18 @@ def array_is_named_with_terminal_escapes(root: Path, outside: Path) -> None:
 
 
 @attack
+def files_are_named_with_terminal_escapes(root: Path, outside: Path) -> None:
+    for place in (
+        "parts/probe.score/\x1b[31m.h5",
+        "parts/\x1b[31m/k.h5",
+        "runs/first/\x1b[31m.json",
+        "runs/\x1b[31m/p.json",
+    ):
+        (root / place).parent.mkdir(exist_ok=True)
+        (root / place).write_text("{")
+
+
+@attack
 def array_is_opaque(root: Path, outside: Path) -> None:
     with result(root) as group:
         described(group.create_dataset("more", data=np.zeros(3, "V16")))

@@ -161,7 +161,7 @@ def test_diff_says_which_ingredient(capsys: pytest.CaptureFixture[str], store: S
     assert "edits.0.seed: 0 -> 7" in text
     assert "only in two: trained, new" in text
     assert "trained, rank; chance, rank, draw 0; chance, rank, draw 1; chance, rank, draw 2" in text  # told once
-    assert f'of: "rank on trained ({key("r1")[:8]})" -> "rank on trained ({key("r2")[:8]})"' in text
+    assert "  reads rank on trained; rank on chance draw 0\n" in text  # why they differ is told where they are
     data = json.loads(said(capsys, "diff", store.path, "one", "two", "--json"))
     assert data["same"] == 1
     assert {"path": "edits.0.seed", "one": {"value": 0}, "other": {"value": 7}} in data["different"][0]["changes"]

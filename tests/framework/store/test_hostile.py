@@ -26,7 +26,8 @@ Child = Callable[..., "subprocess.CompletedProcess[str]"]
 # Found by verify alone: a user who reads results never comes near what was planted there.
 UNNOTICED = {
     "part_holds_a_ring", "manifest_is_a_fifo", "run_is_a_link", "manifest_is_a_pit", "manifest_names_lead_out",
-    "manifest_names_have_escapes", "index_leads_out", "index_leads_to_a_fifo", "index_is_a_ring",
+    "manifest_names_have_escapes", "files_are_named_with_terminal_escapes", "index_leads_out",
+    "index_leads_to_a_fifo", "index_is_a_ring",
 }  # fmt: skip
 
 
