@@ -16,8 +16,8 @@ import numpy as np
 from ..errors import StoreError
 from ..suggest import did_you_mean
 from . import codec, part, seal
-from .disk import Temporary, told
-from .layout import check_array_name, entry_of, part_path
+from .disk import Temporary, told, write_at
+from .layout import Unstorable, check_array_name, entry_of, part_path
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -34,6 +34,7 @@ _FILL = {name: bytes(np.dtype(kind).itemsize) for name, kind in DTYPES.items()} 
     "float32": b"\x00\x00\xc0\x7f",
     "float64": bytes(6) + b"\xf8\x7f",
 }  # NaN
+_STRETCH = 1 << 20
 
 
 def estimate(arrays: Mapping[str, tuple[Sequence[int], str]]) -> int:
@@ -43,7 +44,7 @@ def estimate(arrays: Mapping[str, tuple[Sequence[int], str]]) -> int:
 
 def _stored(dtype: str) -> str:
     if dtype not in DTYPES:
-        raise StoreError(f"bulk arrays of {dtype!r}: one of {', '.join(DTYPES)}")
+        raise Unstorable(f"bulk arrays of {dtype!r}: one of {', '.join(DTYPES)}")
     return DTYPES[dtype]
 
 
@@ -94,16 +95,16 @@ class PartWriter:
         """Make an array, NaN (floats) or 0 where it is never written. ``dtype`` float16 and bfloat16 take 2 bytes."""
         kind = np.dtype(_stored(dtype))
         if len(dims) != len(shape) or not shape or min(shape) < 0:
-            raise StoreError(f"bulk array {name!r}: dims {dims} and shape {shape} do not go together")
+            raise Unstorable(f"bulk array {name!r}: dims {dims} and shape {shape} do not go together")
         if check_array_name(name) in self.arrays or len({*dims, name}) != len(dims) + 1:
-            raise StoreError(f"bulk array {name!r}: its name, or one of its dimensions {dims}, is used twice")
+            raise Unstorable(f"bulk array {name!r}: its name, or one of its dimensions {dims}, is used twice")
         sizes = {d: n for a in self.arrays.values() for d, n in zip(a.dims, a.shape, strict=True)}
         for dim, size in zip(dims, shape, strict=True):
             if sizes.get(dim, size) != size:
-                raise StoreError(f"bulk array {name!r} has {size} along {dim!r}, another has {sizes[dim]}")
+                raise Unstorable(f"bulk array {name!r} has {size} along {dim!r}, another has {sizes[dim]}")
         wanted = estimate({n: (a.shape, a.dtype) for n, a in self.arrays.items()} | {name: (shape, dtype)})
         if self.most is not None and wanted > self.most:
-            raise StoreError(
+            raise Unstorable(
                 f"bulk array {name!r} would bring this result to {wanted:,} bytes, over its cap of {self.most:,}: "
                 "capture fewer sites, layers or prompts, or a 2-byte type"
             )
@@ -129,7 +130,7 @@ class PartWriter:
     def write(self, name: str, index: tuple[Any, ...], values: Any) -> None:
         """Write a block: ``index`` is ints, slices and at most one list of ints, as in numpy."""
         if name not in self.arrays:
-            raise StoreError(f"there is no bulk array {name!r}{did_you_mean(name, self.arrays)}")
+            raise Unstorable(f"there is no bulk array {name!r}{did_you_mean(name, self.arrays)}")
         array = self.arrays[name]
         index = index if isinstance(index, tuple) else (index,)
         index = (*index, *(slice(None),) * (len(array.shape) - len(index)))
@@ -138,7 +139,7 @@ class PartWriter:
                 self._write(array, index[:-1], index[-1], _encoded(values, array.dtype))
             except (TypeError, ValueError, IndexError) as error:
                 what = f"bulk array {name!r} of shape {array.shape}: values of shape {np.shape(values)}"
-                raise StoreError(f"{what} do not go to {index}: {error}") from None
+                raise Unstorable(f"{what} do not go to {index}: {error}") from None
             self.out.sink.check()
 
     def _write(self, array: _Array, rows: tuple[Any, ...], last: Any, block: np.ndarray) -> None:
@@ -178,9 +179,10 @@ class PartWriter:
         descriptor, offset = self.temporary.descriptor, array.data.id.get_offset()
         size = math.prod(array.shape) * array.data.dtype.itemsize
         for start, stop in _runs(~array.written.ravel()):
-            fill = _FILL[array.dtype] * array.shape[-1]
-            for row in range(start, stop):
-                os.pwrite(descriptor, fill, offset + row * len(fill))
+            row = _FILL[array.dtype] * array.shape[-1]
+            step = max(1, _STRETCH // max(1, len(row)))
+            for place in range(start, stop, step):
+                write_at(descriptor, memoryview(row * min(step, stop - place)), offset + place * len(row))
         in_order = array.in_order == math.prod(array.shape)
         crc = array.crc if in_order else seal.crc32(descriptor, offset, size)
         attrs = array.attrs | codec.coordinates_attribute(array.dims, codec.auxiliary(dataset))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import StoreError
-from .layout import check_array_name
+from .layout import Unstorable, check_array_name
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -81,18 +81,18 @@ def with_scales(found: list[Stored], sizes: Mapping[str, int] | None = None, tak
     names: dict[str, tuple[str, ...]] = dict.fromkeys(taken, ())
     for stored in found:
         if stored.name in names:
-            raise StoreError(f"two arrays would be called {stored.name!r}: rename one")
+            raise Unstorable(f"two arrays would be called {stored.name!r}: rename one")
         names[stored.name] = stored.dims
         for dim, size in zip(stored.dims, stored.data.shape, strict=True):
             if sizes.setdefault(dim, size) != size:
-                raise StoreError(f"the array {stored.name!r} has {size} along {dim!r}, another has {sizes[dim]}")
+                raise Unstorable(f"the array {stored.name!r} has {size} along {dim!r}, another has {sizes[dim]}")
     implied = []
     for dim, size in sizes.items():
         if check_array_name(dim) not in names:
             index = np.arange(size, dtype="<i4" if size < 2**31 else "<i8")
             implied.append(Stored(dim, (dim,), index, {"implied": 1}))
         elif names[dim] != (dim,):
-            raise StoreError(f"the array {dim!r} has the name of a dimension but is not over it alone: rename one")
+            raise Unstorable(f"the array {dim!r} has the name of a dimension but is not over it alone: rename one")
     return implied + found
 
 
@@ -113,7 +113,7 @@ def _encode_variable(name: str, variable: xr.Variable, beside: Mapping[str, set[
         data = np.stack([data.real, data.imag], axis=-1)
         dims = (*dims, REAL_IMAG)
     if data.dtype.newbyteorder("=") not in NUMBERS:
-        raise StoreError(f"array {name!r} is of dtype {data.dtype}: give numbers, truth values or text")
+        raise Unstorable(f"array {name!r} is of dtype {data.dtype}: give numbers, truth values or text")
     little = data.astype(data.dtype.newbyteorder("<"), copy=False)
     return [Stored(name, dims, np.require(little, requirements="C"), attrs)]
 
@@ -134,7 +134,7 @@ def _encode_text(name: str, dims: tuple[str, ...], data: np.ndarray, attrs: dict
     flat = data.ravel().tolist()
     for value in flat:
         if not isinstance(value, str):
-            raise StoreError(f"array {name!r} holds {type(value).__name__}: give numbers, truth values or text")
+            raise Unstorable(f"array {name!r} holds {type(value).__name__}: give numbers, truth values or text")
     exact = [value.encode("utf-8", "surrogatepass") for value in flat]
     readable = [_readable(value) for value in flat]
     text = np.empty(len(flat), dtype=object)
@@ -213,7 +213,7 @@ def plain_attributes(attrs: Mapping[Any, Any], where: str) -> dict[str, Any]:
     rest: dict[str, Any] = {}
     for name, value in attrs.items():
         if not isinstance(name, str):
-            raise StoreError(f"{where}: the attribute {name!r} is not named by text")
+            raise Unstorable(f"{where}: the attribute {name!r} is not named by text")
         value = _python(value)
         (plain if _is_plain(name, value) else rest)[name] = value
     if rest:
@@ -248,12 +248,12 @@ def to_json(value: Any, where: str) -> str:
     def other(thing: Any) -> Any:
         if isinstance(thing, np.generic | np.ndarray):
             return thing.tolist()
-        raise StoreError(f"{where}: {type(thing).__name__} {thing!r} cannot be stored as an attribute")
+        raise Unstorable(f"{where}: {type(thing).__name__} {thing!r} cannot be stored as an attribute")
 
     try:
         return json.dumps(value, default=other, sort_keys=True)
     except (ValueError, TypeError, RecursionError) as error:
-        raise StoreError(f"{where}: attributes cannot be stored: {error}") from None
+        raise Unstorable(f"{where}: attributes cannot be stored: {error}") from None
 
 
 def user_attributes(attrs: Mapping[str, Any]) -> dict[str, Any]:

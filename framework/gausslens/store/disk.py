@@ -52,6 +52,13 @@ def told(doing: str, path: Path | str) -> Iterator[None]:
         raise StoreError(f"cannot {doing} {path}: {advice}") from error
 
 
+def write_at(descriptor: int, data: memoryview, place: int) -> None:
+    """Write all of it."""
+    while data:
+        written = os.pwrite(descriptor, data, place)
+        data, place = data[written:], place + written
+
+
 class Sink:
     """A file for HDF5 (h5py's file-object driver) whose writes never fail; ``error`` is the first that did.
 
@@ -84,15 +91,13 @@ class Sink:
     def write(self, data: memoryview) -> int:
         """Write all of it, or keep the error."""
         view = memoryview(data)
-        size = view.nbytes
-        try:
-            while view and self.error is None:
-                written = os.pwrite(self.descriptor, view, self.place)
-                self.place += written
-                view = view[written:]
-        except BaseException as error:
-            self.error = error
-        return size
+        if self.error is None:
+            try:
+                write_at(self.descriptor, view, self.place)
+            except BaseException as error:
+                self.error = error
+        self.place += view.nbytes
+        return view.nbytes
 
     def put(self, data: memoryview, place: int) -> int:
         """Write bytes where they belong, a stretch at a time, and return their crc32: so they are fetched once."""
@@ -182,9 +187,7 @@ class Temporary:
     def write(self, data: bytes) -> None:
         """Write a small file whole."""
         with told("write to", self.root):
-            view = memoryview(data)
-            while view:
-                view = view[os.write(self.descriptor, view) :]
+            write_at(self.descriptor, memoryview(data), 0)
 
     def commit(self, final: Path) -> bool:
         """Make it durable under its final name; False where another was first. Either way it is then durable."""

@@ -33,6 +33,10 @@ class NotAStore(StoreError):
     code = 2
 
 
+class Unstorable(StoreError, ValueError):
+    """A result holds what the store does not take: the step is at fault, not the store."""
+
+
 class StoreWarning(UserWarning):
     """A part of the store is damaged and left out."""
 
@@ -68,7 +72,7 @@ def check_name(name: str, what: str, *, dotted: bool = False) -> str:
 def check_array_name(name: object) -> str:
     """The name of an array or a dimension."""
     if not isinstance(name, str) or not _ARRAY.fullmatch(name) or unicodedata.normalize("NFC", name) != name:
-        raise StoreError(f"array or dimension {name!r}: a name is a letter, digit or _, then also . @ + -, up to 200")
+        raise Unstorable(f"array or dimension {name!r}: a name is a letter, digit or _, then also . @ + -, up to 200")
     return name
 
 

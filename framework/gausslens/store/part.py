@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 from h5py import h5a, h5d, h5ds, h5f, h5fd, h5g, h5p, h5s, h5t
 
-from .codec import TEXT, Stored, content, crc_of
+from .codec import TEXT, Stored, content, crc_of, to_json
 from .disk import Sink
 from .layout import CONVENTIONS, TYPE, TYPE_VERSION, VERSION
 from .seal import Extent
@@ -22,6 +22,7 @@ from .seal import Extent
 # Arrays of this size may be compressed, and else begin on a page.
 _LARGE = 1 << 16
 _PAGE = 4096
+_CHUNK = 1 << 20
 # Up to so many attributes lie in the header of their object, not in a tree of their own.
 _COMPACT = (64, 48)
 
@@ -169,7 +170,11 @@ class PartFile:
 def _chunked(shape: Sequence[int], dtype: np.dtype, compression: str) -> Any:
     """Chunks with shuffle and lzf or gzip: filters that every h5py has."""
     how = h5p.create(h5p.DATASET_CREATE)
-    how.set_chunk(h5py._hl.filters.guess_chunk(tuple(shape), None, dtype.itemsize))
+    chunk = list(shape)
+    while math.prod(chunk) * dtype.itemsize > _CHUNK:
+        longest = chunk.index(max(chunk))
+        chunk[longest] = -(-chunk[longest] // 2)
+    how.set_chunk(tuple(chunk))
     how.set_shuffle()
     if compression == "gzip":
         how.set_deflate(4)
@@ -185,15 +190,13 @@ def part_attributes(entry: str) -> dict[str, Any]:
 
 def result_attributes(analysis: str, key: str, meta: Mapping[str, Any]) -> dict[str, Any]:
     """The attributes of a result's group: what made it."""
-    from .codec import to_json
-
     provenance = meta.get("provenance", {})
     return {
         TYPE: "step-result",
         TYPE_VERSION: VERSION,
         "object_id": str(meta.get("object_id") or uuid4()),
         "analysis": analysis,
-        "version": int(meta.get("version", meta.get("analysis_version", 1))),
+        "version": int(meta.get("version", 1)),
         "key": key,
         "plugin": str(meta.get("plugin", "")),
         "plugin_version": str(meta.get("plugin_version", "")),

@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..errors import StoreError
+from .disk import write_at
 
 _MAGIC = b"gausslens-seal-1"
 _FOOTER = len(_MAGIC) + 1 + 10 + 1 + 8 + 1
@@ -35,9 +36,7 @@ def seal(descriptor: int, extents: Iterable[Extent]) -> None:
     line = json.dumps({"arrays": arrays, "rest": _rest(descriptor, size, arrays), "size": size}, separators=(",", ":"))
     data = line.encode() + b"\n"
     data += b"%s %010d %08x\n" % (_MAGIC, len(data), zlib.crc32(data))
-    while data:
-        written = os.pwrite(descriptor, data, size)
-        data, size = data[written:], size + written
+    write_at(descriptor, memoryview(data), size)
 
 
 def check(path: Path, *, arrays: bool) -> tuple[list[str], list[Extent]]:

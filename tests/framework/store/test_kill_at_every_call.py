@@ -23,7 +23,7 @@ CHILD = Path(__file__).parent / "children" / "kill_points.py"
 STRACE = shutil.which("strace")
 # Those that make something durable or give it a name; and all others that change anything.
 FAST = ["fsync", "link", "unlink", "rename", "mkdir"]
-SLOW = ["openat", "write", "pwrite64", "ftruncate", "fchmod"]
+SLOW = ["openat", "pwrite64", "ftruncate", "fchmod"]
 
 needs_strace = pytest.mark.skipif(STRACE is None, reason="strace is not installed")
 
