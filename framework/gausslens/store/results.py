@@ -27,8 +27,7 @@ class NoResult(StoreError, KeyError):
 
 def open(path: str | os.PathLike[str]) -> Results:  # noqa: A001  users say gausslens.open
     """Open a store (or a pack) for reading: ``gausslens.open("store")``."""
-    found = source(path)
-    return Results(found, found.manifests())
+    return Results(source(path))
 
 
 class Results:
@@ -38,10 +37,10 @@ class Results:
     values as leading dimensions; ``results.run("name")`` looks at one run only. Large arrays are read when used.
     """
 
-    def __init__(self, found: Source, manifests: Sequence[Manifest], run: str | None = None):
+    def __init__(self, found: Source, run: str | None = None, known: Sequence[Manifest] | None = None):
         self._source = found
         self._run = run
-        self._manifests = [m for m in manifests if run in (None, m.run)]
+        self._manifests = [m for m in (found.manifests() if known is None else known) if run in (None, m.run)]
         self._steps: dict[tuple[str, str], tuple[Manifest, list[Step]]] = {}
         for manifest in self._manifests:
             grouped: dict[tuple[str, str], tuple[Manifest, list[Step]]] = {}
@@ -74,7 +73,7 @@ class Results:
         """The results of one run."""
         if name not in self.runs:
             raise NoResult(f"{self.path} has no run {name!r}{did_you_mean(name, self.runs)}")
-        return Results(self._source, self._manifests, name)
+        return Results(self._source, name, self._manifests)
 
     def manifest(self) -> Manifest:
         """The newest plan: ``.resolved`` is its run file, ``.steps`` what it planned."""
