@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 # A share of false discoveries that the field is used to.
 LEVEL = 0.05
+# A spread this small beside the mean is rounding: the null keeps the number, and a distance from it says nothing.
+ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,10 @@ class Departure:
     q: float
     called: int
     cells: int
+
+    def tells(self, nulls: Iterable[str]) -> bool:
+        """Whether it tells a reader anything: not of one of the nulls itself, not of a number that the null keeps."""
+        return self.variant not in nulls and self.null_sd > ROUNDING * abs(self.null_mean)
 
     @property
     def place(self) -> str:

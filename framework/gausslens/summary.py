@@ -53,8 +53,12 @@ def _against(ran: Ran, null: str, most: int = 10) -> list[str]:
     from .store import Store
 
     store = Store(ran.path)
+    nulls = ran.plan.study.against
     steps = [s for s in ran.plan.steps if s.against == null and store.has(s.folder, s.key)]
-    found = departures((s.ref.label, _twin(s.ref), store.read(s.folder, s.key)) for s in steps)
+    every = departures(
+        (s.ref.label, _twin(s.ref), store.read(s.folder, s.key)) for s in steps if s.ref.variant not in nulls
+    )
+    found = [d for d in every if d.tells(nulls)]
     if not found:
         return ["", f"against {null}: nothing could be compared"]
     draws = sum(len(v.points) * (v.draws or 1) for v in ran.plan.study.variants if v.name == null)

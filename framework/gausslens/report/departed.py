@@ -19,15 +19,13 @@ if TYPE_CHECKING:
     from ..store.results import Results
 
 MOST = 10
-# A spread this small beside the mean is rounding: the null keeps the number, and a distance from it says nothing.
-ROUNDING = 1e-6
 
 
 def strongest(results: Results) -> Markup:
     """A table of the ten strongest; or why there is none."""
     every = [(null, d) for null, compared in _comparisons(results) for d in departures(compared)]
     nulls = {null for null, _ in every}
-    found = [(null, d) for null, d in every if d.variant not in nulls and d.null_sd > ROUNDING * abs(d.null_mean)]
+    found = [(null, d) for null, d in every if d.tells(nulls)]
     if not found:
         none = "Nothing was compared with a null: `against:` in the run file names one."
         kept = "All that was compared with a null is kept by it, or constant under it."
