@@ -43,6 +43,7 @@ _BY_HEAD: dict[str, tuple[str, str, dict[str, Any]]] = {
     "alignment": ("mean squared cosine between its two sides' subspaces", "1", {}),
     "alignment_z": ("mean squared cosine against random subspaces", "z", _LAW),
     "leading_cosine": ("cosine between the leading left and right singular vectors", "1", {}),
+    "leading_gap": ("relative gap below the largest singular value; near 0 its vectors are arbitrary", "1", {}),
     "distance": ("Kolmogorov distance to the law of a product of noise with the same sum", "1", {}),
     "beyond": ("squared singular values that such a product exceeds once in a hundred", "values", _LAW),
     "spikes": ("squared singular values beyond the bulk of a product of noise, where there is one", "values", _LAW),
@@ -131,7 +132,17 @@ def _described(name: str, each: list[Circuit]) -> dict[str, Any]:
 
 
 def _numbers(one: Circuit) -> dict[str, float]:
-    names = ("norm", "trace", "trace_z", "positive_share", "balance", "symmetric_share", "alignment", "alignment_z")
+    names = (
+        "norm",
+        "trace",
+        "trace_z",
+        "positive_share",
+        "balance",
+        "symmetric_share",
+        "alignment",
+        "alignment_z",
+        "leading_gap",
+    )
     found = {name: float(getattr(one, name)) for name in names}
     found |= {"maximum": float(one.squared[0]), "leading_cosine": float(one.leading_cosine)}
     found["effective_rank"] = float(effective_rank(one.squared))

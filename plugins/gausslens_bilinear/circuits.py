@@ -57,6 +57,12 @@ class Circuit:
         return _over(np.where(self.eigenvalues.real > 0, sizes, 0.0).sum(axis=-1), sizes.sum(axis=-1))
 
     @property
+    def leading_gap(self) -> Floats:
+        """1 - sigma_2/sigma_1: near 0 the leading singular vectors, and their cosine, are what rounding makes them."""
+        second = self.squared[..., 1] if self.squared.shape[-1] > 1 else np.zeros(self.squared.shape[:-1])
+        return 1 - np.sqrt(_over(second, self.squared[..., 0]))
+
+    @property
     def balance(self) -> Floats:
         """Tr C / sum |eigenvalue|, from -1 to 1: near 1, all is matched with, or copied to, itself."""
         return _over(self.trace, np.abs(self.eigenvalues).sum(axis=-1))

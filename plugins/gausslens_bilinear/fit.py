@@ -63,10 +63,11 @@ def bulk(
 ) -> Bulk:
     """Fit the law of noise to the squared singular values of a [rows, columns] matrix.
 
-    With ``inner``, to those of a product A B^T of A [rows, inner] and B [columns, inner]. A first variance is that
-    which puts the median where the law has it. Then, in turn: k values lie above the level that the largest value of
-    noise exceeds at ``rate``; without these k dimensions, noise of sizes reduced by k has the sum of the others. The
-    fit is accepted where the distance is at most ``tolerance`` + 3/p and the spikes are fewer than half.
+    With ``inner``, to those of a product A B^T of A [rows, inner] and B [columns, inner]. In turn: noise of sizes
+    reduced by k, the number of spikes, has the sum of the other values; k values lie above the level that the largest
+    value of such noise exceeds at ``rate``. From k = 0 this finds the fewest spikes that explain themselves. Where many
+    large ones hide each other, it starts from the variance that puts the median where the law has it. A fit is
+    accepted where its distance is at most ``tolerance`` + 3/p and the spikes are fewer than half.
     """
     values = np.sort(np.asarray(squared, dtype=np.float64))[::-1]
     sizes = (rows, columns) if inner is None else (rows, inner, columns)
@@ -76,17 +77,26 @@ def bulk(
     middle = float(np.median(values))
     if not (np.isfinite(values).all() and middle > 0):
         raise NoSpectrum("half of the singular values, or more, are 0: there is no bulk to fit")
-    law = _law(sizes, 0, middle / float(_law(sizes, 0, 1.0).quantiles(0.5)))
-    found = _beyond(values, law, rate)
+    plain = _settled(values, sizes, 0, rate, tolerance)
+    if plain.accepted:
+        return plain
+    first = _law(sizes, 0, middle / float(_law(sizes, 0, 1.0).quantiles(0.5)))
+    other = _settled(values, sizes, _beyond(values, first, rate), rate, tolerance)
+    return other if other.accepted or other.distance < plain.distance else plain
+
+
+def _settled(values: Floats, sizes: tuple[int, ...], count: int, rate: float, tolerance: float) -> Bulk:
+    """The fit whose number of spikes explains itself, from this one on; of some that explain each other, the last."""
     seen: set[int] = set()
-    # Until a count explains itself, or counts explain each other in turn.
-    while found not in seen:
-        seen.add(count := found)
+    law = _law(sizes, count, 1.0)
+    while count not in seen:
+        seen.add(count)
         law = _law(sizes, count, float(values[count:].mean()) / _law(sizes, count, 1.0).mean)
-        found = _beyond(values, law, rate)
-    distance = law.distance(values[count:])
-    accepted = distance <= tolerance + _RIGIDITY / (p - count) and 2 * count < p
-    return Bulk(law, law.level(rate), values[:count], distance, bool(accepted))
+        count = _beyond(values, law, rate)
+    spikes = min(sizes) - law.small
+    distance = law.distance(values[spikes:])
+    accepted = distance <= tolerance + _RIGIDITY / law.small and 2 * spikes < min(sizes)
+    return Bulk(law, law.level(rate), values[:spikes], distance, bool(accepted))
 
 
 def _beyond(values: Floats, law: Law, rate: float) -> int:

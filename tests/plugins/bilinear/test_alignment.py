@@ -12,10 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gausslens import ModelError
-from gausslens.testing import TinyModel, TinyParameters, check_round_trip, check_weights
+from gausslens.testing import (
+    TinyModel,
+    TinyParameters,
+    check_forward,
+    check_round_trip,
+    check_stream,
+    check_weights,
+)
 from gausslens_bilinear import circuits
-from gausslens_bilinear.parameters import AlignmentParameters, SpectrumParameters
-from gausslens_bilinear.plugin import ALIGNMENT, SPECTRUM
+from gausslens_bilinear.parameters import AlignmentParameters, LogitsParameters, SpectrumParameters
+from gausslens_bilinear.plugin import ALIGNMENT, ANGLES, LOGITS, ROLES, SPECTRUM
 from gausslens_bilinear.singular import principal_cosines, product_eigenvalues, product_squared_singular_values
 
 
@@ -235,3 +242,26 @@ def test_what_is_not_labelled_is_the_same_in_every_gauge() -> None:
     differing = _differing(*spectra)
     assert differing <= labelled
     assert {"squared", "maximum", "effective_rank", "head_squared", "kv_head_squared"} <= differing
+
+
+@pytest.mark.parametrize(
+    ("descriptor", "parameters"), [(LOGITS, LogitsParameters(lags=(1, 3), sample=60)), (ROLES, None)], ids=str
+)
+def test_what_heads_do_is_the_same_in_every_gauge(descriptor: Any, parameters: Any) -> None:
+    texts = [f"{word} was {word[::-1]}, not {word}" for word in ("otter", "ibex", "heron", "newt", "stoat", "vole")]
+    plain, gauged = TinyModel(dtype="float64"), _Gauged(dtype="float64")
+    each = [check_stream(descriptor, parameters, model=m, texts=texts, atol=1e-7) for m in (plain, gauged)]
+    assert _differing(*each) == set()
+
+
+def test_angles_are_the_same_in_every_gauge() -> None:
+    each = [check_forward(ANGLES, model=m) for m in (TinyModel(dtype="float64"), _Gauged(dtype="float64"))]
+    assert _differing(*each) == set()
+
+
+def test_a_gap_tells_whether_the_leading_direction_is_known() -> None:
+    rng = np.random.default_rng(0)
+    Q = np.linalg.qr(rng.normal(size=(9, 3)))[0]
+    assert circuits.circuit(Q, Q).leading_gap == pytest.approx(0, abs=1e-9)
+    assert circuits.circuit(Q * [4, 1, 1], Q).leading_gap == pytest.approx(0.75)
+    assert circuits.circuit(Q[:, :1], Q[:, :1]).leading_gap == pytest.approx(1)

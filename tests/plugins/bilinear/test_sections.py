@@ -100,3 +100,17 @@ def test_composing_heads_are_told_strongest_first(results: Any) -> None:
         assert len(z) == 8
         assert z == sorted(z, reverse=True)
         assert all(row[1] < row[3] for row in rows)
+
+
+def test_layers_without_attention_are_left_out(tmp_path: Path) -> None:
+    run = {
+        "gausslens": 1,
+        "name": "hybrid",
+        "model": {"path": "builtin:testing", "layers": 3, "attention_free": [1]},
+        "prompts": {"source": "text", "text": WORDS[:8]},
+        "analyses": [{"use": name, "with": parameters} for name, parameters in ALL.items()],
+    }
+    host = host_of(bilinear=gausslens_bilinear.plugin, models=gausslens_models.plugin)
+    found = gausslens.run(run, store=tmp_path, host=host, shown=False)
+    for name in ALL:
+        assert found["trained", name]["layer"].values.tolist() == [0, 2], name

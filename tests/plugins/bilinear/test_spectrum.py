@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+import gausslens
 import gausslens_bilinear.plugin
 from gausslens import Context, LayerWeights, ModelError
 from gausslens.testing import TinyModel, TinyParameters, check_references, check_round_trip, check_weights
@@ -126,3 +131,44 @@ def test_a_matrix_of_zeros_has_no_law() -> None:
 def test_the_same_matrix_twice_is_refused() -> None:
     with pytest.raises(ValidationError, match="W_Q is named twice"):
         SpectrumParameters(matrices=("W_Q", "W_Q"))
+
+
+def _noise(name: str, config: str, arguments: dict[str, Any]) -> Any:
+    """A real module whose attention is noise; where q, k and v are fused, q and k have four times the variance of v."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = getattr(transformers, name)(getattr(transformers, config)(**arguments))
+        for parameter_name, parameter in model.named_parameters():
+            if parameter.ndim == 2:
+                parameter.data = torch.randn(parameter.shape) * 0.05
+                if "c_attn" in parameter_name:
+                    parameter.data[:, : 2 * parameter.shape[1] // 3] *= 2
+    return model.eval()
+
+
+@pytest.mark.parametrize("grouped", [True, False])
+def test_noise_has_no_spikes_whether_heads_are_grouped_or_fused(grouped: bool, tmp_path: Path) -> None:
+    """Through the loader: true tensors of grouped-query and of fused attention; 4 or 12 heads, of 16."""
+    small = {"vocab_size": 50, "num_hidden_layers": 2, "num_attention_heads": 12, "max_position_embeddings": 32}
+    if grouped:
+        more = small | {"hidden_size": 192, "intermediate_size": 300, "num_key_value_heads": 4, "pad_token_id": 0}
+        model = _noise("LlamaForCausalLM", "LlamaConfig", more)
+    else:
+        model = _noise("GPT2LMHeadModel", "GPT2Config", small | {"hidden_size": 192})
+    analyses = [{"use": "bilinear.spectrum", "with": {"per_head": True}}, {"use": "bilinear.alignment"}]
+    study = {"gausslens": 1, "name": "noise", "model": {}, "analyses": analyses, "report": False}
+    results = gausslens.run(study, store=tmp_path, model=model)
+    found = results["trained", "bilinear.spectrum"]
+    assert (found["bulk_accepted"] == 1).all()
+    assert float(found["spikes"].max()) <= 1
+    assert float(found["beyond"].max()) <= 1
+    # One in a hundred: of 14 matrices or so none or one has a spike; of 2 x 12 heads and more, a few.
+    assert float(found["spikes"].sum()) <= 2
+    for name in ("head_spikes", "kv_head_spikes"):
+        assert float(found[name].max()) <= 1
+        assert float(found[name].mean()) < 0.08
+    of_products = results["trained", "bilinear.alignment"]
+    assert (of_products["qk_bulk_accepted"] == 1).all()
+    assert float(of_products["qk_spikes"].max()) <= 1
+    assert float(of_products["ov_spikes"].max()) <= 1
+    assert found.sizes["kv_head"] == (4 if grouped else 12)
