@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -247,7 +247,7 @@ def _curve(sizes: NDArray[np.float64], t: Floats) -> tuple[Floats, Floats]:
     return r, r**2 * np.cos(2 * t) + e1 * r * c + e2 + e3 * c / r
 
 
-@cache
+@lru_cache(maxsize=256)
 def _tabulated(*sizes: int) -> tuple[Floats, Floats, Floats]:
     """Rising x, and F and f there, at variance 1; F by the density at the middle of each step of log x."""
     t = np.linspace(np.pi, 0, 2 * _GRID + 1)
