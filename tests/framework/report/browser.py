@@ -63,9 +63,10 @@ class Browser:
         return found
 
     def requests(self) -> list[str]:
-        """Addresses that were asked for since this was last read."""
+        """Addresses that were asked for since this was last read; not those of the browser's own first tab."""
         told = [json.loads(entry["message"])["message"] for entry in self.log("performance")]
-        return [m["params"]["request"]["url"] for m in told if m["method"] == "Network.requestWillBeSent"]
+        asked = [m["params"]["request"]["url"] for m in told if m["method"] == "Network.requestWillBeSent"]
+        return [address for address in asked if not address.startswith(("chrome://", "chrome-untrusted://"))]
 
 
 @contextmanager
