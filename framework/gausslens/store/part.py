@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -86,6 +87,8 @@ class PartFile:
         how = _ACCESS.copy()
         how.set_fileobj_driver(h5fd.fileobj_driver, self.sink)
         self.id = h5f.create(repr(self.sink).encode(), h5f.ACC_TRUNC, fapl=how)
+        # What nobody closes must not be left to the garbage collector: HDF5 would write to a sink half collected.
+        weakref.finalize(self, _discard, self.sink, self.id)
         self.above: dict[str, Any] = {}  # groups that hold links
         self.set(self.id, {TYPE: kind, TYPE_VERSION: VERSION, **attrs})
 
@@ -162,9 +165,13 @@ class PartFile:
 
     def discard(self) -> None:
         """Close whatever happens: nothing more is written."""
-        self.sink.error = self.sink.error or OSError("discarded")
-        with suppress(Exception):
-            self.id.close()
+        _discard(self.sink, self.id)
+
+
+def _discard(sink: Sink, file: h5f.FileID) -> None:
+    sink.error = sink.error or OSError("discarded")
+    with suppress(Exception):
+        file.close()
 
 
 def _chunked(shape: Sequence[int], dtype: np.dtype, compression: str) -> Any:
