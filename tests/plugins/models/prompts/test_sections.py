@@ -44,12 +44,13 @@ def test_every_section_draws_and_holds_the_stores_numbers(results: Any) -> None:
     drawn = sections.attention(results)
     maps = [f for f in drawn if isinstance(f, TokenMap)]
     heat = [f for f in drawn if isinstance(f, Heatmap)]
-    assert len(maps) == 2
+    assert len(maps) == 2 * sections.PROMPTS
     assert len(heat) == 3 * (3 + 1)
     assert all("chance" not in f.title or "against chance" in f.title for f in drawn), "a null is shown as a null"
     assert [q for q in maps[0].queries if "a" in q] == ["abcd"] * 3
     for figure in maps:
-        assert not np.isnan(np.asarray(figure.values)).any()
+        rows = np.nansum(np.asarray(figure.values), axis=-1)
+        assert ((rows > 0) & (rows < 1 + 1e-6)).all(), "every row shown looks somewhere"
     deficit = next(f for f in heat if f.title == "Entropy deficit, trained (numbers)")
     assert np.array_equal(np.asarray(deficit.values), results["trained", "numbers"].entropy_deficit.values)
     z = next(f for f in heat if f.title == "Entropy deficit of trained, z against chance (numbers)")
@@ -76,12 +77,14 @@ def test_each_source_gets_its_array_back(results: Any) -> None:
                 assert source.array in results[source.variant, source.label]
 
 
-def test_the_map_is_of_the_layer_farthest_from_flat(results: Any) -> None:
+def test_the_map_opens_where_attention_is_farthest_from_flat(results: Any) -> None:
     data = results["trained", "heads"]
-    layer = int(data.layer[int(np.argmax(data.entropy_deficit.mean("head").values))])
     figure = next(f for f in sections.attention(results) if isinstance(f, TokenMap) and "(heads)" in f.title)
-    assert f"layer {layer}" in figure.title
-    expected = data.pattern.sel(layer=layer).isel(prompt=0).mean("head").values
+    assert [dial.name for dial in figure.dials] == ["layer", "head"]
+    at = tuple(dial.start for dial in figure.dials)
+    assert at == np.unravel_index(int(np.argmax(data.entropy_deficit.values)), data.entropy_deficit.shape)
+    expected = data.pattern.isel(layer=at[0], head=at[1], prompt=0).values
     rows, columns = ~np.isnan(expected).all(axis=1), ~np.isnan(expected).all(axis=0)
-    assert np.allclose(np.asarray(figure.values), expected[rows][:, columns], equal_nan=True)
+    shown = np.asarray(figure.values)[at]
+    assert np.allclose(np.nan_to_num(shown), np.nan_to_num(expected[rows][:, columns]))
     assert "".join(figure.queries) == "abcd abcd abcd"
