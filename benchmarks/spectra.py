@@ -1,6 +1,6 @@
 """What spectra cost: every matrix of a model with its law, edges and spikes, beside LAPACK's values alone.
 
-    python benchmarks/spectra.py MODEL_DIRECTORY [ROUNDS] [--weightwatcher PYTHON] [--no-products]
+    python benchmarks/spectra.py MODEL_DIRECTORY [ROUNDS] [--weightwatcher PYTHON [--watched N]]
 
 Wall time, ratios of minima over interleaved rounds. The threads are the subject here, so all cores are used: LAPACK by
 its own threads on one matrix after another, ours by matrices side by side. WeightWatcher runs in the Python that has it
@@ -26,9 +26,12 @@ from gausslens_bilinear.fit import bulk
 from gausslens_bilinear.laws import MarchenkoPastur
 from gausslens_bilinear.sidebyside import side_by_side
 from gausslens_bilinear.singular import GRAM_TRUST, product_squared_singular_values, squared_singular_values
+from gausslens_bilinear.tail import power_law
 
 NAMES = ("W_Q", "W_K", "W_V", "W_O", "W_in", "W_gate", "W_out")
 HEADS, WIDTH, INNER = 32, 4096, 128
+# Where the rounds of the baseline spread by more than this, a ratio says nothing.
+STEADY = 1.3
 WATCHED = """
 import sys, time, warnings, logging
 warnings.simplefilter("ignore"); logging.disable(logging.CRITICAL)
@@ -46,7 +49,10 @@ watcher = ww.WeightWatcher(model=One())
 options = dict(min_evals=1, plot=False)
 for name, more in (("analyze", {}), ("analyze with mp_fit and randomize", dict(mp_fit=True, randomize=True))):
     start = time.perf_counter(); found = watcher.analyze(**options, **more)
-    print(f"{time.perf_counter() - start:.6f}\\t{name}\\t{len(found)}", file=sys.stderr, flush=True)
+    print(f"{time.perf_counter() - start:.6f}\t{name}\t{len(found)}", file=sys.stderr, flush=True)
+    if not more:
+        each = [np.sort(watcher.get_ESD(layer=int(i)))[::-1] for i in found.layer_id]
+        np.savez(sys.argv[2], alphas=found.alpha.values, **{f"m{i:04}": values for i, values in enumerate(each)})
 """
 
 
@@ -123,16 +129,27 @@ def products(rounds: int) -> None:
     print(f"times {HEADS}): {formed / found:.0f} times as long, at least 100{verdict}")
 
 
-def watched(python: str, each: list[np.ndarray], reference: float) -> None:
-    """WeightWatcher on the same matrices."""
+def watched(python: str, each: list[np.ndarray]) -> None:
+    """WeightWatcher on these matrices: its time, and whether its singular values and exponents are ours."""
+    reference = min(timed(lambda: lapack(each)) for _ in range(3))
+    print(f"WeightWatcher on {len(each)} of them; LAPACK's values alone, all cores, {reference:.2f} s")
     with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "matrices.npz"
+        path, back = Path(directory) / "matrices.npz", Path(directory) / "found.npz"
         np.savez(path, **{f"m{i:04}": matrix.astype(np.float32) for i, matrix in enumerate(each)})
-        command = [python, "-c", WATCHED, str(path)]
+        command = [python, "-c", WATCHED, str(path), str(back)]
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        theirs = dict(np.load(back)) if back.exists() else {}
     lines = [line.split("\t") for line in ran.stderr.splitlines() if line.count("\t") == 2]
     if not lines:
         print(f"WeightWatcher did not run: {ran.stderr[-500:]}")
+    if theirs:
+        mine = [squared_singular_values(matrix.astype(np.float32)) for matrix in each]
+        values = max(
+            np.abs(np.sqrt(theirs[f"m{i:04}"][: len(one)]) - np.sqrt(one)).max() / np.sqrt(one[0])
+            for i, one in enumerate(mine)
+        )
+        alphas = np.abs(theirs["alphas"] - [power_law(one).alpha for one in mine]).max()
+        print(f"its singular values are ours to {values:.1e} of the largest, its exponents to {alphas:.1e}")
     for seconds, name, count in lines:
         ratio = float(seconds) / reference
         print(f"WeightWatcher {name:37} {float(seconds):7.2f} s  ratio {ratio:.2f}  ({count} matrices)")
@@ -144,6 +161,7 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("rounds", type=int, nargs="?", default=5)
     parser.add_argument("--weightwatcher", help="a Python that has it")
+    parser.add_argument("--watched", type=int, metavar="N", help="how many matrices WeightWatcher gets: it is slow")
     parser.add_argument("--no-products", action="store_true")
     chosen = parser.parse_args()
     each = matrices(chosen.model)
@@ -159,10 +177,12 @@ def main() -> None:
     print(f"{len(each)} matrices of {Path(chosen.model).name}; minima of {chosen.rounds} rounds")
     for name, (taken, spread) in found.items():
         verdict = "   MISSED" if name == "ours" and taken > reference else ""
+        if name == "ours" and found["LAPACK"][1] > STEADY:
+            verdict += "   (no verdict: other work on this machine)"
         ratio = taken / reference
         print(f"{told[name]:51} {taken:7.2f} s  ratio {ratio:.2f}  (rounds spread by {spread:.2f}){verdict}")
     if chosen.weightwatcher:
-        watched(chosen.weightwatcher, each, reference)
+        watched(chosen.weightwatcher, each[: chosen.watched])
     if not chosen.no_products:
         products(max(2, chosen.rounds // 2))
 
