@@ -127,7 +127,15 @@ def test_control_c_ends_a_real_process_cleanly(tmp_path):
     )
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-m", "gausslens", "run", str(path), "--set", "variants.chance.draws=400"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        # A shell that runs the tests in the background lets its children ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     deadline = time.monotonic() + 120
     while not list((tmp_path / "store").rglob("parts/*/*.h5")) and time.monotonic() < deadline:
         assert process.poll() is None, process.communicate()
