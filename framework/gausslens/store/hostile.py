@@ -11,6 +11,7 @@ from typing import Any
 
 import h5py
 from h5py import h5d, h5l, h5pl, h5t, h5z
+from h5py._objects import phil
 
 from ..errors import StoreError
 from . import seal
@@ -59,16 +60,21 @@ _quiet = threading.RLock()
 
 @contextmanager
 def no_plugins() -> Iterator[None]:
-    """HDF5 finds no filter plugin on disk meanwhile: a file cannot make it load a library."""
+    """HDF5 finds no filter plugin on disk meanwhile: a file cannot make it load a library.
+
+    h5py holds its lock in every call but those of h5pl, which crash beside another thread's: it is taken for them here.
+    """
     with _quiet:
-        places = [h5pl.get(i) for i in range(h5pl.size())]
-        for _ in places:
-            h5pl.remove(0)
+        with phil:
+            places = [h5pl.get(i) for i in range(h5pl.size())]
+            for _ in places:
+                h5pl.remove(0)
         try:
             yield
         finally:
-            for place in places:
-                h5pl.append(place)
+            with phil:
+                for place in places:
+                    h5pl.append(place)
 
 
 def open_checked(path: str, root: str) -> h5py.File:

@@ -33,7 +33,8 @@ class Store:
     def create(self) -> Store:
         """Make the store, or check that this gausslens can write to the one there; sweep what killed writers left."""
         with told("create the store", self.path):
-            if self.path.exists() and not is_store(self.path) and any(self.path.iterdir()):
+            # What is in it is read first: another process may be making the store.
+            if self.path.exists() and any(self.path.iterdir()) and not is_store(self.path):
                 raise NotAStore(f"{self.path} is not a store and not empty: choose another directory with --store")
             self.path.mkdir(parents=True, exist_ok=True)
             for name in (PARTS, RUNS, TEMPORARY):

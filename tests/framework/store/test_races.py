@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -92,6 +92,50 @@ def test_threads_share_a_store(tmp_path: Path) -> None:
     assert sum(made) == 50
     for i, found in enumerate(read):
         xr.testing.assert_identical(found, small(i % 50))
+
+
+READ = """
+import sys, time
+from concurrent.futures import ThreadPoolExecutor
+import h5py
+from store.stored import *
+store = Store(sys.argv[1]).create()
+for i in range(20):
+    store.commit("probe.score", key(i), small(i), META)
+parts = sorted((store.path / "parts/probe.score").iterdir())
+
+def plainly(i):
+    with h5py.File(parts[i % 20], "r") as file:
+        file.visititems(lambda name, found: None)
+
+def ours(i):
+    store.read("probe.score", key(i % 20)).load()
+
+end = time.monotonic() + 4
+with ThreadPoolExecutor(4) as pool:
+    while time.monotonic() < end:
+        jobs = [pool.submit(job, i) for i in range(40) for job in (ours, plainly)]
+        for job in jobs:
+            job.result()
+"""
+
+
+def test_threads_read_beside_others_that_use_h5py(tmp_path: Path, child: Child) -> None:
+    done = child(READ, tmp_path / "s")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_store_that_appears_while_it_is_looked_for_is_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, iterdir = tmp_path / "s", Path.iterdir
+    root.mkdir()
+
+    def others_first(path: Path) -> Iterator[Path]:
+        (root / "parts").mkdir(exist_ok=True)
+        return iterdir(path)
+
+    monkeypatch.setattr(Path, "iterdir", others_first)
+    Store(root).create()
+    assert verify(root) == []
 
 
 def test_a_live_writer_s_files_are_left_alone(tmp_path: Path, child: Child) -> None:
