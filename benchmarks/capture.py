@@ -1,9 +1,9 @@
-"""What capture costs, one thread: time as ratios of minima over interleaved rounds, memory as peaks of own processes.
+"""What capture costs, one thread: time as ratios of minima over interleaved rounds, memory as peaks.
 
 1. Streaming the float64 covariance of resid_pre of all layers, to the bare forward pass over the same tokens (the body
    alone, with the attention that the checkpoint prefers), for short and for long prompts. TransformerBridge's
    run_with_cache doing the same stands beside it.
-2. Peak memory at ten times the tokens, to the peak at one time.
+2. Peak memory at ten times the tokens, to the peak before: in one process, as peaks of two differ by some per cent.
 
     python benchmarks/capture.py MODEL [ROUNDS]
 
@@ -124,38 +124,32 @@ def times(path: str, rounds: int) -> None:
         print(f"  largest difference of the covariances: {difference:.1e} of the largest entry", flush=True)
 
 
-def peak(path: str, how: str, shards: int) -> None:
-    """Print the peak memory of this process after so many shards."""
+def peaks(path: str, how: str) -> None:
+    """Print the peak memory of this process after SMALL shards, and after LARGE."""
     import resource
 
     spec = ModelSpec(path, TransformersParameters())
-    if how == "streamed":
-        streamed(open_pretrained(spec), tokens_of(open_pretrained(spec), shards, 128))
-    else:
-        cached(open_bridge(spec), tokens_of(open_bridge(spec), shards, 128))
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    model, run = (open_pretrained(spec), streamed) if how == "streamed" else (open_bridge(spec), cached)
+    for shards in (SMALL, LARGE):
+        run(model, tokens_of(model, shards, 128))  # type: ignore[operator]
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
 def memory(path: str) -> None:
-    """Ratios of peaks, each in its own process."""
-    for how in ("streamed", "cached"):
-        peaks = []
-        for shards in (SMALL, LARGE):
-            command = [sys.executable, __file__, path, how, str(shards)]
-            peaks.append(float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1]))
-        ratio = peaks[1] / peaks[0]
-        what = "streamed" if how == "streamed" else "run_with_cache"
-        verdict = (
-            f" (target {MEMORY_TARGET}: {'met' if ratio <= MEMORY_TARGET else 'MISSED'})" if how == "streamed" else ""
-        )
-        print(f"peak memory, {what}: {peaks[0]:.0f} MB at {SMALL * SHARD} tokens, {peaks[1]:.0f} MB at ", end="")
-        print(f"{LARGE * SHARD}: {ratio:.3f}{verdict}", flush=True)
+    """Ratios of peaks; each way in its own process."""
+    for how, what in (("streamed", "streamed"), ("cached", "run_with_cache")):
+        command = [sys.executable, __file__, path, how]
+        printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        small, large = map(float, printed[-2:])
+        verdict = f" (target {MEMORY_TARGET}: {'met' if large / small <= MEMORY_TARGET else 'MISSED'})"
+        print(f"peak memory, {what}: {small:.0f} MB at {SMALL * SHARD} tokens, {large:.0f} MB at ", end="")
+        print(f"{LARGE * SHARD}: {large / small:.3f}{verdict if how == 'streamed' else ''}", flush=True)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    if len(sys.argv) == 4:
-        peak(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    if sys.argv[2:] in (["streamed"], ["cached"]):
+        peaks(sys.argv[1], sys.argv[2])
     else:
         times(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 5)
         memory(sys.argv[1])
