@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
+from zlib_ng.zlib_ng import crc32
 
 from ..errors import StoreError
 from ..suggest import did_you_mean
@@ -153,7 +153,7 @@ class PartWriter:
         array.data[(*rows, last)] = block
         array.written[rows] = True
         if _stretch(array.shape, (*rows, last)) == (array.in_order, block.size):
-            array.crc = zlib.crc32(np.ascontiguousarray(block).reshape(-1).view(np.uint8).data, array.crc)
+            array.crc = crc32(np.ascontiguousarray(block).reshape(-1).view(np.uint8).data, array.crc)
             array.in_order += block.size
         else:
             array.in_order = -1

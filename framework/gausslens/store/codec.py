@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from zlib_ng.zlib_ng import crc32  # ten times faster than the standard library's
 
 from ..errors import StoreError
 from .layout import Unstorable, check_array_name
@@ -51,9 +51,9 @@ class Stored:
 def crc_of(data: np.ndarray) -> int:
     """CRC-32 of numbers as bytes, or of text as length (8 bytes, little-endian) and UTF-8 of each."""
     if data.dtype != TEXT:
-        return zlib.crc32(data.reshape(-1).view(np.uint8).data) if data.size else 0
+        return crc32(data.reshape(-1).view(np.uint8).data) if data.size else 0
     encoded = (text.encode() for text in data.ravel())
-    return zlib.crc32(b"".join(len(e).to_bytes(8, "little") + e for e in encoded))
+    return crc32(b"".join(len(e).to_bytes(8, "little") + e for e in encoded))
 
 
 def encode(dataset: xr.Dataset) -> list[Stored]:

@@ -14,10 +14,11 @@ import secrets
 import stat
 import time
 import weakref
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from zlib_ng.zlib_ng import crc32
 
 from ..errors import StoreError
 from .layout import TEMPORARY
@@ -105,7 +106,7 @@ class Sink:
         for start in range(0, len(data), _STRETCH):
             stretch = data[start : start + _STRETCH]
             self.write(stretch)
-            crc = zlib.crc32(stretch, crc)
+            crc = crc32(stretch, crc)
         return crc
 
     def read(self, size: int = -1) -> bytes:

@@ -11,6 +11,7 @@ from typing import Any
 
 import h5py
 import numpy as np
+from zlib_ng.zlib_ng import crc32
 
 from ..errors import StoreError
 from . import part, seal
@@ -99,8 +100,6 @@ class _Packing:
 
 def _copy_values(source: Any, target: Any) -> int:
     """Copy the values of an array, a stretch at a time; returns their crc32."""
-    import zlib
-
     if source.dtype == TEXT or source.nbytes <= _BLOCK or not source.ndim:
         values = values_of(source)
         part.write_values(target, values)
@@ -111,5 +110,5 @@ def _copy_values(source: Any, target: Any) -> int:
     for start in range(0, source.shape[0], step):
         values = np.ascontiguousarray(source[start : start + step])
         whole[start : start + step] = values
-        crc = zlib.crc32(values.data.cast("B"), crc)
+        crc = crc32(values.data.cast("B"), crc)
     return crc

@@ -14,9 +14,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import zlib
 from collections.abc import Iterable
 from pathlib import Path
+
+from zlib_ng import zlib_ng
 
 from ..errors import StoreError
 from .disk import write_at
@@ -35,7 +36,7 @@ def seal(descriptor: int, extents: Iterable[Extent]) -> None:
     arrays = sorted(extents)
     line = json.dumps({"arrays": arrays, "rest": _rest(descriptor, size, arrays), "size": size}, separators=(",", ":"))
     data = line.encode() + b"\n"
-    data += b"%s %010d %08x\n" % (_MAGIC, len(data), zlib.crc32(data))
+    data += b"%s %010d %08x\n" % (_MAGIC, len(data), zlib_ng.crc32(data))
     write_at(descriptor, memoryview(data), size)
 
 
@@ -70,7 +71,7 @@ def _read(descriptor: int) -> tuple[int, list[Extent], str] | str:
     if start < 0:
         return "its seal is damaged"
     line = os.pread(descriptor, length, start)
-    if footer != b"%s %010d %08x\n" % (_MAGIC, length, zlib.crc32(line)):
+    if footer != b"%s %010d %08x\n" % (_MAGIC, length, zlib_ng.crc32(line)):
         return "its seal is damaged"
     try:
         sealed = json.loads(line)
@@ -108,6 +109,6 @@ def crc32(descriptor: int, offset: int, length: int) -> int:
         got = os.preadv(descriptor, [buffer[: min(_BUFFER, length)]], offset)
         if not got:
             raise StoreError("the file became shorter while it was read")
-        found = zlib.crc32(buffer[:got], found)
+        found = zlib_ng.crc32(buffer[:got], found)
         offset, length = offset + got, length - got
     return found

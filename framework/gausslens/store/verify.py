@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from xarray.backends import CachingFileManager
+from zlib_ng.zlib_ng import crc32
 
 from ..errors import StoreError
 from . import seal
@@ -166,12 +167,10 @@ def _crc(array: Any, sealed: dict[tuple[int, int], int]) -> int:
         return known
     if not array.ndim or not array.size:
         return crc_of(values_of(array))
-    import zlib
-
     found = 0
     step = max(1, _BLOCK * array.shape[0] // array.nbytes)
     for start in range(0, array.shape[0], step):
-        found = zlib.crc32(np.ascontiguousarray(array[start : start + step]).data.cast("B"), found)
+        found = crc32(np.ascontiguousarray(array[start : start + step]).data.cast("B"), found)
     return found
 
 
