@@ -106,6 +106,15 @@ def test_a_band_is_its_own_projection(H: np.ndarray, width: int) -> None:
     assert distance == 0
 
 
+@given(n=st.integers(1, 9), width=st.integers(0, 9), seed=st.integers(0, 99))
+def test_a_stochastic_band_is_its_own_stochastic_projection(n: int, width: int, seed: int) -> None:
+    band = np.where(offsets(n) <= width, softmax_maps(n, seed=seed)[0], 0.0)
+    band /= band.sum(axis=1, keepdims=True)
+    X, distance = project(band, width, stochastic=True)
+    np.testing.assert_allclose(X, band, atol=1e-15)
+    assert distance == pytest.approx(0, abs=1e-13)
+
+
 @given(H=any_maps(5), width=st.integers(0, 4), budget=st.integers(0, 6), epsilon=st.sampled_from([None, 0.25]))
 def test_a_bounded_band_leaves_what_is_beyond_its_bounds(
     H: np.ndarray, width: int, budget: int, epsilon: float | None

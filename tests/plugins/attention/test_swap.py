@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from gausslens import Context, GausslensError, ModelSpec, Part, Prompt, Tokens, Twin
 from gausslens.testing import TinyEngine, TinyModel, TinyParameters, check_forward, check_round_trip
+from gausslens_attention.curves import projected_sites, scale_of
 from gausslens_attention.parameters import SwapParameters
 from gausslens_attention.plugin import SWAP
 from gausslens_attention.swap import Swap
@@ -61,6 +62,30 @@ def test_a_whole_budget_changes_no_family(
     assert float(result["hidden_change"].max()) < 1e-5
     small = swapped(model, family_tokens, band=[0], budget=[0], masks=[], rank=[1])
     assert float(small["hidden_change"].min()) > 1e-3
+
+
+def test_queries_and_keys_are_those_that_make_the_pattern(
+    family: str, family_model: Callable[[str], Any], family_tokens: Tokens
+) -> None:
+    """What kernels are made of: softmax(scale q . k) is the model's own pattern, in every family."""
+    model = family_model(family)
+    ids, info = family_tokens.ids[0], model.info
+    sites = projected_sites(info)
+    seen = TransformersEngine().runner(Twin(model)).forward(ids[None], sites=("pattern", *sites))
+    checked = 0
+    for layer in info.layers:
+        if "pattern" in info.lacking.get(layer, {}):
+            continue
+        q, k = (seen[layer, site][0].transpose(0, 1).double() for site in sites)
+        scores = q @ k[list(info.kv_of_head)].transpose(-1, -2) * scale_of(info, layer)
+        cap = info.facts.get("soft_cap")
+        scores = cap * (scores / cap).tanh() if cap else scores
+        pattern = seen[layer, "pattern"][0].double()
+        # Some families look through a window: what it hides is hidden here too.
+        made = scores.masked_fill(pattern == 0, -torch.inf).softmax(-1)
+        torch.testing.assert_close(made, pattern, rtol=0, atol=1e-5)
+        checked += 1
+    assert checked
 
 
 @pytest.mark.real_model
