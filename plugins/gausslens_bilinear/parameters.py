@@ -86,3 +86,53 @@ class AnglesParameters(Parameters):
     between: Literal["stream", "embeddings"] = Field(
         "stream", description="Angles between what each layer reads, or between the embeddings at the bottom."
     )
+
+
+class NoiseParameters(Parameters):
+    """Parameters of bilinear.noise."""
+
+    sizes: tuple[tuple[int, int], ...] = Field(
+        (), description="Rows and columns of the matrices to draw, as [[1024, 1024]]; none: those of the model's own."
+    )
+    samples: int = Field(8, ge=2, le=1000, description="How many matrices of each size to draw.")
+
+    @field_validator("sizes")
+    @classmethod
+    def _positive(cls, sizes: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+        wrong = [size for size in sizes if min(size) < 2 or sizes.count(size) > 1]
+        if wrong:
+            raise ValueError(f"a size has two rows and columns at least and is named once: {list(wrong[0])}")
+        return sizes
+
+
+class SlerpParameters(Parameters):
+    """Parameters of bilinear.slerp."""
+
+    sizes: tuple[int, ...] = Field(
+        (4, 10, 100, 1000), description="The dimensions of the random vectors, beside pairs of the model's embeddings."
+    )
+    lengths: tuple[float, ...] = Field((1.0, 5.0), min_length=1, description="The lengths that the vectors are given.")
+    pairs: int = Field(200, ge=2, le=10000, description="How many pairs of each dimension.")
+    points: int = Field(21, ge=5, le=1001, description="Places on the arc, its ends included.")
+
+    @field_validator("sizes", "lengths")
+    @classmethod
+    def _once(cls, values: tuple[float, ...]) -> tuple[float, ...]:
+        twice = [v for v in values if values.count(v) > 1]
+        if twice:
+            raise ValueError(f"{twice[0]:g} is named twice")
+        return values
+
+    @field_validator("sizes")
+    @classmethod
+    def _wide(cls, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        if any(n < 2 for n in sizes):
+            raise ValueError(f"an arc has two dimensions at least, not {min(sizes)}")
+        return sizes
+
+    @field_validator("lengths")
+    @classmethod
+    def _positive(cls, lengths: tuple[float, ...]) -> tuple[float, ...]:
+        if any(not length > 0 for length in lengths):
+            raise ValueError(f"a length is positive, not {min(lengths):g}")
+        return lengths

@@ -57,6 +57,27 @@ ANGLES = Analysis(
     exchangeable=("head",),
     estimate="gausslens_bilinear.angles:estimate",
 )
+NOISE = Analysis(
+    name="bilinear.noise",
+    version=1,
+    shape="weights",
+    summary="Random matrices of given sizes, or of those of the model's own, beside the Marchenko-Pastur law.",
+    parameters="gausslens_bilinear.parameters:NoiseParameters",
+    analysis="gausslens_bilinear.noise:Noise",
+    random=True,
+    estimate="gausslens_bilinear.noise:estimate",
+)
+SLERP = Analysis(
+    name="bilinear.slerp",
+    version=1,
+    shape="forward",
+    summary="Divergence of softmax along the arc between two vectors, random ones and embeddings, beside a cosine.",
+    parameters="gausslens_bilinear.parameters:SlerpParameters",
+    analysis="gausslens_bilinear.arcs:Slerp",
+    random=True,
+    prompts={"source": "text", "text": ["No prompt is looked at."]},
+    estimate="gausslens_bilinear.arcs:estimate",
+)
 SECTIONS = [
     ReportSection(
         name="bilinear.spectrum",
@@ -98,13 +119,29 @@ SECTIONS = [
         analyses=("bilinear.head-roles",),
         order=34,
     ),
+    ReportSection(
+        name="bilinear.noise",
+        version=1,
+        summary="Spectra of random matrices beside the law of their shape.",
+        section="gausslens_bilinear.chance:noise",
+        analyses=("bilinear.noise",),
+        order=35,
+    ),
+    ReportSection(
+        name="bilinear.slerp",
+        version=1,
+        summary="Divergence along arcs, and how far it is from a cosine.",
+        section="gausslens_bilinear.chance:slerp",
+        analyses=("bilinear.slerp",),
+        order=36,
+    ),
 ]
 
 
 @hookimpl
 def analyses() -> list[Analysis]:
     """What this plugin computes."""
-    return [SPECTRUM, ALIGNMENT, LOGITS, ANGLES, ROLES]
+    return [SPECTRUM, ALIGNMENT, LOGITS, ANGLES, ROLES, NOISE, SLERP]
 
 
 @hookimpl

@@ -70,7 +70,7 @@ class Spectrum:
         if not names:
             return xr.Dataset()
         tensors = {name: weights[name].detach().cpu().double().numpy() for name in names}
-        found = _described({n: _whole(n, t)[None] for n, t in tensors.items()}, "", "tensor").isel(block=0)
+        found = _described({n: whole(n, t)[None] for n, t in tensors.items()}, "", "tensor").isel(block=0)
         if self.parameters.per_head:
             for head, ids in (("head", weights.heads), ("kv_head", weights.kv_heads)):
                 blocks = {n: t for n, t in tensors.items() if _HEAD_OF.get(n) == head}
@@ -88,7 +88,7 @@ class Spectrum:
         return joined.assign_attrs(model=self.model.name)
 
 
-def _whole(name: str, tensor: np.ndarray) -> np.ndarray:
+def whole(name: str, tensor: np.ndarray) -> np.ndarray:
     """The matrix of all heads side by side: [d_model, heads d_head], or for W_O [heads d_head, d_model]."""
     if name not in _HEAD_OF:
         return tensor
