@@ -79,12 +79,8 @@ def no_plugins() -> Iterator[None]:
 
 
 def _reading(locking: bool | None = None) -> h5p.PropFAID:
-    """How files are opened: closing one closes all that is open of it, and small reads fetch no more than they want.
-
-    By default HDF5 fetches 64 KiB for each 4 KiB out of a large array.
-    """
+    """How files are opened: as h5py does, but HDF5 would fetch 64 KiB for each 4 KiB out of a large array."""
     how = h5p.create(h5p.FILE_ACCESS)
-    how.set_fclose_degree(h5f.CLOSE_STRONG)
     how.set_sieve_buf_size(_PAGE)
     if locking is not None:
         how.set_file_locking(locking, False)
