@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from gausslens import Context, Estimate, InputError, Request
@@ -28,6 +29,7 @@ DIMS = {
     "logits": ("prompt", "position", "token"),
 }
 GIGABYTE = 10**9
+BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 
 def layers_of(sites: Sequence[str], info: ModelInfo) -> tuple[tuple[int, ...], dict[int, str]]:
@@ -59,18 +61,22 @@ def shape_of(site: str, info: ModelInfo, tokens: Tokens, layers: int) -> tuple[i
     return tuple(sizes[dim] for dim in DIMS[site])
 
 
+def dtype_of(parameters: CaptureParameters, info: ModelInfo) -> str:
+    """As what numbers are kept."""
+    return parameters.dtype or ("float64" if info.dtype == "float64" else "float32")
+
+
 def estimate(parameters: CaptureParameters, info: ModelInfo, tokens: Tokens) -> Estimate:
     """Bytes on disk before compression, and one layer of them in memory."""
-    itemsize = 8 if info.dtype == "float64" else 4
     disk = memory = 0
+    computed = 8 if info.dtype == "float64" else 4
+    kept = BYTES[dtype_of(parameters, info)]
     layers = len(layers_of(parameters.sites, info)[0])
     for site in parameters.sites:
         if site in DIMS:
-            size = itemsize
-            for n in shape_of(site, info, tokens, layers):
-                size *= n
-            disk += size
-            memory += size // (layers if DIMS[site][0] == "layer" else 1)
+            count = math.prod(shape_of(site, info, tokens, layers))
+            disk += kept * count
+            memory += computed * count // (layers if DIMS[site][0] == "layer" else 1)
     return Estimate(memory=memory // max(len(tokens.shards()), 1), disk=disk)
 
 
@@ -89,7 +95,7 @@ class RawCapture:
                 f"{parameters.most_gigabytes}; ask for fewer layers, sites or prompts, or raise it"
             )
         if context.bulk is not None:
-            dtype = "float64" if context.model.dtype == "float64" else "float32"
+            dtype = dtype_of(parameters, context.model)
             for site in parameters.sites:
                 if site in DIMS:
                     shape = shape_of(site, context.model, context.tokens, len(self.layers))

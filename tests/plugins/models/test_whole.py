@@ -110,6 +110,23 @@ def test_the_estimate_is_what_is_written(tmp_path: Path) -> None:
     assert told == sum(found[site].nbytes for site in sites)
 
 
+@pytest.mark.parametrize(("dtype", "digits", "size"), [("float16", 2**-11, 2), ("bfloat16", 2**-8, 2)])
+def test_two_byte_types_on_request(tmp_path: Path, dtype: str, digits: float, size: int) -> None:
+    whole = study("builtin:tiny", "resid_pre", "pattern")
+    exact = gausslens.run(whole, store=tmp_path / "exact")["trained", "model.capture"]
+    whole["analyses"][0]["with"]["dtype"] = dtype
+    found = gausslens.run(whole, store=tmp_path / "short")["trained", "model.capture"]
+    for site in ("resid_pre", "pattern"):
+        np.testing.assert_allclose(found[site].values.astype("f8"), exact[site], rtol=digits, atol=2**-24)
+    model = open_pretrained_tiny()
+    tokens = model.tokenise([Prompt((Part(text),)) for text in TEXTS])
+    parameters = CaptureParameters.model_validate(whole["analyses"][0]["with"])
+    told = estimate(parameters, model.info, tokens).disk
+    assert told == sum(found[site].size * size for site in ("resid_pre", "pattern"))
+    part = next((tmp_path / "short/parts/model.capture").glob("*.h5"))
+    assert told < part.stat().st_size < told + 40_000
+
+
 def test_a_misspelt_site_is_told_with_near_names(tmp_path: Path) -> None:
     with pytest.raises(gausslens.InputError, match="resid_pre"):
         gausslens.run(study("builtin:tiny", "resid_prae"), store=tmp_path)
