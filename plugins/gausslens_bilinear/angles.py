@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gausslens import Context, Estimate, GausslensError, ModelInfo, Runner, Tokens
 
+from .beside import Beside
 from .correlation import KINDS, Correlations
 from .rotation import Rotation, rotation_of, scale_of
 from .rows import HIDDEN
@@ -54,6 +55,7 @@ class Angles:
     def run(self, runner: Runner, prompts: Tokens) -> xr.Dataset:
         """Correlations of cosine with content form, score and pattern, and the share that theory predicts."""
         layers: dict[int, Correlations] = defaultdict(lambda: Correlations(len(self.info.heads)))
+        beside = Beside(prompts, self.parameters.maps)
         for shard in prompts.shards(_AT_ONCE):
             ids, text, mask = prompts.padded(shard)
             counted = text & mask
@@ -68,14 +70,16 @@ class Angles:
                 layer: int, scores: torch.Tensor, pattern: torch.Tensor, _: torch.Tensor, seen: Any = seen
             ) -> None:
                 for place, one in enumerate(seen.get(layer, ())):
-                    self._add(layers[layer], layer, one, *(a[place].float().cpu().numpy() for a in (scores, pattern)))
+                    score, attended = (a[place].float().cpu().numpy() for a in (scores, pattern))
+                    self._add(layers[layer], layer, one, score, attended)
+                    beside.add(one.group, layer, one.x @ one.x.T, attended, score[self.info.heads[0]] > HIDDEN)
 
             runner.forward(ids, sites=("resid_pre",), replace=look, mask=mask)
         if not layers or not any(one.pairs for one in layers.values()):
             raise GausslensError(
                 f"bilinear.angles: {self.info.name} attends to no pair of text tokens in these prompts"
             )
-        return self._described(layers, runner)
+        return self._described(layers, runner).assign(beside.variables(sorted(layers), runner))
 
     def _vectors(
         self, runner: Runner, ids: NDArray[np.int64], mask: NDArray[np.bool_]

@@ -86,6 +86,9 @@ class AnglesParameters(Parameters):
     between: Literal["stream", "embeddings"] = Field(
         "stream", description="Angles between what each layer reads, or between the embeddings at the bottom."
     )
+    maps: int = Field(
+        1, ge=0, le=16, description="Of how many first prompts to keep the map of cosines and that of attention."
+    )
 
 
 class NoiseParameters(Parameters):

@@ -49,7 +49,7 @@ ROLES = Analysis(
 )
 ANGLES = Analysis(
     name="bilinear.angles",
-    version=1,
+    version=2,
     shape="forward",
     summary="How far the angle between two tokens' vectors reaches the score and the attention between them.",
     parameters="gausslens_bilinear.parameters:AnglesParameters",
@@ -105,7 +105,7 @@ SECTIONS = [
     ),
     ReportSection(
         name="bilinear.angles",
-        version=1,
+        version=2,
         summary="How far angles between tokens reach scores and attention.",
         section="gausslens_bilinear.sections:angles",
         analyses=("bilinear.angles",),

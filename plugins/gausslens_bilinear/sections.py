@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gausslens.figures import Figure, Line, Scatter, Source, Spectrum, Table
+from gausslens.figures import Dial, Figure, Line, Scatter, Source, Spectrum, Table, TokenMap
 
 from .drawing import averaged, head_map, null_maps, told
 from .laws import Product
@@ -216,6 +216,37 @@ def angles(results: Results) -> list[Figure]:
                 diagonal=True,
             )
         )
+        figures += _side_by_side(label, variant, data)
+    return figures
+
+
+def _side_by_side(label: str, variant: str, data: xr.Dataset) -> list[Figure]:
+    """Of each prompt that was kept, the map of cosines and that of attention, with a slider over layers."""
+    figures: list[Figure] = []
+    for place in range(data.sizes.get("map", 0)):
+        one = data[["cosine_map", "attention_map", "map_text"]].isel(map=place)
+        one = one.isel({d: 0 for d in one.dims if d not in ("layer", "query", "key")})  # the first twin
+        text = [str(t) for t in one["map_text"].values]
+        # The pair of a token with itself has cosine 1, and the first position is what heads rest on.
+        for name, what, caption in (
+            ("cosine_map", "Cosine", "The cosine between what the layer reads of two tokens; with itself it is 1."),
+            ("attention_map", "Attention", "Mean over heads, of the same tokens."),
+        ):
+            values = one[name].transpose("layer", "query", "key").values
+            shown = np.isfinite(values).any(axis=(0, 2))
+            figures.append(
+                TokenMap(
+                    title=f"{what} between tokens, prompt {place}, {variant} ({label})",
+                    caption=f"{caption} A row is a query, a column a key that it can see.",
+                    sources=(Source(variant, label, name),),
+                    units="1",
+                    values=values[:, shown][..., shown],
+                    queries=[t for t, there in zip(text, shown, strict=True) if there],
+                    keys=[t for t, there in zip(text, shown, strict=True) if there],
+                    centre=0.0 if name == "cosine_map" else None,
+                    dials=(Dial("layer", data["layer"].values),),
+                )
+            )
     return figures
 
 

@@ -49,6 +49,27 @@ def test_correlations_are_those_of_all_pairs() -> None:
     assert float(place["content_share"]) == pytest.approx(wanted[0] ** 2, rel=1e-3)
 
 
+def test_maps_of_the_first_prompts_are_those_of_their_tokens() -> None:
+    model = TinyModel()
+    texts = ("The quick brown fox", "over")
+    result = check_forward(ANGLES, AnglesParameters(maps=2), model=model, texts=texts)
+    assert result["cosine_map"].dims == ("map", "layer", "query", "key")
+    from gausslens import Part
+
+    ids = model.tokenise([Prompt((Part(texts[1]),))]).ids[0]
+    found = TinyEngine().runner(Twin(model)).forward(ids[None], sites=("resid_pre", "pattern"))
+    x = torch.nn.functional.normalize(found[1, "resid_pre"][0].double(), dim=-1).numpy()
+    n = len(ids)
+    seen = np.tril(np.ones((n, n), dtype=bool))
+    maps = result.sel(layer=1, map=1).isel(query=slice(n), key=slice(n))
+    np.testing.assert_allclose(maps["cosine_map"], np.where(seen, x @ x.T, np.nan), atol=1e-5)
+    wanted = np.where(seen, found[1, "pattern"][0].mean(0).numpy(), np.nan)
+    np.testing.assert_allclose(maps["attention_map"], wanted, atol=1e-6)
+    assert "".join(maps["map_text"].values).endswith("over")
+    assert np.isnan(result["cosine_map"].sel(layer=1, map=1).values[n:]).all()
+    assert "cosine_map" not in check_forward(ANGLES, AnglesParameters(maps=0))
+
+
 def _random_tokens(model: TinyModel, prompts: int = 120, length: int = 24) -> tuple[Angles, object, object]:
     ids = np.random.default_rng(0).integers(0, 256, (prompts, length))
     tokens = model.tokenise([Prompt(ids=tuple(map(int, row))) for row in ids])
