@@ -149,17 +149,17 @@ def seen_of(batch: Batch, row: int, model: ModelInfo, projected: bool = False) -
     P = pattern_of(batch, row)
     n = P.shape[-1]
     reads = [batch.kv_heads.index(model.kv_of_head[h]) for h in batch.heads]
-    V = _double(batch["v"][row, :n]).swapaxes(0, 1)[reads]
+    V = double(batch["v"][row, :n]).swapaxes(0, 1)[reads]
     if not projected:
         return Seen(batch.layer, model.causal, P, V)
-    q, k = (_double(batch[site][row, :n]).swapaxes(0, 1) for site in projected_sites(model))
+    q, k = (double(batch[site][row, :n]).swapaxes(0, 1) for site in projected_sites(model))
     return Seen(batch.layer, model.causal, P, V, q, k[reads], scale_of(model, batch.layer))
 
 
 def pattern_of(batch: Batch, row: int) -> Floats:
     """The patterns [head, n, n] of one prompt of a batch, without padding."""
     n = int(batch.mask[row].sum())
-    return _double(batch["pattern"][row, :, :n, :n])
+    return double(batch["pattern"][row, :, :n, :n])
 
 
 def projected_sites(model: ModelInfo) -> tuple[str, str]:
@@ -180,6 +180,7 @@ def estimate(parameters: Any, info: ModelInfo, tokens: Tokens | None) -> Estimat
     return Estimate(memory=_HELD * 8 * len(info.heads) * longest**2)
 
 
-def _double(tensor: Any) -> Floats:
+def double(tensor: Any) -> Floats:
+    """A tensor of the model as an array of double precision."""
     found: Floats = tensor.detach().cpu().double().numpy()
     return found

@@ -14,6 +14,7 @@ Positive = Annotated[int, Field(ge=1)]
 LowRank = Literal["svd", "svd+sparse", "sketch", "linformer", "linformer-fitted"]
 Mask = Literal["window", "dilated", "longformer", "bigbird", "top-k"]
 Kernel = Literal["elu", "taylor-1", "taylor-2", "performer", "least-squares"]
+Scoring = Literal["dot", "multiplicative", "additive"]
 
 _TOLERANCE = "The error of a head's output, |(P - X) V| / |P V|, within which a budget is called enough."
 
@@ -94,6 +95,23 @@ class KernelParameters(Parameters):
     tolerance: float = Field(0.1, gt=0, description=_TOLERANCE)
 
     _different = field_validator("kernels", "features")(lambda values: _distinct(values))
+
+
+class PoolingParameters(Parameters):
+    """Parameters of attention.pooling."""
+
+    functions: list[Scoring] = Field(
+        ["dot", "multiplicative", "additive"],
+        min_length=1,
+        description="dot: a <q, k> + c; multiplicative: q'W k + c; additive: u'tanh(W q + V k + b) + c.",
+    )
+    directions: Positive = Field(
+        8, description="Leading directions of q and of k that multiplicative and additive see; dot sees all."
+    )
+    hidden: Positive = Field(8, description="Hidden units of the additive function.")
+    steps: Positive = Field(60, description="Iterations of the additive fit.")
+
+    _different = field_validator("functions")(lambda values: _distinct(values))
 
 
 class RolesParameters(Parameters):

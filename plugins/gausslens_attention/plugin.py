@@ -58,6 +58,17 @@ ROLES = Analysis(
     exchangeable=("head",),
     estimate="gausslens_attention.curves:estimate",
 )
+POOLING = Analysis(
+    name="attention.pooling",
+    version=1,
+    shape="stream",
+    summary="Which function of q and k before position (dot, multiplicative, additive) makes a head's scores.",
+    parameters="gausslens_attention.parameters:PoolingParameters",
+    analysis="gausslens_attention.pooled:Pooled",
+    random=True,
+    exchangeable=("head",),
+    estimate="gausslens_attention.curves:estimate",
+)
 SWAP = Analysis(
     name="attention.swap",
     version=1,
@@ -85,6 +96,14 @@ MAP = ReportSection(
     analyses=("attention.roles",),
     order=60,
 )
+SCORES = ReportSection(
+    name="attention.pooling",
+    version=1,
+    summary="How much of the heads' scores each scoring function explains.",
+    section="gausslens_attention.pooled_figures:pooled",
+    analyses=("attention.pooling",),
+    order=61,
+)
 LOSSES = ReportSection(
     name="attention.swap",
     version=1,
@@ -98,10 +117,10 @@ LOSSES = ReportSection(
 @hookimpl
 def analyses() -> list[Analysis]:
     """What attention approximation computes."""
-    return [BAND, LOWRANK, MASKS, KERNELS, ROLES, SWAP]
+    return [BAND, LOWRANK, MASKS, KERNELS, ROLES, POOLING, SWAP]
 
 
 @hookimpl
 def report_sections() -> list[ReportSection]:
     """What it shows."""
-    return [CURVES, MAP, LOSSES]
+    return [MAP, SCORES, CURVES, LOSSES]

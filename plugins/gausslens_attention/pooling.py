@@ -105,6 +105,17 @@ def fit_additive(
     return _fitted("additive", score, sum(p.size for p in (A, B, bias, out)) + 1, Q, K, S, seen)
 
 
+def explained(score: Score, q: ArrayLike, k: ArrayLike, scores: ArrayLike, mask: ArrayLike | None = None) -> float:
+    """R^2 on the scores that a mask leaves, of a function that may have been fitted to others: negative, if it does
+    worse than their mean.
+    """
+    Q, K, S, seen = _given(q, k, scores, mask)
+    left = (score(Q, K) - S)[seen]
+    spread = S[seen] - S[seen].mean()
+    total = float(spread @ spread)
+    return 1.0 - float(left @ left) / total if total > 0 else 1.0
+
+
 def _given(
     q: ArrayLike, k: ArrayLike, scores: ArrayLike, mask: ArrayLike | None
 ) -> tuple[Floats, Floats, Floats, Bools]:
@@ -117,8 +128,4 @@ def _given(
 
 
 def _fitted(name: str, score: Score, numbers: int, Q: Floats, K: Floats, S: Floats, seen: Bools) -> Pooling:
-    left = (score(Q, K) - S)[seen]
-    spread = S[seen] - S[seen].mean()
-    total = float(spread @ spread)
-    explained = 1.0 - float(left @ left) / total if total > 0 else 1.0
-    return Pooling(name, score, explained, numbers)
+    return Pooling(name, score, explained(score, Q, K, S, seen), numbers)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from gausslens import Context
 
-from .band import Floats, cells, project
+from .band import cells, project
+from .curves import double
 from .kernelled import kernel_map, labels
 from .lowrank import scalars, truncated
 from .masked import mask_of
@@ -66,7 +67,7 @@ def _band(w: int, budget: int) -> Setting:
 
     def make(shown: Shown) -> torch.Tensor:
         # Rows must go on summing to one: renormalising the kept cells is one of the nearest ways.
-        X, _ = project(_double(shown.pattern), w, errors(shown.n, shown.causal), stochastic=True)
+        X, _ = project(double(shown.pattern), w, errors(shown.n, shown.causal), stochastic=True)
         return torch.from_numpy(X)
 
     def stores(n: int, causal: bool) -> float:
@@ -77,7 +78,7 @@ def _band(w: int, budget: int) -> Setting:
 
 def _mask(kind: str, keys: int, parameters: SwapParameters, context: Context) -> Setting:
     def make(shown: Shown) -> torch.Tensor:
-        mask, _ = mask_of(kind, keys, _double(shown.pattern), shown.causal, parameters, context)
+        mask, _ = mask_of(kind, keys, double(shown.pattern), shown.causal, parameters, context)
         kept = torch.from_numpy(np.array(mask)).to(shown.scores.device)
         weights = shown.scores.double().masked_fill(~kept, -torch.inf).softmax(dim=-1)
         # A row of which nothing is left stays as it is.
@@ -94,7 +95,7 @@ def _mask(kind: str, keys: int, parameters: SwapParameters, context: Context) ->
 
 def _rank(rank: int) -> Setting:
     def make(shown: Shown) -> torch.Tensor:
-        X = torch.from_numpy(truncated(_double(shown.pattern), [min(rank, shown.n)])[0])
+        X = torch.from_numpy(truncated(double(shown.pattern), [min(rank, shown.n)])[0])
         return X.tril() if shown.causal else X
 
     return Setting(f"svd {rank}", "svd", make, lambda n, _: float(scalars(n, min(rank, n))))
@@ -110,8 +111,3 @@ def _kernel(label: str, parameters: SwapParameters, context: Context) -> Setting
     wide = {"elu": d, "taylor-1": 1 + d, "taylor-2": 1 + d + d**2, "least-squares": d}
     m = wide[label] if label in wide else int(label.split()[1])
     return Setting(label, label.split()[0], make, lambda n, _: float(2 * n * m), projected=True)
-
-
-def _double(tensor: Any) -> Floats:
-    found: Floats = tensor.detach().cpu().double().numpy()
-    return found

@@ -11,7 +11,7 @@ import torch
 from pydantic import ValidationError
 
 import gausslens_attention.plugin
-from gausslens import Batch, Context, ModelInfo, Parameters
+from gausslens import Batch, Context, GausslensError, ModelInfo, Parameters
 from gausslens.testing import TinyModel, TinyParameters, check_references, check_round_trip, check_stream
 from gausslens_attention.banded import Banded
 from gausslens_attention.families import within
@@ -23,9 +23,11 @@ from gausslens_attention.parameters import (
     KernelParameters,
     LowRankParameters,
     MaskParameters,
+    PoolingParameters,
     RolesParameters,
 )
-from gausslens_attention.plugin import BAND, KERNELS, LOWRANK, MASKS, ROLES
+from gausslens_attention.plugin import BAND, KERNELS, LOWRANK, MASKS, POOLING, ROLES
+from gausslens_attention.pooled import Pooled
 from gausslens_attention.ranked import Ranked
 from gausslens_attention.roles import Roles
 
@@ -39,6 +41,7 @@ SMALL = {
     "attention.masks": MaskParameters(keys=[3, 40]),
     "attention.kernels": KernelParameters(features=[8]),
     "attention.roles": RolesParameters(directions=4),
+    "attention.pooling": PoolingParameters(directions=1, hidden=1, steps=5),
 }
 
 
@@ -47,7 +50,7 @@ def test_everything_that_the_plugin_names_exists() -> None:
     assert set(SMALL) <= set(host.analyses)
 
 
-@pytest.mark.parametrize("analysis", [BAND, LOWRANK, MASKS, KERNELS, ROLES], ids=lambda a: a.name)
+@pytest.mark.parametrize("analysis", [BAND, LOWRANK, MASKS, KERNELS, ROLES, POOLING], ids=lambda a: a.name)
 def test_as_the_host_runs_it(analysis: Any) -> None:
     result = check_stream(analysis, SMALL[analysis.name], **CUT)
     check_round_trip(result)
@@ -233,6 +236,38 @@ def test_the_spectrum_of_a_map_is_told() -> None:
     np.testing.assert_array_equal(result["rank"].squeeze(), (values > rounding[:, None]).sum(axis=1))
 
 
+def test_the_scoring_function_that_makes_the_scores_is_told() -> None:
+    rng = np.random.default_rng(5)
+    n = 48
+    q, k = rng.normal(size=(2, 1, n, 4, 6))
+    Q, K = (x[0].swapaxes(0, 1) for x in (q, k))
+    W = rng.normal(size=(6, 6))
+    hidden = np.tanh((Q[2] @ W[0])[:, None] + (K[2] @ W[1])[None]) * 3
+    place = np.subtract.outer(np.arange(n), np.arange(n))
+    scores = np.stack([0.4 * Q[0] @ K[0].T, Q[1] @ W @ K[1].T, hidden, np.cos(2.0 * place)])
+    scores = np.where(np.tril(np.ones((n, n))) > 0, scores, -np.inf)
+    P = np.exp(scores - scores.max(-1, keepdims=True))
+    P /= P.sum(-1, keepdims=True)
+    parameters = PoolingParameters(directions=6, hidden=6, steps=300)
+    result = found(Pooled, parameters, P, scores=scores[None], q=q, k=k)
+    explained = result["explained"].transpose("head", "scoring").values
+    np.testing.assert_allclose(explained[0, :2], 1, atol=1e-6)
+    assert explained[1, 1] == pytest.approx(1, abs=1e-6)
+    assert explained[1, 0] < 0.5
+    assert explained[2, 2] > 0.95 > 0.8 > explained[2, :2].max()
+    # What position alone makes, no function of q and k explains on cells that it was not fitted to.
+    assert explained[3].max() < 0.1
+    assert float(result["explained_fitted"].sel(head=3, scoring="additive")) > 0.1
+    assert result["numbers"].values.tolist() == [2, 37, 6 * 14 + 1]
+    # A prompt with fewer than four cells for each number tells nothing of that function.
+    short = PoolingParameters(directions=6, hidden=60)
+    result = found(Pooled, short, P, scores=scores[None], q=q, k=k)
+    assert np.isnan(result["explained"].sel(scoring="additive")).all()
+    assert result["prompts"].values.tolist() == [1, 1, 0]
+    with pytest.raises(GausslensError, match="longer prompts"):
+        found(Pooled, PoolingParameters(functions=["additive"], hidden=60), P, scores=scores[None], q=q, k=k)
+
+
 @pytest.mark.parametrize(
     ("model", "given"),
     [
@@ -244,6 +279,7 @@ def test_the_spectrum_of_a_map_is_told() -> None:
         (MaskParameters, {"keys": [1], "kinds": ["longformer"]}),
         (KernelParameters, {"kernels": ["elu", "elu"]}),
         (RolesParameters, {"scalars": 0.5}),
+        (PoolingParameters, {"functions": []}),
     ],
 )
 def test_parameters_that_make_no_sense_are_refused(model: type[Parameters], given: dict[str, Any]) -> None:

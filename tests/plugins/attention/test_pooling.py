@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gausslens_attention.pooling import fit_additive, fit_dot, fit_multiplicative
+from gausslens_attention.pooling import explained, fit_additive, fit_dot, fit_multiplicative
 
 RNG = np.random.default_rng(0)
 Q, K = RNG.normal(size=(2, 30, 4))
@@ -44,5 +44,9 @@ def test_noise_is_not_explained_by_few_numbers() -> None:
     noise = RNG.normal(size=(30, 30))
     assert abs(fit_dot(Q, K, noise).explained) < 4 / 30
     assert fit_dot(Q, K, np.ones((30, 30))).explained == 1
+    half = np.random.default_rng(1).random((30, 30)) < 0.5
+    bilinear = fit_multiplicative(Q, K, noise, half)
+    assert bilinear.explained > 0
+    assert explained(bilinear.score, Q, K, noise, ~half) < 0
     with pytest.raises(ValueError, match="every cell is masked"):
         fit_dot(Q, K, noise, np.zeros((30, 30)))

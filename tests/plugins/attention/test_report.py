@@ -13,6 +13,7 @@ from gausslens import Results
 from gausslens.figures import Heatmap, Lines, Scatter, Table
 from gausslens.testing import host_of
 from gausslens_attention.curve_figures import curves
+from gausslens_attention.pooled_figures import pooled
 from gausslens_attention.role_figures import roles
 from gausslens_attention.swap_figures import swaps
 
@@ -28,6 +29,7 @@ STUDY: dict[str, Any] = {
         {"use": "attention.masks", "with": {"keys": [2, 6]}},
         {"use": "attention.kernels", "with": {"features": [8]}},
         {"use": "attention.roles", "heads": [1, 2]},
+        {"use": "attention.pooling", "with": {"directions": 1, "hidden": 1, "steps": 5}},
         {"use": "attention.swap", "with": {"which": ["all", "each"], "keys": [3], "band": [1], "budget": [0]}},
     ],
     "against": "chance",
@@ -48,6 +50,7 @@ def test_every_number_has_its_null(results: Results) -> None:
         "attention.masks": "distance_per_row",
         "attention.kernels": "excess",
         "attention.roles": "share",
+        "attention.pooling": "explained",
         "attention.swap": "kl_each",
     }
     for label, name in wanted.items():
@@ -82,6 +85,16 @@ def test_roles_are_drawn_as_a_map(results: Results) -> None:
     assert [row[0] for row in counts.rows] == ["trained", "chance"]
     assert sum(counts.rows[0][1:5]) == 4
     assert sum(counts.rows[1][1:5]) == pytest.approx(4)
+
+
+def test_scoring_functions_are_told_by_what_they_explain(results: Results) -> None:
+    table, heads = pooled(results)
+    assert isinstance(table, Table)
+    assert isinstance(heads, Heatmap)
+    assert [row[:2] for row in table.rows[:2]] == [("trained", "dot"), ("trained", "multiplicative")]
+    data = results["trained", "attention.pooling"]["explained"]
+    assert table.rows[0][3] == pytest.approx(float(data.sel(scoring="dot").median()))
+    np.testing.assert_array_equal(heads.values, data.sel(scoring="dot").values)
 
 
 def test_what_is_lost_is_told_by_setting_and_by_head(results: Results) -> None:
