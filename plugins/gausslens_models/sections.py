@@ -8,6 +8,8 @@ import numpy as np
 
 from gausslens.figures import Dial, Figure, Heatmap, Source, Table, Text, Texts, TokenMap
 
+from .swept import points, swept
+
 if TYPE_CHECKING:
     import xarray as xr
 
@@ -32,14 +34,14 @@ def loss(results: Results) -> list[Figure]:
     figures: list[Figure] = []
     for label, found in results.of("model.loss").items():
         segments = [str(s) for s in next(iter(found.values())).segment.values]
-        rows = [[variant, *_measures(data)] for variant, data in found.items()]
+        each = [one for v, data in found.items() for one in points(data, v, swept(data["mean_loss"]))]
         figures.append(
             Table(
                 title=f"Loss ({label})",
                 caption="How well the tokens of the prompts are predicted. Of several twins, the mean.",
                 sources=tuple(Source(variant, label, "mean_loss") for variant in found),
                 columns=("variant", "nats per token", "bits per byte", "perplexity"),
-                rows=rows,
+                rows=[[name, *_measures(data)] for name, data in each],
             )
         )
         figures.append(
@@ -48,9 +50,9 @@ def loss(results: Results) -> list[Figure]:
                 caption="The parts of the prompts, beside each other.",
                 sources=tuple(Source(variant, label, "segment_bits_per_byte") for variant in found),
                 units="bit / byte",
-                columns=("segment", *found),
+                columns=("segment", *(name for name, _ in each)),
                 rows=[
-                    [segment, *(_mean(data["segment_bits_per_byte"].sel(segment=segment)) for data in found.values())]
+                    [segment, *(_mean(data["segment_bits_per_byte"].sel(segment=segment)) for _, data in each)]
                     for segment in segments
                 ],
             )
@@ -85,7 +87,8 @@ def generate(results: Results) -> list[Figure]:
     figures: list[Figure] = []
     for label, found in results.of("model.generate").items():
         for place, prompt in enumerate(next(iter(found.values())).prompt.values[:SHOWN]):
-            texts = [Text(variant, _first(data["text"].isel(prompt=place))) for variant, data in found.items()]
+            each = [p for v, data in found.items() for p in points(data, v, swept(data["text"], "prompt", "sample"))]
+            texts = [Text(name, _first(data["text"].isel(prompt=place))) for name, data in each]
             asked = _first(next(iter(found.values()))["after"].isel(prompt=place))
             figures.append(
                 Texts(
@@ -139,25 +142,29 @@ def _first(texts: xr.DataArray) -> str:
 
 
 def _by_head(values: xr.DataArray, title: str, caption: str, source: Source, centre: float | None = None) -> Figure:
-    ordered = values.transpose("layer", "head", ...)
+    """Layer by head, the mean over twins; a slider for each swept parameter."""
+    dials = swept(values, "layer", "head")
+    ordered = values.transpose(*dials, "layer", "head", ...)
     return Heatmap(
         title=title,
         caption=caption,
         sources=(source,),
         units="z" if centre is not None else values.attrs["units"],
-        values=ordered.values.reshape(*ordered.shape[:2], -1).mean(axis=2),
+        values=ordered.values.reshape(*ordered.shape[: len(dials) + 2], -1).mean(axis=-1),
         rows=ordered["layer"].values,
         columns=ordered["head"].values,
         row_name="layer",
         column_name="head",
         centre=centre,
+        dials=tuple(Dial(d, values[d].values) for d in dials),
     )
 
 
 def _maps(data: xr.Dataset, variant: str, label: str) -> list[Figure]:
-    """A map for each of the first prompts, with a slider over layers and, where they were kept, over heads."""
+    """A map for each of the first prompts, with a slider over layers, heads if they were kept, and swept values."""
     pattern, deficit = data["pattern"], data["entropy_deficit"]
     dials = [d for d in ("layer", "head") if d in pattern.dims]
+    dials += swept(pattern, *dials, "prompt", "query", "key")
     others = [str(d) for d in pattern.dims if d not in (*dials, "prompt", "query", "key")]
     # It opens where attention is farthest from even.
     flat = deficit.mean([d for d in deficit.dims if d not in dials]).transpose(*dials)

@@ -88,3 +88,26 @@ def test_the_map_opens_where_attention_is_farthest_from_flat(results: Any) -> No
     shown = np.asarray(figure.values)[at]
     assert np.allclose(np.nan_to_num(shown), np.nan_to_num(expected[rows][:, columns]))
     assert "".join(figure.queries) == "abcd abcd abcd"
+
+
+def test_swept_values_are_told_apart(gausslens_run: Callable[..., Any]) -> None:
+    edit = {"edit": "spectrum.scale", "matrices": ["W_Q", "W_K"], "sweep": {"alpha": [0.5, 2.0]}}
+    swept = gausslens_run(STUDY | {"variants": {"dose": [edit]}, "against": []}, "models", "spectrum")
+    deficit = swept["dose", "heads"].entropy_deficit
+    drawn = sections.attention(swept)
+    heat = next(f for f in drawn if f.title == "Entropy deficit, dose (heads)")
+    assert isinstance(heat, Heatmap)
+    assert [(d.name, d.labels) for d in heat.dials] == [("alpha", ("0.5", "2.0"))]
+    np.testing.assert_array_equal(heat.values, deficit.transpose("alpha", "layer", "head"))
+    token_map = next(f for f in drawn if isinstance(f, TokenMap) and "(heads)" in f.title)
+    assert [d.name for d in token_map.dials] == ["layer", "head", "alpha"]
+    whole, segments = sections.loss(swept)
+    assert isinstance(whole, Table)
+    assert isinstance(segments, Table)
+    losses = swept["dose", "model.loss"].mean_loss
+    wanted = {f"dose, alpha {a}": float(losses.sel(alpha=a)) for a in (0.5, 2.0)}
+    assert {row[0]: row[1] for row in whole.rows} == wanted
+    assert segments.columns == ("segment", *wanted)
+    texts = sections.generate(swept)[0]
+    assert isinstance(texts, Texts)
+    assert [t.name for t in texts.texts] == list(wanted)
