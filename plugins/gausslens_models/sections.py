@@ -163,7 +163,7 @@ def _by_head(values: xr.DataArray, title: str, caption: str, source: Source, cen
 def _maps(data: xr.Dataset, variant: str, label: str) -> list[Figure]:
     """A map for each of the first prompts, with a slider over layers, heads if they were kept, and swept values."""
     pattern, deficit = data["pattern"], data["entropy_deficit"]
-    dials = [d for d in ("layer", "head") if d in pattern.dims]
+    dials: list[str] = [d for d in ("layer", "head") if d in pattern.dims]
     dials += swept(pattern, *dials, "prompt", "query", "key")
     others = [str(d) for d in pattern.dims if d not in (*dials, "prompt", "query", "key")]
     # It opens where attention is farthest from even.
