@@ -33,7 +33,8 @@ def loss(results: Results) -> list[Figure]:
     """A table for each step: what each variant makes of the prompts, and of their segments."""
     figures: list[Figure] = []
     for label, found in results.of("model.loss").items():
-        segments = [str(s) for s in next(iter(found.values())).segment.values]
+        # Of several runs in one store, the prompts may differ.
+        segments = list(dict.fromkeys(str(s) for data in found.values() for s in data["segment"].values))
         each = [one for v, data in found.items() for one in points(data, v, swept(data["mean_loss"]))]
         figures.append(
             Table(
@@ -51,10 +52,7 @@ def loss(results: Results) -> list[Figure]:
                 sources=tuple(Source(variant, label, "segment_bits_per_byte") for variant in found),
                 units="bit / byte",
                 columns=("segment", *(name for name, _ in each)),
-                rows=[
-                    [segment, *(_mean(data["segment_bits_per_byte"].sel(segment=segment)) for _, data in each)]
-                    for segment in segments
-                ],
+                rows=[[segment, *(_of_segment(data, segment) for _, data in each)] for segment in segments],
             )
         )
     return figures
@@ -86,10 +84,15 @@ def generate(results: Results) -> list[Figure]:
     """What each variant writes after the first prompts."""
     figures: list[Figure] = []
     for label, found in results.of("model.generate").items():
+        each = [p for v, data in found.items() for p in points(data, v, swept(data["text"], "prompt", "sample"))]
         for place, prompt in enumerate(next(iter(found.values())).prompt.values[:SHOWN]):
-            each = [p for v, data in found.items() for p in points(data, v, swept(data["text"], "prompt", "sample"))]
-            texts = [Text(name, _first(data["text"].isel(prompt=place))) for name, data in each]
             asked = _first(next(iter(found.values()))["after"].isel(prompt=place))
+            texts = [
+                Text(name, _first(data["text"].isel(prompt=i)))
+                for name, data in each
+                for i in range(data.sizes["prompt"])
+                if data.prompt.values[i] == prompt and _first(data["after"].isel(prompt=i)) == asked
+            ]
             figures.append(
                 Texts(
                     title=f"Written after {prompt} ({label})",
@@ -130,6 +133,12 @@ def embeddings(results: Results) -> list[Figure]:
 
 def _measures(data: xr.Dataset) -> list[float]:
     return [_mean(data[name]) for name in ("mean_loss", "bits_per_byte", "perplexity")]
+
+
+def _of_segment(data: xr.Dataset, segment: str) -> float | None:
+    """Nothing where the prompts have no such segment."""
+    there = segment in data["segment"].values
+    return _mean(data["segment_bits_per_byte"].sel(segment=segment)) if there else None
 
 
 def _mean(values: xr.DataArray) -> float:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import gausslens
 from gausslens.figures import Heatmap, Table, Texts, TokenMap
 from gausslens_models import sections
 
@@ -111,3 +113,21 @@ def test_swept_values_are_told_apart(gausslens_run: Callable[..., Any]) -> None:
     texts = sections.generate(swept)[0]
     assert isinstance(texts, Texts)
     assert [t.name for t in texts.texts] == list(wanted)
+
+
+def test_variants_of_runs_with_other_prompts_stand_apart(gausslens_run: Callable[..., Any], tmp_path: Path) -> None:
+    writes = {"use": "model.generate", "with": {"tokens": 2}}
+    study = STUDY | {"variants": {"trained": []}, "analyses": [{"use": "model.loss"}, writes], "against": []}
+    gausslens_run(study, "models", "reinit")
+    other = {"source": "few-shot", "words": "animals", "shots": 1, "targets": ["Ant"]}
+    twin = {"chance": [{"edit": "reinit.config"}]}
+    gausslens_run(study | {"name": "other", "prompts": other, "variants": twin}, "models", "reinit")
+    both = gausslens.open(tmp_path / "store")
+    _, segments = sections.loss(both)
+    assert isinstance(segments, Table)
+    cells = {row[0]: row[1:] for row in segments.rows}
+    assert cells["text"][1] is None
+    assert cells["target"][0] is None
+    assert set(segments.columns) == {"segment", "trained", "chance"}
+    texts = [f for f in sections.generate(both) if isinstance(f, Texts)]
+    assert [[t.name for t in f.texts] for f in texts] == [["trained"]] * 3
