@@ -16,7 +16,8 @@ from .matrices import as_matrices
 if TYPE_CHECKING:
     from .parameters import CheckParameters
 
-# name: long_name. Each is 0 where nothing changed, save those that say otherwise.
+# name: long_name. Each is 0 where nothing changed, save those that say otherwise. None is called as a parameter of an
+# edit, as rank would: swept values are dimensions of that name.
 MEASURES = {
     "moved": "share of entries that differ",
     "mean_change": "change of the mean, in standard deviations of the entries",
@@ -27,9 +28,8 @@ MEASURES = {
     "head_spectrum_change": "largest change of a singular value of a head's block, as a share of its largest",
     "correlation": "correlation of entries with those at the same places; 1 where nothing changed",
     "zeros": "share of entries that are 0",
-    "rank": "singular values of the whole matrix above a millionth of the largest",
+    "matrix_rank": "singular values of the whole matrix above a millionth of the largest",
 }
-UNITS = {"rank": "dimensions"}
 
 
 class Check:
@@ -52,8 +52,9 @@ class Check:
                 raise ModelError(f"{name} does not keep its {lost}")
             for measure, value in kept(name, before, after).items():
                 found[measure][place] = value
+        # What a null keeps to rounding has rounding for its spread, from which everything is far: no `against`.
         variables: dict[str, Any] = {
-            name: (("tensor",), values, {"long_name": MEASURES[name], "units": UNITS.get(name, "1")})
+            name: (("tensor",), values, {"long_name": MEASURES[name], "units": "1", "against": 0})
             for name, values in found.items()
         }
         return xr.Dataset(variables, {"tensor": list(self.parameters.matrices)})
@@ -76,7 +77,7 @@ def kept(name: str, before: torch.Tensor, after: torch.Tensor) -> dict[str, floa
         # A matrix of equal entries correlates with nothing.
         "correlation": ((x - x.mean()) * (y - y.mean())).mean() / both if both > 0 else torch.tensor(0.0),
         "zeros": (y == 0).double().mean(),
-        "rank": (whole[1] > 1e-6 * whole[1][:, :1]).sum(),
+        "matrix_rank": (whole[1] > 1e-6 * whole[1][:, :1]).sum(),
     }
     return {**{n: float(v) for n, v in pairs.items()}, "values_kept": float(multiset(before) == multiset(after))}
 

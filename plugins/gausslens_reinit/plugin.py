@@ -114,7 +114,7 @@ LOW_RANK = Edit(
 )
 CHECK = Analysis(
     name="reinit.check",
-    version=1,
+    version=2,
     shape="weights",
     summary="What a variant's matrices keep of the model's own: mean, variance, values, spectrum, places.",
     parameters="gausslens_reinit.parameters:CheckParameters",

@@ -25,7 +25,7 @@ def check(results: Results) -> list[Figure]:
 
 def _table(label: str, found: dict[str, xr.Dataset]) -> Table:
     first = next(iter(found.values()))
-    names = [str(n) for n in first.data_vars if n not in ("zeros", "rank", "correlation")]
+    names = [str(n) for n in first.data_vars if n not in ("zeros", "matrix_rank", "correlation")]
     rows = []
     for variant, data in found.items():
         cells = [_said(name, data[name].values) for name in names]

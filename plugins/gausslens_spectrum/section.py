@@ -23,6 +23,9 @@ CURVES = {
 }
 # So many variants and swept values are drawn one by one; more make a page that nobody reads.
 MOST = 8
+# So many have their texts shown, after so many prompts.
+MOST_TEXTS = 24
+MOST_PROMPTS = 4
 
 
 def effect(results: Results) -> list[Figure]:
@@ -32,13 +35,13 @@ def effect(results: Results) -> list[Figure]:
         if any("loss_change" in data for data in found.values()):
             figures.append(_table(label, found))
             figures += _curves(label, found)
-        points = {name: data for variant, data in found.items() for name, data in _points(variant, data)}
-        drawn = {name: data for name, data in list(points.items())[:MOST] if "entropy" in data}
+        drawn = {name: data for name, data in _spread(found, MOST).items() if "entropy" in data}
         if drawn:
             figures.append(_entropies(label, found, drawn))
             figures += [_moved(label, name.split(",")[0], name, data) for name, data in drawn.items() if _moves(data)]
-        if any("text" in data for data in points.values()):
-            figures += _texts(label, found, dict(list(points.items())[:MOST]))
+        written = {name: data for name, data in _spread(found, MOST_TEXTS).items() if "text" in data}
+        if written:
+            figures += _texts(label, found, written)
     return figures
 
 
@@ -59,6 +62,15 @@ def _points(variant: str, data: xr.Dataset) -> list[tuple[str, xr.Dataset]]:
             for point in _points(f"{variant}, {name} {value}", data.sel({name: value}, drop=True))
         ]
     return [(variant, data)]
+
+
+def _spread(found: dict[str, xr.Dataset], most: int) -> dict[str, xr.Dataset]:
+    """Every point, or at most so many: as many of each variant, from end to end of its swept values."""
+    points = [_points(variant, data) for variant, data in found.items()]
+    if sum(map(len, points)) > most:
+        share = max(1, most // len(points))
+        points = [[of[i] for i in np.unique(np.linspace(0, len(of) - 1, share).round().astype(int))] for of in points]
+    return dict([point for of in points for point in of][:most])
 
 
 def _table(label: str, found: dict[str, xr.Dataset]) -> Table:
@@ -150,12 +162,12 @@ def _moved(label: str, variant: str, name: str, data: xr.Dataset) -> Heatmap:
 
 
 def _texts(label: str, found: dict[str, xr.Dataset], points: dict[str, xr.Dataset]) -> list[Figure]:
-    first = next(data for data in points.values() if "text" in data)
+    first = next(iter(points.values()))
     figures: list[Figure] = []
-    for prompt in range(min(MOST // 2, first.sizes["prompt"])):
+    for prompt in range(min(MOST_PROMPTS, first.sizes["prompt"])):
         after = str(first["after"].values[prompt])
         written = [Text("unedited", str(first["base_text"].values[prompt]))]
-        written += [Text(name, str(d["text"].values[prompt])) for name, d in points.items() if "text" in d]
+        written += [Text(name, str(d["text"].values[prompt])) for name, d in points.items()]
         figures.append(
             Texts(
                 title=f"What is written after prompt {first['prompt'].values[prompt]}, {label}",

@@ -78,7 +78,7 @@ def test_it_keeps_exactly_what_it_claims(scheme: str, model: TinyModel, twin_of:
     zeros = {"sparse": 0.9, "band": 1 - 212 / 32**2, "diagonal": 1 - 1 / 32, "identity": 1 - 1 / 32}
     assert found["zeros"] == pytest.approx(zeros.get(scheme, 0.0), abs=1e-3)
     if scheme != "sparse":
-        assert found["rank"] == {"low-rank": 3}.get(scheme, 32)
+        assert found["matrix_rank"] == {"low-rank": 3}.get(scheme, 32)
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xarray as xr
 
 from gausslens import Results
 from gausslens.figures import Heatmap, Lines, Table, Texts
-from gausslens_spectrum.section import effect
+from gausslens_spectrum.section import _spread, effect
 
 Runs = Callable[..., Results]
 
@@ -78,3 +79,12 @@ def test_the_page_is_drawn(store: Results) -> None:
     page = (Path(store.path) / "report.html").read_text(encoding="utf-8")
     assert "Change of the loss over k" in page
     assert "&lt;b&gt;&amp;amp;" in page
+
+
+def test_where_there_are_too_many_points_every_variant_is_seen() -> None:
+    swept = xr.Dataset({"entropy": ("k", np.arange(9.0))}, {"k": np.arange(9)})
+    plain = xr.Dataset({"entropy": 0.5})
+    found = {"top": swept, "bottom": swept, "sharp": plain}
+    assert len(_spread(found, 19)) == 19
+    assert list(_spread(found, 9)) == [*(f"{v}, k {k}" for v in ("top", "bottom") for k in (0, 4, 8)), "sharp"]
+    assert list(_spread(found, 2)) == ["top, k 0", "bottom, k 0"]
