@@ -21,6 +21,8 @@ ANALYSES = {
     "attention.masks": "masks before the softmax",
     "attention.kernels": "linear attention",
 }
+# Errors below are drawn at it where the scale is logarithmic.
+_FLOOR = 1e-3
 _AXES = {"w": "width of the band", "rank": "rank", "keys": "keys of a row"}
 
 
@@ -30,10 +32,13 @@ def curves(results: Results) -> list[Figure]:
     for analysis, words in ANALYSES.items():
         for label, found in results.of(analysis).items():
             first = next(iter(found.values()))
+            named = words if len(results.of(analysis)) == 1 else f"{words} ({label})"
             axis = next((name for name in _AXES if name in first.dims), None)
-            if axis is not None:
-                figures += [_curve(label, variant, words, axis, data) for variant, data in shown(results, label, found)]
-            figures += [_enough(label, words, found), _softness(label, words, found)]
+            for variant, data in shown(results, label, found):
+                if axis is not None:
+                    figures.append(_curve(label, variant, named, axis, data))
+                figures.append(_storage(label, variant, named, data))
+            figures += [_enough(label, named, found), _softness(label, named, found)]
     return figures
 
 
@@ -44,19 +49,60 @@ def _curve(label: str, variant: str, words: str, axis: str, data: xr.Dataset) ->
         one = data if other is None else data.sel({other: value})
         name = words if other is None else f"budget {value}" if other == "budget" else str(value)
         series.append(Line(name, averaged(one["output_error"], axis)))
-    for baseline in ("causal mean", "identity"):
-        level = float(np.mean(data["trivial_output_error"].sel(baseline=baseline).values))
-        series.append(Line(baseline, np.full(data.sizes[axis], level), reference=True))
+    trivial = averaged(data["trivial_output_error"], "baseline")
+    best = int(trivial.argmin())
+    name = f"best trivial: {data['baseline'].values[best]}"
+    series.append(Line(name, np.full(data.sizes[axis], trivial[best]), reference=True))
+    caption = (
+        "How far the head's output is from its own, |(P - X) V| / |P V|, against the budget: mean over heads and "
+        "layers. Dashed: the best of the maps that look at nothing (zero, uniform, identity, causal mean)."
+    )
+    # Random projections are many times worse than nothing, truncated decompositions soon exact.
+    wide = axis == "rank"
+    if wide:
+        series = [Line(s.name, np.maximum(s.y, _FLOOR), reference=s.reference) for s in series]
+        caption += f" What is below {_FLOOR:g} is drawn there."
     return Lines(
         title=f"Output error of {words}, {variant}",
-        caption="How far the head's output is from its own, |(P - X) V| / |P V|, against the budget: mean over "
-        "heads and layers. Dashed: approximations that look at nothing.",
+        caption=caption,
         sources=(Source(variant, label, "output_error"),),
         units="1",
         x=data[axis].values,
         x_name=_AXES[axis],
         series=tuple(series),
         log_x=axis != "w",
+        log_y=wide,
+    )
+
+
+def _storage(label: str, variant: str, words: str, data: xr.Dataset) -> Figure:
+    grid = [name for name in ("kind", "w", "budget", "rank", "keys") if name in data.dims]
+    scalars = averaged(data["scalars"], *grid)
+    distance, oracle = (averaged(data[name], *grid) for name in ("distance", "oracle"))
+    # Random projections are far from any map, truncated decompositions soon at it.
+    wide = data.attrs["oracle"].startswith("truncated")
+    least = _FLOOR if wide else 0.0
+    labels, groups = [], []
+    for place in np.ndindex(scalars.shape):
+        values = [data[name].values[i] for name, i in zip(grid, place, strict=True)]
+        labels.append(", ".join(str(v) if n == "kind" else f"{n} {v}" for n, v in zip(grid, values, strict=True)))
+        groups.append(str(values[0]) if grid[0] == "kind" else words)
+    return Scatter(
+        title=f"Distance against storage: {words}, {variant}",
+        caption="Sum of |p - x| over a map, mean over heads and layers, against the scalars that the approximation "
+        f"stores, beside the oracle that may store as many: {data.attrs['oracle']}. An approximation may be nearer "
+        "where the places of its cells need not be stored, or where the oracle is best in another norm."
+        + (f" What is below {_FLOOR:g} is drawn there." if wide else ""),
+        sources=(Source(variant, label, "distance"), Source(variant, label, "oracle")),
+        units="1",
+        x=np.tile(scalars.ravel(), 2),
+        y=np.maximum(np.concatenate([distance.ravel(), oracle.ravel()]), least),
+        x_name="stored scalars of a map",
+        y_name="distance",
+        labels=[*labels, *(f"oracle beside {one}" for one in labels)],
+        groups=[*groups, *("oracle" for _ in groups)],
+        log_x=True,
+        log_y=wide,
     )
 
 

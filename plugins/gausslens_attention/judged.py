@@ -93,12 +93,11 @@ class Judged:
             base = whole[:, LOSS].sum() / whole[:, TOKENS].sum()
             variables["loss_whole"] = ((), base, attributes("mean loss of a token, the model as it is", "nat"))
         kinds = list(dict.fromkeys(s.kind for s in self.settings))
-        judge = "hidden_change"
+        judge = "loss_change" if "loss_whole" in variables else "hidden_change"
         if "all" in self.parameters.which:
             made = _means(np.stack(self.of_all), whole, ("setting",), "")
-            judge = "loss_change" if "loss_change" in made else judge
             variables |= made
-            variables["scalars_needed"] = self._needed(made[judge][1], stores, kinds)
+            variables["scalars_needed"] = self._needed(judge, made[judge][1], stores, kinds)
         if "each" in self.parameters.which:
             variables |= _means(np.stack(self.of_each), whole, ("setting", "layer", "head"), "_each")
         coords: dict[str, Any] = {
@@ -112,10 +111,11 @@ class Judged:
         notes = {"judge": judge, "tolerance": self.parameters.tolerance, "prompts": len(self.whole)}
         return xr.Dataset(variables, coords=coords, attrs=notes)
 
-    def _needed(self, change: Floats, stores: Floats, kinds: Sequence[str]) -> tuple[Any, ...]:
+    def _needed(self, judge: str, change: Floats, stores: Floats, kinds: Sequence[str]) -> tuple[Any, ...]:
         within = np.where(change <= self.parameters.tolerance, stores, np.inf)
         least = [min(w for w, s in zip(within, self.settings, strict=True) if s.kind == m) for m in kinds]
-        text = f"least stored scalars that cost at most {self.parameters.tolerance:g} (NaN: no setting does)"
+        what = "loss" if judge == "loss_change" else "last residual stream"
+        text = f"least stored scalars that change the {what} by at most {self.parameters.tolerance:g} (NaN: none do)"
         return ("kind",), np.where(np.isfinite(least), least, np.nan), attributes(text, "1")
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gausslens.figures import Figure, Heatmap, Source, Table
+from gausslens.figures import Dial, Figure, Heatmap, Source, Table
 
 from .drawing import averaged, places, shown
 
@@ -26,9 +26,9 @@ def roles(results: Results) -> list[Figure]:
     for label, found in results.of("attention.roles").items():
         figures.append(_counts(label, found))
         for variant, data in shown(results, label, found):
-            if "draw" in data.dims:
+            if data["family"].ndim > 2:  # draws and sweeps: families have no mean
                 continue
-            figures.append(_families(label, variant, data))
+            figures += [_families(label, variant, data), _shares(label, variant, data)]
             figures.append(_table_of_heads(label, variant, data))
     return figures
 
@@ -52,17 +52,35 @@ def _counts(label: str, found: dict[str, xr.Dataset]) -> Figure:
 
 
 def _families(label: str, variant: str, data: xr.Dataset) -> Figure:
-    names = ", ".join(f"{i} {name}" for i, name in enumerate(data["role"].values))
+    names = ", ".join(f"{i} {name}" for i, name in enumerate(data["family_name"].values))
+    family = averaged(data["family"], "layer", "head")
     return Heatmap(
         title=f"Family of each head, {variant}",
-        caption=f"The family whose best member holds most of the attention at equal storage: {names}.",
+        caption=f"The family whose best member holds most of the attention at equal storage: {names}. Blank: none, "
+        "since the best holds too little of it.",
         sources=(Source(variant, label, "family"),),
         units="family",
-        values=averaged(data["family"], "layer", "head"),
+        values=np.where(family < data.sizes["family_name"], family, np.nan),
         rows=data["layer"].values,
         columns=data["head"].values,
         row_name="layer",
         column_name="head",
+    )
+
+
+def _shares(label: str, variant: str, data: xr.Dataset) -> Figure:
+    return Heatmap(
+        title=f"Attention that each family holds, {variant}",
+        caption="Share of the head's attention that the best member of the family holds, at equal storage: a head has "
+        "a role where one family holds much and the others little.",
+        sources=(Source(variant, label, "share"),),
+        units="1",
+        values=averaged(data["share"], "family_name", "layer", "head"),
+        rows=data["layer"].values,
+        columns=data["head"].values,
+        row_name="layer",
+        column_name="head",
+        dials=(Dial("family", data["family_name"].values),),
     )
 
 

@@ -67,20 +67,33 @@ def test_curves_show_what_was_measured(results: Results) -> None:
     assert len(lines) == 3 * 2  # all but kernels, for the variant and its null
     band = next(f for f in lines if f.title == "Output error of band plus sparse error, trained")
     data = results["trained", "attention.band"]
-    assert [s.name for s in band.series] == ["budget 0", "budget 3", "causal mean", "identity"]
+    assert [s.name for s in band.series] == ["budget 0", "budget 3", band.series[2].name]
     np.testing.assert_allclose(band.series[1].y, data["output_error"].sel(budget=3).mean(("layer", "head")))
     assert band.series[2].reference
+    trivial = data["trivial_output_error"].mean(("layer", "head")).to_series()
+    assert band.series[2].name == f"best trivial: {trivial.idxmin()}"
+    assert band.series[2].y[0] == pytest.approx(trivial.min())
     tables = [f for f in figures if isinstance(f, Table)]
     assert len(tables) == 4
     masks = next(f for f in tables if f.title.endswith("masks before the softmax"))
     assert [row[:2] for row in masks.rows[:2]] == [("trained", "window"), ("trained", "dilated")]
-    assert sum(isinstance(f, Scatter) for f in figures) == 4
+    scatters = [f for f in figures if isinstance(f, Scatter)]
+    assert len(scatters) == 4 + 4 * 2
+    stored = next(f for f in scatters if f.title == "Distance against storage: masks before the softmax, trained")
+    masks_data = results["trained", "attention.masks"]
+    for name, x, y in zip(stored.labels, stored.x, stored.y, strict=True):
+        kind, _, keys = name.removeprefix("oracle beside ").partition(", keys ")
+        one = masks_data.sel(kind=kind, keys=int(keys))
+        assert x == pytest.approx(float(one["scalars"]))
+        assert y == pytest.approx(float(one["oracle" if name.startswith("oracle") else "distance"].mean()))
 
 
 def test_roles_are_drawn_as_a_map(results: Results) -> None:
     figures = roles(results)
-    [shown] = [f for f in figures if isinstance(f, Heatmap)]
-    np.testing.assert_array_equal(shown.values, results["trained", "attention.roles"]["family"].values)
+    data = results["trained", "attention.roles"]
+    shown, shares = (f for f in figures if isinstance(f, Heatmap))
+    np.testing.assert_array_equal(shown.values, data["family"].where(data["family"] < 3).values)
+    np.testing.assert_allclose(shares.values, data["share"].transpose("family_name", "layer", "head").values)
     counts = next(f for f in figures if isinstance(f, Table) and f.title == "Families of heads")
     assert [row[0] for row in counts.rows] == ["trained", "chance"]
     assert sum(counts.rows[0][1:5]) == 4
@@ -99,13 +112,29 @@ def test_scoring_functions_are_told_by_what_they_explain(results: Results) -> No
 
 def test_what_is_lost_is_told_by_setting_and_by_head(results: Results) -> None:
     figures = swaps(results)
-    table = next(f for f in figures if isinstance(f, Table))
-    data = results["trained", "attention.swap"]
-    assert [row[1] for row in table.rows if row[0] == "trained"] == data["setting"].values.tolist()
+    enough, costs = (f for f in figures if isinstance(f, Table))
+    data, twins = (results[variant, "attention.swap"] for variant in ("trained", "chance"))
+    assert [row[0] for row in costs.rows] == data["setting"].values.tolist()
+    assert costs.columns[2] == "loss change, trained"
+    assert costs.columns[-1] == "loss change, chance"
+    np.testing.assert_allclose([row[2] for row in costs.rows], data["loss_change"])
+    np.testing.assert_allclose([row[-1] for row in costs.rows], twins["loss_change"].mean("draw"))
+    for variant, kind, setting, scalars, change, _ in enough.rows:
+        if variant != "trained":
+            continue
+        needed = float(data["scalars_needed"].sel(kind=kind))
+        if setting == "none":
+            assert np.isnan(needed)
+            assert change > 0.01
+        else:
+            assert scalars == needed
+            assert change == pytest.approx(float(data["loss_change"].sel(setting=setting)))
+            assert change <= 0.01
     maps = [f for f in figures if isinstance(f, Heatmap)]
     assert len(maps) == min(6, data.sizes["setting"])
     np.testing.assert_array_equal(maps[0].values, data["loss_change_each"].isel(setting=0).values)
-    assert any(isinstance(f, Scatter) for f in figures)
+    priced = [f for f in figures if isinstance(f, Scatter)]
+    assert [f.title for f in priced] == [f"Cost against storage: attention.swap, {v}" for v in ("trained", "chance")]
 
 
 def test_the_page_shows_them(results: Results) -> None:

@@ -97,6 +97,7 @@ def test_a_whole_budget_changes_no_real_model(name: str, real_models: Path) -> N
     )
     result = swapped(model, tokens, **WHOLE)
     assert ("loss" in result) == (name == "smollm2")
+    assert result.attrs["judge"] == ("loss_change" if name == "smollm2" else "hidden_change")
     if name == "smollm2":
         assert float(result["logit_change"].max()) < 1e-4
         assert float(np.abs(result["loss_change"]).max()) < 1e-6
@@ -186,6 +187,9 @@ def test_larger_budgets_cost_less_and_the_least_that_is_enough_is_told() -> None
             if m == kind and float(result["loss_change"].sel(setting=s)) <= 1e-3
         ]
         assert float(result["scalars_needed"].sel(kind=kind)) == min(enough)
+    assert "change the loss by at most 0.001" in result["scalars_needed"].attrs["long_name"]
+    alone = run(model, tokens, band=[4], budget=[0], masks=[], rank=[], which=["each"])
+    assert alone.attrs["judge"] == "loss_change"
 
 
 def test_a_prompt_of_one_token_is_left_out_and_nothing_else_is_an_error() -> None:
