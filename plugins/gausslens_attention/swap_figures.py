@@ -23,6 +23,11 @@ _WORDS = {
     "loss_change": "the loss",
     "hidden_change": "the last residual stream",
 }
+_NAMES = {"loss_change": "loss change", "hidden_change": "hidden change", "loss_change_se": "its standard error"}
+_OF_TWINS = (
+    " A twin that predicts nothing has no loss to lose, and may gain: compare twins by kl, the divergence of "
+    "next-token distributions from the twin's own, in nats."
+)
 _NO_LOSS = " The model gives no loss on these prompts, so the change of its last residual stream is the judge."
 
 
@@ -35,8 +40,8 @@ def swaps(results: Results) -> list[Figure]:
         several = shown(results, label, found)
         if judge in first:
             figures.append(_enough(label, judge, found))
-            figures += [_price(label, variant, judge, data) for variant, data in several]
-            figures.append(_costs(label, judge, several))
+            figures += [_price(label, variant, judge, data) for variant, data in several if "draw" not in data.dims]
+            figures += [_apart(label, several), _costs(label, judge, several)]
         if f"{judge}_each" in first:
             for variant, data in several:
                 if "draw" not in data.dims:
@@ -47,37 +52,35 @@ def swaps(results: Results) -> list[Figure]:
 def _enough(label: str, judge: str, found: dict[str, xr.Dataset]) -> Figure:
     """The cheapest setting of each kind within the tolerance."""
     tolerance = float(next(iter(found.values())).attrs["tolerance"])
+    also = [name for name in ("loss_change_se", "kl") if name in next(iter(found.values()))]
     rows: list[tuple[Any, ...]] = []
     for variant, data in found.items():
-        change, scalars = (averaged(data[name], "setting") for name in (judge, "scalars"))
+        names = ("scalars", judge, *also)
+        scalars, change, *others = (averaged(data[name], "setting") for name in names)
         of_kind = data["setting_kind"].values
         for kind in dict.fromkeys(of_kind.tolist()):
-            here = np.flatnonzero((of_kind == kind) & (change <= tolerance))
-            if not len(here):
-                nearest = np.flatnonzero(of_kind == kind)
-                least = float(change[nearest].min())
-                rows.append((variant, str(kind), "none", None, least, None))
-                continue
-            best = int(here[scalars[here].argmin()])
-            error = averaged(data["loss_change_se"], "setting")[best] if judge == "loss_change" else np.nan
+            here = np.flatnonzero(of_kind == kind)
+            enough = here[change[here] <= tolerance]
+            best = enough[scalars[enough].argmin()] if len(enough) else here[change[here].argmin()]
             setting = str(data["setting"].values[best])
-            rows.append((variant, str(kind), setting, scalars[best], change[best], None if np.isnan(error) else error))
+            values = (None if np.isnan(v[best]) else v[best] for v in (change, *others))
+            rows.append((variant, kind, setting, "yes" if len(enough) else "no", scalars[best], *values))
     return Table(
         title=f"What keeps {_WORDS[judge]} within {tolerance:.2g}: {label}",
-        caption="Of each kind the setting with the fewest stored scalars that changes it by at most that, all heads at "
-        "once; none: no setting of the run does, and the least change that one makes. The standard error is over "
-        "prompts." + (_NO_LOSS if judge == "hidden_change" else ""),
+        caption="All heads at once. Of each kind the setting with the fewest stored scalars that changes it by at most "
+        "that; no: none of the run does, and the one that changes it least is shown."
+        + (_NO_LOSS if judge == "hidden_change" else _OF_TWINS),
         sources=tuple(Source(variant, label, judge) for variant in found),
-        columns=("variant", "kind", "setting", "scalars", judge.replace("_", " "), "standard error"),
+        columns=("variant", "kind", "setting", "enough", "scalars", *(_NAMES.get(n, n) for n in (judge, *also))),
         rows=rows,
     )
 
 
 def _costs(label: str, judge: str, several: list[tuple[str, xr.Dataset]]) -> Figure:
-    """A row for each setting; all measures of the first variant, the judge of the others."""
+    """A row for each setting; all measures of the first variant, those that are comparable of the others."""
     first = several[0][1]
     names = [n for n in ("loss_change", "kl", "agreement", "hidden_change") if n in first]
-    columns = [(several[0][0], n) for n in names] + [(variant, judge) for variant, _ in several[1:]]
+    columns = [(several[0][0], n) for n in names] + [(variant, _comparable(first)) for variant, _ in several[1:]]
     data = dict(several)
     values = [averaged(data[variant][n], "setting") for variant, n in columns]
     scalars = averaged(first["scalars"], "setting")
@@ -87,7 +90,7 @@ def _costs(label: str, judge: str, several: list[tuple[str, xr.Dataset]]) -> Fig
         "divergence of next-token distributions, in nats; agreement: share of tokens whose likeliest successor stays; "
         "hidden change: that of the last residual stream, relative." + (_NO_LOSS if judge == "hidden_change" else ""),
         sources=tuple(Source(variant, label, n) for variant, n in columns),
-        columns=("setting", "scalars", *(f"{n.replace('_', ' ')}, {variant}" for variant, n in columns)),
+        columns=("setting", "scalars", *(f"{_NAMES.get(n, n)}, {variant}" for variant, n in columns)),
         rows=[(str(setting), scalars[i], *(v[i] for v in values)) for i, setting in enumerate(first["setting"].values)],
     )
 
@@ -102,12 +105,39 @@ def _price(label: str, variant: str, judge: str, data: xr.Dataset) -> Figure:
         x=averaged(data["scalars"], "setting"),
         y=np.maximum(averaged(data[judge], "setting"), _FLOOR),
         x_name="stored scalars of a map",
-        y_name=judge.replace("_", " "),
+        y_name=_NAMES[judge],
         labels=data["setting"].values,
         groups=data["setting_kind"].values,
         log_x=True,
         log_y=True,
     )
+
+
+def _apart(label: str, several: list[tuple[str, xr.Dataset]]) -> Figure:
+    """All variants beside each other, by what can be compared between a model and a twin that predicts nothing."""
+    name = _comparable(several[0][1])
+    first = several[0][1][name]
+    points = [(v, d, i) for v, d in several for i in range(d.sizes["setting"])]
+    return Scatter(
+        title=f"Variants beside each other: {label}",
+        caption=f"With all heads swapped: {first.attrs['long_name']}, against the scalars that a head's map stores; "
+        f"what is below {_FLOOR:g} is drawn there. Where random twins fare as well, the method owes nothing to what "
+        "training put there.",
+        sources=tuple(Source(variant, label, name) for variant, _ in several),
+        units=first.attrs["units"],
+        x=np.concatenate([averaged(d["scalars"], "setting") for _, d in several]),
+        y=np.maximum(np.concatenate([averaged(d[name], "setting") for _, d in several]), _FLOOR),
+        x_name="stored scalars of a map",
+        y_name=_NAMES.get(name, name),
+        labels=[f"{d['setting'].values[i]}, {v}" for v, d, i in points],
+        groups=[v for v, _, _ in points],
+        log_x=True,
+        log_y=True,
+    )
+
+
+def _comparable(data: xr.Dataset) -> str:
+    return "kl" if "kl" in data else "hidden_change"
 
 
 def _bearing(label: str, variant: str, judge: str, data: xr.Dataset) -> list[Figure]:

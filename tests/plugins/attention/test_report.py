@@ -116,25 +116,25 @@ def test_what_is_lost_is_told_by_setting_and_by_head(results: Results) -> None:
     data, twins = (results[variant, "attention.swap"] for variant in ("trained", "chance"))
     assert [row[0] for row in costs.rows] == data["setting"].values.tolist()
     assert costs.columns[2] == "loss change, trained"
-    assert costs.columns[-1] == "loss change, chance"
+    assert costs.columns[-1] == "kl, chance"
     np.testing.assert_allclose([row[2] for row in costs.rows], data["loss_change"])
-    np.testing.assert_allclose([row[-1] for row in costs.rows], twins["loss_change"].mean("draw"))
-    for variant, kind, setting, scalars, change, _ in enough.rows:
+    np.testing.assert_allclose([row[-1] for row in costs.rows], twins["kl"].mean("draw"))
+    assert enough.columns[3:] == ("enough", "scalars", "loss change", "its standard error", "kl")
+    for variant, kind, setting, met, scalars, change, _, kl in enough.rows:
         if variant != "trained":
             continue
         needed = float(data["scalars_needed"].sel(kind=kind))
-        if setting == "none":
-            assert np.isnan(needed)
-            assert change > 0.01
-        else:
-            assert scalars == needed
-            assert change == pytest.approx(float(data["loss_change"].sel(setting=setting)))
-            assert change <= 0.01
+        assert change == pytest.approx(float(data["loss_change"].sel(setting=setting)))
+        assert kl == pytest.approx(float(data["kl"].sel(setting=setting)))
+        assert (change <= 0.01) == (met == "yes")
+        assert scalars == needed if met == "yes" else np.isnan(needed)
     maps = [f for f in figures if isinstance(f, Heatmap)]
     assert len(maps) == min(6, data.sizes["setting"])
     np.testing.assert_array_equal(maps[0].values, data["loss_change_each"].isel(setting=0).values)
-    priced = [f for f in figures if isinstance(f, Scatter)]
-    assert [f.title for f in priced] == [f"Cost against storage: attention.swap, {v}" for v in ("trained", "chance")]
+    priced, beside = (f for f in figures if isinstance(f, Scatter))
+    assert priced.title == "Cost against storage: attention.swap, trained"
+    assert set(beside.groups) == {"trained", "chance"}
+    assert beside.y_name == "kl"
 
 
 def test_the_page_shows_them(results: Results) -> None:
