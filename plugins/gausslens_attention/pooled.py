@@ -67,7 +67,7 @@ class Pooled:
         enough = np.stack([~np.isnan(self.kept[layers[0], i]["explained"]).any(axis=0) for i in prompts])
         if not enough.any():
             raise GausslensError(
-                "attention.pooling: no prompt has enough scores to fit one of its functions to: give longer prompts, "
+                "no prompt has enough scores to fit any of the functions to: give longer prompts, "
                 "or fewer directions and hidden units"
             )
         means, errors = self._over(layers, prompts, "explained")

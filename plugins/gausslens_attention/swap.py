@@ -43,7 +43,7 @@ class Swap:
         """Losses, next-token distributions and hidden states beside those of the model as it is."""
         chosen = [i for i, n in enumerate(prompts.lengths) if n > 1]
         if not chosen:
-            raise GausslensError("attention.swap: no prompt has two tokens: give longer ones")
+            raise GausslensError("no prompt has two tokens: give longer ones")
         sites = _sites(runner, prompts.ids[chosen[0]])
         judged = Judged(self.settings, self.info, self.layers, self.parameters)
         for prompt in chosen:
