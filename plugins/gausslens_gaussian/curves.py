@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,10 +24,12 @@ def by_layer(
 ) -> Figure:
     """Curves ``{name: (variant, array, values)}`` over layers; the band is one standard deviation over draws.
 
-    Heads and whatever else there is are averaged, ``least`` is the smallest value that there can be.
+    Each swept value has a curve of its own; heads and whatever else there is are averaged. ``least`` is the smallest
+    value that there can be.
     """
     series, banded, first = [], False, next(iter(curves.values()))[2]
-    for name, (_, _, values) in curves.items():
+    each = [one for name, (_, _, values) in curves.items() for one in apart(name, values)]
+    for name, values in each:
         flat = over_twins(values)
         spread = flat.std(axis=1, ddof=1) if flat.shape[1] > 1 else None
         middle = flat.mean(axis=1)
@@ -45,8 +48,18 @@ def by_layer(
     )
 
 
+def apart(name: str, values: xr.DataArray) -> list[tuple[str, xr.DataArray]]:
+    """Each swept value by itself, as ("dose, alpha 0.5", its values); the array itself where nothing is swept."""
+    swept = [str(d) for d in values.dims if d not in ("layer", "draw", *_OURS)]
+    found = []
+    for place in product(*(range(values.sizes[d]) for d in swept)):
+        one = values.isel(dict(zip(swept, place, strict=True)))
+        found.append((", ".join([name, *(f"{d} {one[d].item()}" for d in swept)]), one))
+    return found
+
+
 def over_twins(values: xr.DataArray) -> np.ndarray:
-    """[layer, twin]: draws and swept values are twins; heads and all else are averaged, infinite values left out."""
+    """[layer, twin]: heads and all else but draws are averaged, infinite values left out."""
     finite = values.where(np.isfinite(values))
     inner = [d for d in finite.dims if d not in ("layer", "draw") and d in _OURS]
     flat = finite.mean(inner, skipna=True).transpose("layer", ...).values

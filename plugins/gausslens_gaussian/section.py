@@ -8,7 +8,7 @@ import numpy as np
 
 from gausslens.figures import Figure, Heatmap, Line, Lines, Source, Spectrum
 
-from .curves import warnings
+from .curves import apart, warnings
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -60,15 +60,17 @@ def _by_layer(label: str, name: str, title: str, found: dict[str, xr.Dataset]) -
     first = next(iter(found.values()))
     series, caption = [], _CAPTIONS[name]
     for variant, data in found.items():
-        values = _flat(data[name], "layer")
-        middle, count = values.mean(axis=1), values.shape[1]
-        spread = values.std(axis=1, ddof=1) if count > 1 else None
-        if name == "length_mean":
-            spread = _flat(data["length_sd"], "layer").mean(axis=1)
-        # None of the others can be negative.
-        least = -np.inf if name in ("entropy", "kurtosis_mean") else 0.0
-        band = (None, None) if spread is None else (np.maximum(middle - spread, least), middle + spread)
-        series.append(Line(variant if count == 1 else f"{variant}, mean of {count} twins", middle, *band))
+        lengths = dict(apart(variant, data["length_sd"]))
+        for curve, one in apart(variant, data[name]):
+            values = _flat(one, "layer")
+            middle, count = values.mean(axis=1), values.shape[1]
+            spread = values.std(axis=1, ddof=1) if count > 1 else None
+            if name == "length_mean":
+                spread = _flat(lengths[curve], "layer").mean(axis=1)
+            # None of the others can be negative.
+            least = -np.inf if name in ("entropy", "kurtosis_mean") else 0.0
+            band = (None, None) if spread is None else (np.maximum(middle - spread, least), middle + spread)
+            series.append(Line(curve if count == 1 else f"{curve}, mean of {count} twins", middle, *band))
     if name == "length_mean":
         caption += " The band is its standard deviation from token to token: a thin band is a hypersphere."
     elif any(line.low is not None for line in series):

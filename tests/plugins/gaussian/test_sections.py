@@ -12,7 +12,8 @@ import gausslens
 import gausslens_gaussian.plugin
 import gausslens_models.plugin
 import gausslens_reinit.plugin
-from gausslens.figures import Figure, Table
+import gausslens_spectrum.plugin
+from gausslens.figures import Figure, Lines, Table
 from gausslens.testing import host_of
 from gausslens_gaussian import section, sections
 from gausslens_gaussian.plugin import SECTIONS
@@ -89,3 +90,28 @@ def test_warnings_are_shown(results: Any) -> None:
     table = section.warnings("gaussian.moments", {"trained": found})[0]
     assert isinstance(table, Table)
     assert table.rows == (("trained", "<b>sinks</b>"),)
+
+
+def test_swept_values_have_curves_of_their_own(tmp_path: Path) -> None:
+    edit = {"edit": "spectrum.scale", "matrices": ["W_Q", "W_K"], "sweep": {"alpha": [0.5, 2.0]}}
+    run = {
+        "gausslens": 1,
+        "name": "swept",
+        "model": {"path": "builtin:testing"},
+        "prompts": {"source": "text", "text": WORDS},
+        "variants": {"dose": [edit]},
+        "analyses": [{"use": "gaussian.moments"}, {"use": "gaussian.collapse"}],
+    }
+    host = host_of(
+        gaussian=gausslens_gaussian.plugin, models=gausslens_models.plugin, spectrum=gausslens_spectrum.plugin
+    )
+    found = gausslens.run(run, store=tmp_path, host=host, shown=False)
+    wanted = found["dose", "gaussian.moments"]["length_mean"]
+    lengths = next(f for f in section.moments(found) if f.title.startswith("Length"))
+    assert isinstance(lengths, Lines)
+    assert [line.name for line in lengths.series] == ["dose, alpha 0.5", "dose, alpha 2.0"]
+    for line, alpha in zip(lengths.series, (0.5, 2.0), strict=True):
+        np.testing.assert_array_equal(line.y, wanted.sel(alpha=alpha))
+    curves = [f for f in sections.collapse(found) if isinstance(f, Lines)]
+    assert curves
+    assert all("alpha 2.0" in f.series[-1].name for f in curves)
