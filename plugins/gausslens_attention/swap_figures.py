@@ -23,10 +23,10 @@ _WORDS = {
     "loss_change": "the loss",
     "hidden_change": "the last residual stream",
 }
-_NAMES = {"loss_change": "loss change", "hidden_change": "hidden change", "loss_change_se": "its standard error"}
+_NAMES = {"loss_change": "loss change", "hidden_change": "hidden change"}
 _OF_TWINS = (
-    " A twin that predicts nothing has no loss to lose, and may gain: compare twins by kl, the divergence of "
-    "next-token distributions from the twin's own, in nats."
+    " A twin that predicts nothing has no loss to lose, and may gain: what the setting does to each variant is told by "
+    "kl, the divergence of next-token distributions from the variant's own, in nats."
 )
 _NO_LOSS = " The model gives no loss on these prompts, so the change of its last residual stream is the judge."
 
@@ -39,9 +39,10 @@ def swaps(results: Results) -> list[Figure]:
         judge = str(first.attrs["judge"])
         several = shown(results, label, found)
         if judge in first:
-            figures.append(_enough(label, judge, found))
+            figures.append(_enough(label, judge, several))
             figures += [_price(label, variant, judge, data) for variant, data in several if "draw" not in data.dims]
-            figures += [_apart(label, several), _costs(label, judge, several)]
+            figures += [_apart(label, several)] if len(several) > 1 else []
+            figures.append(_costs(label, judge, several))
         if f"{judge}_each" in first:
             for variant, data in several:
                 if "draw" not in data.dims:
@@ -49,29 +50,38 @@ def swaps(results: Results) -> list[Figure]:
     return figures
 
 
-def _enough(label: str, judge: str, found: dict[str, xr.Dataset]) -> Figure:
-    """The cheapest setting of each kind within the tolerance."""
-    tolerance = float(next(iter(found.values())).attrs["tolerance"])
-    also = [name for name in ("loss_change_se", "kl") if name in next(iter(found.values()))]
+def _enough(label: str, judge: str, several: list[tuple[str, xr.Dataset]]) -> Figure:
+    """The cheapest setting of each kind within the tolerance, and how far it takes every variant from itself."""
+    first = several[0][1]
+    tolerance = float(first.attrs["tolerance"])
+    name = _comparable(first)
+    apart = [averaged(data[name], "setting") for _, data in several]
     rows: list[tuple[Any, ...]] = []
-    for variant, data in found.items():
-        names = ("scalars", judge, *also)
-        scalars, change, *others = (averaged(data[name], "setting") for name in names)
+    for variant, data in several:
+        if "draw" in data.dims and data is not first:
+            continue
+        scalars, change = (averaged(data[n], "setting") for n in ("scalars", judge))
+        error = (
+            averaged(data["loss_change_se"], "setting") if "loss_change_se" in data else np.full(len(change), np.nan)
+        )
         of_kind = data["setting_kind"].values
         for kind in dict.fromkeys(of_kind.tolist()):
             here = np.flatnonzero(of_kind == kind)
             enough = here[change[here] <= tolerance]
             best = enough[scalars[enough].argmin()] if len(enough) else here[change[here].argmin()]
-            setting = str(data["setting"].values[best])
-            values = (None if np.isnan(v[best]) else v[best] for v in (change, *others))
-            rows.append((variant, kind, setting, "yes" if len(enough) else "no", scalars[best], *values))
+            told = ("yes" if len(enough) else "no", scalars[best], change[best])
+            sure = None if np.isnan(error[best]) else error[best]
+            rows.append((variant, kind, str(data["setting"].values[best]), *told, sure, *(a[best] for a in apart)))
     return Table(
-        title=f"What keeps {_WORDS[judge]} within {tolerance:.2g}: {label}",
+        title=f"What keeps {_WORDS[judge]} within {100 * tolerance:.3g} %: {label}",
         caption="All heads at once. Of each kind the setting with the fewest stored scalars that changes it by at most "
         "that; no: none of the run does, and the one that changes it least is shown."
         + (_NO_LOSS if judge == "hidden_change" else _OF_TWINS),
-        sources=tuple(Source(variant, label, judge) for variant in found),
-        columns=("variant", "kind", "setting", "enough", "scalars", *(_NAMES.get(n, n) for n in (judge, *also))),
+        sources=tuple(Source(variant, label, n) for variant, _ in several for n in dict.fromkeys((judge, name))),
+        columns=(
+            *("variant", "kind", "setting", "enough", "scalars", _NAMES[judge], "standard error"),
+            *(f"{_NAMES.get(name, name)}, {variant}" for variant, _ in several),
+        ),
         rows=rows,
     )
 

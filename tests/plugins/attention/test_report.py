@@ -119,13 +119,14 @@ def test_what_is_lost_is_told_by_setting_and_by_head(results: Results) -> None:
     assert costs.columns[-1] == "kl, chance"
     np.testing.assert_allclose([row[2] for row in costs.rows], data["loss_change"])
     np.testing.assert_allclose([row[-1] for row in costs.rows], twins["kl"].mean("draw"))
-    assert enough.columns[3:] == ("enough", "scalars", "loss change", "its standard error", "kl")
-    for variant, kind, setting, met, scalars, change, _, kl in enough.rows:
-        if variant != "trained":
-            continue
+    assert enough.columns[3:6] == ("enough", "scalars", "loss change")
+    assert enough.columns[-2:] == ("kl, trained", "kl, chance")
+    assert [row[1] for row in enough.rows] == data["kind"].values.tolist()
+    for _, kind, setting, met, scalars, change, _, kl, of_twins in enough.rows:
         needed = float(data["scalars_needed"].sel(kind=kind))
         assert change == pytest.approx(float(data["loss_change"].sel(setting=setting)))
         assert kl == pytest.approx(float(data["kl"].sel(setting=setting)))
+        assert of_twins == pytest.approx(float(twins["kl"].sel(setting=setting).mean()))
         assert (change <= 0.01) == (met == "yes")
         assert scalars == needed if met == "yes" else np.isnan(needed)
     maps = [f for f in figures if isinstance(f, Heatmap)]
