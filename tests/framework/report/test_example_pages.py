@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from .browser import Browser, browser
 
 CHROMIUM, CHROMEDRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
+REAL = [path for path in EXAMPLES if "On SmolLM2" in path.read_text(encoding="utf-8")]
 pytestmark = [
     pytest.mark.full,
     pytest.mark.skipif(CHROMIUM is None or CHROMEDRIVER is None, reason="chromium and chromedriver are not installed"),
@@ -39,6 +41,22 @@ def driven(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 def test_it_finishes_and_its_page_is_whole(driven: Browser, path: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
     assert main(["run", str(path), "--store", str(store)]) == 0
+    _whole(driven, store)
+
+
+@pytest.mark.real_model
+@pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
+def test_it_finishes_on_a_real_model_where_it_says_so(driven: Browser, path: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    model = Path(os.environ["GAUSSLENS_MODELS"]) / "smollm2"
+    said = next(line for line in path.read_text(encoding="utf-8").splitlines() if "On SmolLM2" in line)
+    options = said.replace("path/to/smollm2", str(model)).split(".yaml ", 1)[1].split()
+    assert main(["run", str(path), "--store", str(store), *options]) == 0
+    _whole(driven, store)
+
+
+def _whole(driven: Browser, store: Path) -> None:
+    """Everything finished, and the page is drawn and quiet."""
     assert main(["report", str(store)]) == 0
     results = gausslens.open(store)
     assert all(results.finished(step) for manifest in results.manifests() for step in manifest.steps)
