@@ -40,13 +40,16 @@ def _counts(label: str, found: dict[str, xr.Dataset]) -> Figure:
     for variant, data in found.items():
         counts = averaged(data["heads"].sum("layer"), "role")
         shares = [float(np.mean(data["share"].sel(family_name=f).values)) for f in data["family_name"].values]
-        rows.append((variant, *(float(c) for c in counts), *shares))
+        windowed = (data["family"] == names.index("rare")) & (data["column"] == 0)
+        first_token = float(averaged(windowed.sum(("layer", "head"))))
+        rows.append((variant, *(float(c) for c in counts), first_token, *shares))
     return Table(
         title="Families of heads",
         caption="How many heads each family holds best at equal storage (none: it holds too little of the "
-        "attention), and the mean share of the attention that the best member of each family holds. Means over twins.",
+        "attention), how many of the rare-token ones look at the first token, and the mean share of the attention that "
+        "the best member of each family holds. Means over twins.",
         sources=tuple(Source(variant, label, "heads") for variant in found),
-        columns=("variant", *names, *(f"share, {name}" for name in names[:-1])),
+        columns=("variant", *names, "rare: first token", *(f"share, {name}" for name in names[:-1])),
         rows=rows,
     )
 

@@ -98,6 +98,7 @@ def test_roles_are_drawn_as_a_map(results: Results) -> None:
     assert [row[0] for row in counts.rows] == ["trained", "chance"]
     assert sum(counts.rows[0][1:5]) == 4
     assert sum(counts.rows[1][1:5]) == pytest.approx(4)
+    assert counts.rows[0][5] == int(((data["family"] == 2) & (data["column"] == 0)).sum())
 
 
 def test_scoring_functions_are_told_by_what_they_explain(results: Results) -> None:
