@@ -21,7 +21,8 @@ class SurgeryParameters(Parameters):
         ("W_Q", "W_K"),
         min_length=1,
         description="Which weight matrices; QK and OV are the products W_Q W_K^T and W_V W_O of each head, whose "
-        "spectra no change of basis within the head moves. Those that the model does not have are left out.",
+        "spectra no change of basis within the head moves (with rotary positions, QK as it is where query and key "
+        "stand at the same place). Those that the model does not have are left out.",
     )
     by: Literal["head", "matrix"] = Field(
         "head",

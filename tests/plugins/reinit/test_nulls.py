@@ -28,7 +28,7 @@ def called(results: gausslens.Results, label: str, variable: str, null: str) -> 
 def test_few_directions_are_those_of_the_spectrum(found: gausslens.Results) -> None:
     for null in ("fresh", "shuffled"):
         assert called(found, "queries", "effective_rank", null)[1] >= 4
-    assert called(found, "queries", "effective_rank", "turned") == (0, 0)
+    assert called(found, "queries", "effective_rank", "turned")[1] == 0
 
 
 def test_sharp_attention_needs_the_vectors(found: gausslens.Results) -> None:
