@@ -28,7 +28,9 @@ def roles(results: Results) -> list[Figure]:
         for variant, data in shown(results, label, found):
             if data["family"].ndim > 2:  # draws and sweeps: families have no mean
                 continue
-            figures += [_families(label, variant, data), _shares(label, variant, data)]
+            if (data["family"] < data.sizes["family_name"]).any():
+                figures.append(_families(label, variant, data))
+            figures.append(_shares(label, variant, data))
             figures.append(_table_of_heads(label, variant, data))
     return figures
 
