@@ -28,7 +28,8 @@ STUDY: dict[str, Any] = {
         {"use": "attention.lowrank", "with": {"rank": [1, 4]}},
         {"use": "attention.masks", "with": {"keys": [2, 6]}},
         {"use": "attention.kernels", "with": {"features": [8]}},
-        {"use": "attention.roles", "heads": [1, 2]},
+        {"use": "attention.roles", "heads": [1, 2], "with": {"least": 0.0}},
+        {"use": "attention.roles", "as": "strict", "with": {"least": 1.0}},
         {"use": "attention.pooling", "with": {"directions": 1, "hidden": 1, "steps": 5}},
         {"use": "attention.swap", "with": {"which": ["all", "each"], "keys": [3], "band": [1], "budget": [0]}},
     ],
@@ -91,8 +92,10 @@ def test_curves_show_what_was_measured(results: Results) -> None:
 def test_roles_are_drawn_as_a_map(results: Results) -> None:
     figures = roles(results)
     data = results["trained", "attention.roles"]
-    shown, shares = (f for f in figures if isinstance(f, Heatmap))
-    np.testing.assert_array_equal(shown.values, data["family"].where(data["family"] < 3).values)
+    shown, shares, strict = (f for f in figures if isinstance(f, Heatmap))
+    assert strict.title == shares.title  # where no head has a role, there is no map of them
+    assert set(np.unique(shown.values)) <= {0, 1, 2}
+    np.testing.assert_array_equal(shown.values, data["family"].values)
     np.testing.assert_allclose(shares.values, data["share"].transpose("family_name", "layer", "head").values)
     counts = next(f for f in figures if isinstance(f, Table) and f.title == "Families of heads")
     assert [row[0] for row in counts.rows] == ["trained", "chance"]
