@@ -1,7 +1,7 @@
 """attention.swap: the model runs with heads' attention replaced by an approximation. What it loses is the judge.
 
 Bands, top-k masks and truncated decompositions are made of the head's own pattern: they are oracles, which see the
-whole map before they choose; what they lose, no method of that form and storage can keep.
+whole map before they choose; no map of that form and storage is nearer, though another may cost the model less.
 """
 
 from __future__ import annotations
