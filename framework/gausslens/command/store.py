@@ -51,7 +51,7 @@ def run(arguments: Namespace) -> int:
         return _gc(root, arguments.yes)
     from ..store import Store
 
-    print(Store(root).reindex())
+    print(Store(root).create().reindex())
     return 0
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import secrets
 import stat
 import time
@@ -28,10 +29,12 @@ _ADVICE = {
     errno.EDQUOT: "the quota of this disk is used up: free some space and run again; what was finished is kept",
     errno.EFBIG: "the file would be larger than this disk or process allows; what was finished is kept",
     errno.EROFS: "the disk is read-only: choose another store with --store",
-    errno.EACCES: "no permission to write here: change it, or choose another store with --store",
+    errno.EACCES: "no permission: change it, or choose another store with --store",
     errno.EPERM: "not permitted here: change it, or choose another store with --store",
-    errno.ENOENT: "the store's directory has vanished: was it moved or removed while in use?",
-    errno.ESTALE: "the store's directory has vanished: was it moved or removed while in use?",
+    errno.ENOENT: "its directory is not there: was it moved or removed?",
+    errno.ESTALE: "its directory is not there: was it moved or removed?",
+    errno.ENOTDIR: "a file is where a directory should be: choose another store with --store",
+    errno.ENAMETOOLONG: "the name is too long",
     errno.EMLINK: "this file system takes no more links: choose another store with --store",
     errno.EMFILE: "too many open files: raise `ulimit -n`",
     errno.EIO: "the disk failed to read or write: check it",
@@ -39,6 +42,8 @@ _ADVICE = {
 
 # Bytes that stay in the processor's cache between two uses.
 _STRETCH = 1 << 18
+# Names of temporary files; what is called otherwise is not ours to remove.
+_OURS = re.compile(r"[0-9a-f]{16}\.(h5|json|try)")
 # Where a file system has no locks, a temporary file this old is stale.
 _STALE = 7 * 24 * 3600
 
@@ -153,6 +158,8 @@ class Writer:
         if self._lock is not None:
             return
         with told("write to", self.root):
+            with suppress(FileExistsError):
+                (self.root / TEMPORARY).mkdir()  # tools that copy a store drop what is empty
             lock = os.open(self.root / TEMPORARY, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         self._lock = lock
         weakref.finalize(self, os.close, lock)
@@ -169,7 +176,7 @@ class Writer:
     def _sweep(self, age: float) -> None:
         for entry in os.scandir(self.root / TEMPORARY):
             with suppress(OSError):
-                if time.time() - entry.stat(follow_symlinks=False).st_mtime >= age:
+                if _OURS.fullmatch(entry.name) and time.time() - entry.stat(follow_symlinks=False).st_mtime >= age:
                     Path(entry.path).unlink()
 
 

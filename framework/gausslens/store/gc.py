@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..errors import StoreError
 from .disk import locked, told
 from .index import parts
-from .layout import LOCK
-from .manifest import Manifest, Step, manifests, newest_steps
+from .layout import LOCK, NewerStore
+from .manifest import Manifest, Step, manifest_paths, newest_steps, read_manifest
+from .seal import sealed
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,12 @@ class Superseded:
 
 def superseded(root: Path) -> Superseded:
     """Manifests that are the newest for none of their results, and parts that no other manifest names."""
-    everything = manifests(root)
+    everything = _all_manifests(root)
     kept = {manifest.path for manifest, _ in newest_steps(everything).values()}
     named = {(s.analysis, s.key) for m in everything if m.path in kept for s in m.steps}
-    loose = {path: found for found, path in parts(root) if found not in named}
+    loose = {path: found for found, path in parts(root) if found not in named and sealed(path)}
+    if loose and not everything:
+        raise StoreError(f"{root} has results and no plan: were its runs/ removed? gc would remove all of them")
     by_key: dict[tuple[str, str], list[tuple[str, Step]]] = {}
     for manifest in everything:
         for step in manifest.steps:
@@ -42,6 +46,19 @@ def superseded(root: Path) -> Superseded:
         sizes,
         {path: tuple(by_key.get(found, ())) for path, found in loose.items()},
     )
+
+
+def _all_manifests(root: Path) -> list[Manifest]:
+    """All of them: what a plan that cannot be read names must not be taken for superseded."""
+    try:
+        return sorted((read_manifest(path) for path in manifest_paths(root)), key=lambda m: m.age)
+    except NewerStore:
+        raise
+    except StoreError as error:
+        raise StoreError(
+            f"{error}. gc removes nothing while a plan cannot be read, for its results would seem superseded: "
+            "remove that file (or bring it back), run again what it planned, then gc"
+        ) from None
 
 
 def remove(root: Path, shown: Superseded) -> int:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Literal
 
 import h5py
 from h5py import h5d, h5f, h5l, h5p, h5pl, h5t, h5z
@@ -87,12 +87,16 @@ def _reading(locking: bool | None = None) -> h5p.PropFAID:
     return how
 
 
-def open_checked(path: str, root: str) -> h5py.File:
-    """Open a file of the store for reading, after its place and its seal were checked."""
+def open_checked(path: str, root: str, mode: Literal["r"] = "r") -> h5py.File:  # noqa: ARG001
+    """Open a file of the store for reading, after its place and its seal were checked.
+
+    ``mode`` is for xarray, which gives it where a dataset is copied or unpickled.
+    """
     check_place(Path(root), Path(path))
     wrong, _ = seal.check(Path(path), arrays=False)
     if wrong:
-        raise StoreError(f"{path} is refused: {wrong[0]}")
+        part = Path(path).parent.parent == Path(root) / PARTS
+        raise StoreError(f"{path} is refused: {wrong[0]}" + ("; remove it and run again" if part else ""))
     with no_plugins():
         try:
             return h5py.File(h5f.open(os.fsencode(path), h5f.ACC_RDONLY, _reading()))

@@ -13,7 +13,7 @@ from h5py import h5g
 from . import seal
 from .disk import Temporary, Writer, locked, told
 from .hostile import open_checked
-from .layout import INDEX, LOCK, PARTS, TYPE_VERSION, check_version, entry_of, is_name
+from .layout import INDEX, LOCK, PARTS, TYPE_VERSION, NewerStore, check_version, entry_of, is_name
 from .manifest import manifests, newest_steps
 from .part import PartFile
 
@@ -65,7 +65,9 @@ def open_index(root: Path) -> h5py.File:
 
 
 def check_index(root: Path) -> None:
-    """Refuse a store of a newer version."""
+    """Refuse a store of a newer version, and an index that cannot be read."""
+    if seal.newer(root / INDEX):
+        raise NewerStore(f"{root}: the store was written by a newer gausslens: upgrade gausslens to open it")
     with open_index(root) as index:
         version = index.attrs.get(TYPE_VERSION)
         check_version(None if version is None else int(version), "the store", root)

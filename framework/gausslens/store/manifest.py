@@ -113,6 +113,14 @@ def manifest_paths(root: Path) -> list[Path]:
     return found
 
 
+def is_manifest(path: Path) -> bool:
+    """Whether a file says that it is the manifest of a run, be it whole or not."""
+    if not is_file(path):
+        return False
+    with path.open("rb") as file:
+        return FORMAT.encode() in file.read(200)
+
+
 def manifests(root: Path) -> list[Manifest]:
     """All manifests that can be read, oldest first; of a damaged one a warning tells, for the others are good."""
     return sorted(_readable(root), key=lambda m: m.age)

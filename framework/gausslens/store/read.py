@@ -82,7 +82,7 @@ def read_result(root: Path, path: Path, entry: str) -> xr.Dataset:
     """The result in a group of a part or a pack."""
     import xarray as xr
 
-    files = CachingFileManager(open_checked, os.fspath(path), os.fspath(root))
+    files = CachingFileManager(open_checked, os.fspath(path), os.fspath(root), mode="r")
     with explained(f"{path}{entry}"), no_plugins(), files.acquire_context() as file:
         group = follow(file, entry)
         attrs = attributes(group)

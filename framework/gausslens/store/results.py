@@ -72,6 +72,7 @@ class Results:
     def run(self, name: str) -> Results:
         """The results of one run."""
         if name not in self.runs:
+            name = str(name)
             raise NoResult(f"{self.path} has no run {name!r}{did_you_mean(name, self.runs)}")
         return Results(self._source, name, self._manifests)
 
@@ -88,6 +89,7 @@ class Results:
     def steps(self, variant: str, label: str) -> tuple[Step, ...]:
         """What the newest plan that has it planned for a variant and label: one step for each draw and swept value."""
         if (variant, label) not in self._steps:
+            variant, label = str(variant), str(label)
             if variant not in self.variants:
                 raise NoResult(f"{self.path} has no variant {variant!r}{did_you_mean(variant, self.variants)}")
             known = [known for v, known in self._steps if v == variant]
@@ -97,6 +99,11 @@ class Results:
     def finished(self, step: Step) -> bool:
         """Whether the result of a step is in the store."""
         return self._source.finished(step)
+
+    def unfinished(self, variant: str, label: str) -> list[str]:
+        """The draws and swept values of a planned result that are not in the store, in words."""
+        steps = self.steps(variant, label)
+        return [", ".join(f"{n} {v}" for n, v in s.point) or "all of it" for s in steps if not self.finished(s)]
 
     def draws(self, variant: str, label: str) -> dict[Point, xr.Dataset]:
         """Each finished result by itself: ``{(("draw", 0), ("alpha", 0.5)): dataset, ...}``."""
@@ -109,10 +116,10 @@ class Results:
     def __getitem__(self, name: tuple[str, str]) -> xr.Dataset:
         from .stack import stack
 
-        if not isinstance(name, tuple) or len(name) != 2:
+        if not isinstance(name, tuple) or len(name) != 2 or not all(isinstance(n, str) for n in name):
             raise NoResult(f"{name!r}: results are named by variant and label, as in results['trained', 'values']")
         stacked = stack(self.draws(*name), f"{name[0]}, {name[1]}")
-        missing = [", ".join(f"{n} {v}" for n, v in s.point) for s in self.steps(*name) if not self.finished(s)]
+        missing = self.unfinished(*name)
         return stacked.assign_attrs(unfinished=missing) if missing else stacked
 
     def __contains__(self, name: object) -> bool:
@@ -137,9 +144,23 @@ class Results:
         return found
 
     def nulls(self, variant: str, label: str) -> tuple[str, ...]:
-        """The nulls that a result is compared with."""
+        """The nulls that a result is compared with: as they and the result now are, not as an older plan had them."""
         compared = dict.fromkeys(steps[0].against for (v, _), (_, steps) in self._steps.items() if v == variant)
-        return tuple(n for n in compared if n is not None and (variant, f"{label}.against.{n}") in self)
+        return tuple(n for n in compared if n is not None and self._compared(variant, label, n))
+
+    def _compared(self, variant: str, label: str, null: str) -> bool:
+        """Whether there is a comparison, made from the very results that go by these names now."""
+        name = variant, f"{label}.against.{null}"
+        if name not in self:
+            return False
+        manifest, steps = self._steps[name]
+        planned = self._steps.get((variant, label))
+        if planned is None or planned[0] is manifest:
+            return planned is not None
+        made_of = {s.ingredients.get("of") for s in steps}
+        draws = {key for s in steps for key in s.ingredients.get("null", ())}
+        now = {s.key for s in planned[1]}, {s.key for s in self._steps.get((null, label), (None, []))[1]}
+        return made_of <= now[0] and draws <= now[1]
 
     def against(self, variant: str, label: str, null: str | None = None) -> xr.Dataset:
         """The comparison with a null: for each compared variable ``v`` also ``v_z``, ``v_p``, ``v_q``, ..."""
@@ -154,7 +175,7 @@ class Results:
         return self[variant, f"{label}.against.{null or nulls[0]}"]
 
     def frame(
-        self, variant: str, label: str, null: str | None = None, variables: tuple[str, ...] | list[str] | None = None
+        self, variant: str, label: str, null: str | None = None, variables: str | Sequence[str] | None = None
     ) -> pd.DataFrame:
         """A result as a table, one row for each cell, with the null's mean, sd, z, p and q where there is a null.
 
@@ -163,6 +184,7 @@ class Results:
         from .frame import frame, frame_of_draws
         from .stack import DifferentShapes
 
+        variables = [variables] if isinstance(variables, str) else variables
         if null is not None:
             self.against(variant, label, null)
         nulls = self.nulls(variant, label) if null is None else (null,)

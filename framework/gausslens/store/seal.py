@@ -20,9 +20,10 @@ from pathlib import Path
 from zlib_ng import zlib_ng
 
 from ..errors import StoreError
-from .disk import write_at
+from .disk import is_file, write_at
 
-_MAGIC = b"gausslens-seal-1"
+_FAMILY = b"gausslens-seal-"
+_MAGIC = _FAMILY + b"1"
 _FOOTER = len(_MAGIC) + 1 + 10 + 1 + 8 + 1
 _BLOCK = 1 << 24
 _BUFFER = 1 << 18
@@ -38,6 +39,27 @@ def seal(descriptor: int, extents: Iterable[Extent]) -> None:
     data = line.encode() + b"\n"
     data += b"%s %010d %08x\n" % (_MAGIC, len(data), zlib_ng.crc32(data))
     write_at(descriptor, memoryview(data), size)
+
+
+def sealed(path: Path) -> bool:
+    """Whether a file ends as ours do, of whatever version."""
+    return _mark(path).startswith(_FAMILY)
+
+
+def newer(path: Path) -> bool:
+    """Whether a file ends with the seal of another version than this."""
+    mark = _mark(path)
+    return mark.startswith(_FAMILY) and mark != _MAGIC
+
+
+def _mark(path: Path) -> bytes:
+    """The first word of the last line; nothing where it is no regular file."""
+    if not is_file(path):
+        return b""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _FOOTER))
+        words = file.read(_FOOTER).split()
+    return words[0] if words else b""
 
 
 def check(path: Path, *, arrays: bool) -> tuple[list[str], list[Extent]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .disk import is_file
-from .layout import INDEX, RUNS, TYPE, NotAStore, entry_of, part_path
+from .layout import RUNS, TYPE, NotAStore, entry_of, part_path
 from .manifest import Manifest, Step, from_bytes, manifests, newest_steps
 
 if TYPE_CHECKING:
@@ -41,11 +41,10 @@ class Directory:
     """A store."""
 
     def __init__(self, path: Path):
-        from .index import check_index
+        from .store import has_index
 
         self.path = path.resolve()
-        if is_file(self.path / INDEX):
-            check_index(self.path)
+        has_index(self.path)
 
     def manifests(self) -> list[Manifest]:
         """All that can be read, oldest first."""
@@ -129,6 +128,6 @@ def check_is_store(path: Path) -> None:
 
 def source(path: str | os.PathLike[str]) -> Source:
     """The store or pack at a path."""
-    place = Path(path)
+    place = Path(path).expanduser()
     check_is_store(place)
     return Pack(place) if place.is_file() else Directory(place)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import StoreError
 from .disk import Temporary, Writer, is_file, told
-from .layout import INDEX, PARTS, RUNS, TEMPORARY, NotAStore, entry_of, part_path
+from .layout import INDEX, LOCK, PARTS, RUNS, TEMPORARY, NewerStore, NotAStore, entry_of, part_path
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -26,7 +26,7 @@ class Store:
     def __init__(self, path: str | os.PathLike[str], compression: str | None = None):
         if compression not in (None, "lzf", "gzip"):
             raise StoreError(f"compression {compression!r}: None, 'lzf' or 'gzip'")
-        self.path = Path(path).absolute()
+        self.path = Path(path).expanduser().absolute()
         self.compression = compression
         self._writer = Writer(self.path)
 
@@ -34,16 +34,12 @@ class Store:
         """Make the store, or check that this gausslens can write to the one there; sweep what killed writers left."""
         with told("create the store", self.path):
             # What is in it is read first: another process may be making the store.
-            if self.path.exists() and any(self.path.iterdir()) and not is_store(self.path):
+            if self.path.exists() and any(self.path.iterdir()) and not is_ours(self.path):
                 raise NotAStore(f"{self.path} is not a store and not empty: choose another directory with --store")
             self.path.mkdir(parents=True, exist_ok=True)
             for name in (PARTS, RUNS, TEMPORARY):
                 (self.path / name).mkdir(exist_ok=True)
-        from .index import check_index
-
-        if (self.path / INDEX).exists():
-            check_index(self.path)
-        else:
+        if not has_index(self.path):
             self.reindex()
         Temporary(self._writer, ".try").drop()  # a disk that cannot be written to is told before anything is computed
         return self
@@ -98,3 +94,34 @@ class Store:
 def is_store(path: Path) -> bool:
     """Whether a directory looks like a store."""
     return (path / PARTS).is_dir() or (path / RUNS).is_dir() or (path / INDEX).is_file()
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a directory is a store, or the beginnings of one: what holds anything else is not written to."""
+    from .index import parts
+    from .manifest import is_manifest, manifest_paths
+    from .seal import sealed
+
+    if sealed(path / INDEX):
+        return True
+    if (path / RUNS).is_dir() and any(is_manifest(found) for found in manifest_paths(path)):
+        return True
+    if (path / PARTS).is_dir() and any(sealed(found) for _, found in parts(path)):
+        return True
+    beginnings = (PARTS, RUNS, TEMPORARY)
+    if not {entry.name for entry in path.iterdir()} <= {*beginnings, INDEX, LOCK}:
+        return False
+    return not any(any((path / name).iterdir()) for name in beginnings[:2] if (path / name).is_dir())
+
+
+def has_index(path: Path) -> bool:
+    """Whether there is an index that can be read; one of a newer version is an error."""
+    from .index import check_index
+
+    try:
+        check_index(path)
+    except NewerStore:
+        raise
+    except StoreError:
+        return False  # it is derived: whoever writes makes it anew, who reads does without
+    return True

@@ -142,7 +142,7 @@ def test_a_live_writer_s_files_are_left_alone(tmp_path: Path, child: Child) -> N
     store = Store(tmp_path / "s").create()
     writer = store.begin("probe.score", key(0), META)
     writer.create("large", ("x",), (1000,))
-    (store.path / "tmp" / "left-behind.h5").write_bytes(b"half")
+    (store.path / "tmp" / "0123456789abcdef.h5").write_bytes(b"half")
     done = child("import sys; from gausslens.store import Store; Store(sys.argv[1]).create()", store.path)
     assert done.returncode == 0, done.stderr
     assert writer.commit(xr.Dataset())
