@@ -196,14 +196,14 @@ def angles(results: Results) -> list[Figure]:
             ("pattern_correlation_within", "Angle and attention", "Within the keys of a query."),
         ):
             where, text = Source(variant, label, name), f"Correlation of the cosine between tokens. {caption}"
-            figures.append(head_map(data[name], f"{title}, {variant}", text, where, 0.0))
-            figures += null_maps(results, label, variant, name, title)
+            figures.append(head_map(data[name], f"{title}, {variant} ({label})", text, where, 0.0))
+            figures += null_maps(results, label, variant, name, f"{title} ({label})")
         names = ("content_share", "content_share_predicted")
         heads = [f"layer {layer}, head {head}" for layer in data["layer"].values for head in data["head"].values]
         x, y = (averaged(data[n], "layer", "head").ravel() for n in names)
         figures.append(
             Scatter(
-                title=f"What the angle explains of the content form, {variant}",
+                title=f"What the angle explains of the content form, {variant} ({label})",
                 caption="Share of the variance: measured, and as the head's own W_Q W_K^T gives for vectors that are "
                 "turned at random; untied random weights would give Var(cosine)/d_model.",
                 sources=tuple(Source(variant, label, n) for n in names),
