@@ -26,7 +26,7 @@ ALIGNMENT = Analysis(
 )
 LOGITS = Analysis(
     name="bilinear.logits",
-    version=1,
+    version=2,
     shape="stream",
     summary="Moments of attention's logits, content form and true score, predicted from Gaussians and measured.",
     parameters="gausslens_bilinear.parameters:LogitsParameters",

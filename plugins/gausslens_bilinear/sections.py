@@ -110,8 +110,8 @@ def _predicted(label: str, variant: str, data: xr.Dataset, moment: str) -> Figur
 
 def _rows(label: str, variant: str, data: xr.Dataset) -> Figure:
     names = ("row_entropy_measured", "row_entropy_predicted")
-    x, y = (averaged(data[n], "keys", "layer", "head") for n in names)
-    keys = data["keys"].values
+    x, y = (averaged(data[n], "row_keys", "layer", "head") for n in names)
+    keys = data["row_keys"].values
     heads = [f"layer {layer}, head {head}" for layer in data["layer"].values for head in data["head"].values]
     return Scatter(
         title=f"Entropy of attention rows, {variant}",

@@ -67,9 +67,9 @@ def told(
 def rows_dataset(
     predicted: Floats, measured: Floats, errors: Floats, lows: Sequence[int], heads: Sequence[int]
 ) -> xr.Dataset:
-    """Variables [head, keys] of the rows, by the number of keys: from this one to less than twice as many."""
+    """Variables [head, row_keys] of the rows, by the number of keys: from this one to less than twice as many."""
     variables: dict[str, Any] = {}
-    dims = ("head", "keys")
+    dims = ("head", "row_keys")
     for i, measure in enumerate(MEASURES):
         text, units = _ROWS[measure]
         arrays = [("measured", measured[..., i], {}), ("error", errors[..., i], {"against": 0})]
@@ -79,7 +79,7 @@ def rows_dataset(
             how = {"measured": "measured", "error": "standard error", "predicted": "predicted from the logit variance"}
             attrs = {"long_name": f"{text}: {how[end]}", "units": units, **more}
             variables[f"row_{measure}_{end}"] = (dims, values, attrs)
-    return xr.Dataset(variables, coords={"head": list(heads), "keys": list(lows)})
+    return xr.Dataset(variables, coords={"head": list(heads), "row_keys": list(lows)})
 
 
 def _off(moment: str, predicted: Floats, measured: Floats, variance: Floats) -> Floats:

@@ -147,16 +147,16 @@ def test_planted_independent_pairs_are_predicted() -> None:
 def test_rows_are_predicted_where_keys_are_independent() -> None:
     planted = _Planted(prompts=200, length=64, rho=0.0)
     found = _run(planted, lags=(1,), tokens="all", sample=16)
-    assert found["keys"].values.tolist() == [8, 16, 32, 64]
+    assert found["row_keys"].values.tolist() == [8, 16, 32, 64]
     for keys in (16, 32):
-        place = found.sel(keys=keys)
+        place = found.sel(row_keys=keys)
         measured, predicted, error = (place[f"row_variance_{e}"].values for e in ("measured", "predicted", "error"))
         # Both halves err.
         assert (np.abs(measured - predicted) < 5 * np.sqrt(2) * error).all()
         measured, predicted = (place[f"row_entropy_{e}"].values for e in ("measured", "predicted"))
         assert np.abs(measured - predicted).max() < 0.12
         assert (np.abs(measured - predicted) < np.abs(measured - np.log(keys * 1.5)) / 2).all()
-    np.testing.assert_allclose(found["row_outside_measured"].sel(keys=32), 0, atol=1e-6)
+    np.testing.assert_allclose(found["row_outside_measured"].sel(row_keys=32), 0, atol=1e-6)
 
 
 @pytest.mark.parametrize("frequencies", [(), (1.0, 0.1)])

@@ -51,7 +51,7 @@ def test_relative_errors_over_the_heads(
     # Far pairs are nearly independent, so theirs too; self pairs are not Gaussian, for a norm fixes their length.
     assert np.median(np.abs(found["score_variance_off"].sel(lag=16).values)) < 0.15
     assert np.median(found["content_variance_off"].sel(lag=0).values) > 0.15
-    rows = found.sel(keys=32)
+    rows = found.sel(row_keys=32)
     assert (
         np.corrcoef(rows["row_variance_measured"].values.ravel(), rows["row_variance_predicted"].values.ravel())[0, 1]
         > 0.9
