@@ -44,15 +44,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _told(error: BaseException, debug: bool) -> int:
+    from .command.printed import plain_lines
+    from .command.refused import refused
+
     if debug:
         import traceback
 
-        traceback.print_exception(error)
+        print(plain_lines("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     if isinstance(error, GausslensError):
-        print(error, file=sys.stderr)
+        print(plain_lines(error), file=sys.stderr)
         return error.code
+    if isinstance(error, OSError) and (told := refused(error)) is not None:
+        print(plain_lines(told[0]), file=sys.stderr)
+        return told[1]
     hint = "" if debug else "; --debug shows where"
-    print(f"gausslens met a defect of its own or of a plugin{hint}.\n{type(error).__name__}: {error}", file=sys.stderr)
+    what = plain_lines(f"{type(error).__name__}: {error}")
+    print(f"gausslens met a defect of its own or of a plugin{hint}.\n{what}", file=sys.stderr)
     return 1
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from gausslens import Parameters
 
@@ -96,6 +96,14 @@ class CaptureParameters(Parameters):
         "bfloat16: 2 digits and no limit); by default float32, or float64 where the model computes in it",
     )
     most_gigabytes: float = Field(4.0, gt=0, description="refuse to write more than this")
+
+    @field_validator("sites")
+    @classmethod
+    def _once(cls, value: list[str]) -> list[str]:
+        twice = [site for site in value if value.count(site) > 1]
+        if twice:
+            raise ValueError(f"{twice[0]} is named twice")
+        return value
 
 
 class LossParameters(Parameters):

@@ -80,6 +80,15 @@ def estimate(parameters: CaptureParameters, info: ModelInfo, tokens: Tokens) -> 
     return Estimate(memory=memory // max(len(tokens.shards()), 1), disk=disk)
 
 
+def _size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.4g} {unit}"
+        count /= 1000
+    return f"{count:.4g} GB"
+
+
 class RawCapture:
     """Writes each batch where it belongs. Layers that lack a site are left out, and named with the reason."""
 
@@ -91,7 +100,7 @@ class RawCapture:
         needed = estimate(parameters, context.model, context.tokens).disk
         if needed > parameters.most_gigabytes * GIGABYTE:
             raise InputError(
-                f"model.capture would write {needed / GIGABYTE:.1f} GB, more than most_gigabytes: "
+                f"model.capture would write {_size(needed)}, more than most_gigabytes: "
                 f"{parameters.most_gigabytes}; ask for fewer layers, sites or prompts, or raise it"
             )
         if context.bulk is not None:

@@ -6,6 +6,7 @@ import json
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
+from ..errors import InputError
 from .printed import plain
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from ..store.manifest import Manifest
     from ..store.results import Results
 
+# So many letters of a plan's digest are enough to mean it.
+FEWEST_DIGITS = 6
 # Values longer than this are cut on the screen; --json has them whole.
 MOST_LETTERS = 60
 
@@ -22,7 +25,7 @@ MOST_LETTERS = 60
 def add(parser: ArgumentParser) -> None:
     """Its arguments."""
     parser.add_argument("store", metavar="STORE", help="the directory of a store, or a pack")
-    parser.add_argument("one", metavar="RUN", help="a run, or the beginning of a plan's digest")
+    parser.add_argument("one", metavar="RUN", help="a run, or the first 6 digits or more of a plan's digest")
     parser.add_argument("other", metavar="RUN", help="another")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -51,11 +54,15 @@ def run(arguments: Namespace) -> int:
 
 def _plan(results: Results, name: str) -> Manifest:
     """The newest plan of a run, or the plan whose digest begins so."""
-    if name not in results.runs:
-        found = [m for m in results.manifests() if len(name) >= 6 and m.plan.startswith(name)]
-        if found:
-            return found[-1]
-    return results.run(name).manifest()
+    if name in results.runs:
+        return results.run(name).manifest()
+    found = [m for m in results.manifests() if name and m.plan.startswith(name)]
+    if found and len(name) < FEWEST_DIGITS:
+        raise InputError(
+            f"{results.path} has no run {name!r}; to mean a plan whose digest begins so, "
+            f"give {FEWEST_DIGITS} digits or more: {found[-1].plan[:8]}"
+        )
+    return found[-1] if found else results.run(name).manifest()
 
 
 def _tell(group: list[Difference]) -> None:

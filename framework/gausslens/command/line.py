@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from ..suggest import did_you_mean, near
 from . import COMMANDS
+from .printed import plain_lines
 
 
 class Parser(argparse.ArgumentParser):
@@ -28,12 +29,29 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unknown argument {unknown[0]}{hint}")
         return found
 
+    def options_first(self, words: Sequence[str]) -> list[str]:
+        """The words with options before the rest: argparse itself takes no option between two positionals."""
+        options: list[str] = []
+        rest: list[str] = []
+        left = iter(words)
+        for word in left:
+            if word == "--":
+                return [*options, "--", *rest, *left]
+            if not word.startswith("-") or word == "-" or " " in word.partition("=")[0]:
+                rest.append(word)
+                continue
+            options.append(word)
+            action = self._option_string_actions.get(word)
+            if action is not None and action.nargs is None:
+                options += [value for value in [next(left, None)] if value is not None]
+        return [*options, *rest]
+
     def error(self, message: str) -> NoReturn:  # noqa: D102
         choice = re.fullmatch(r"(.*)invalid choice: '(.*)' \(choose from (.*)\)", message)
         if choice:
             known = re.findall(r"[\w-]+", choice[3])
             message = f"{choice[1]}there is no {choice[2]!r}{did_you_mean(choice[2], known)}"
-        self.exit(2, f"{self.format_usage()}{self.prog}: {message}\n")
+        self.exit(2, f"{self.format_usage()}{self.prog}: {plain_lines(message)}\n")
 
 
 def parsed(argv: Sequence[str]) -> tuple[ModuleType, argparse.Namespace]:
@@ -62,7 +80,7 @@ def parsed(argv: Sequence[str]) -> tuple[ModuleType, argparse.Namespace]:
     parser = Parser(prog=f"gausslens {arguments.command}", description=f"{text[0].upper()}{text[1:]}.")
     module.add(parser)
     _add_common(parser)
-    found = parser.parse_args(arguments.rest)
+    found = parser.parse_args(parser.options_first(arguments.rest))
     found.debug |= arguments.debug
     found.without = arguments.without + found.without
     return module, found

@@ -11,6 +11,11 @@ def plain(text: object) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in str(text))
 
 
+def plain_lines(text: object) -> str:
+    """The same for a text of several lines."""
+    return "\n".join(map(plain, str(text).split("\n")))
+
+
 def print_table(head: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[int] = ()) -> None:
     """Print rows under a head; columns in ``right`` are numbers and set to the right."""
     cells = [[plain(c) for c in row] for row in rows]

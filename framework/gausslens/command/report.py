@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 
 from . import load_host
+from .refused import outside
 
 
 def add(parser: ArgumentParser) -> None:
@@ -17,5 +19,7 @@ def run(arguments: Namespace) -> int:
     """Write the page and print where it is."""
     from ..report import write
 
+    if arguments.out is not None:
+        outside(Path(arguments.out), Path(arguments.store))
     print(write(arguments.store, load_host(arguments), arguments.out))
     return 0

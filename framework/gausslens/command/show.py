@@ -8,10 +8,11 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError
+from ..errors import InputError, StoreError
 from ..suggest import did_you_mean
 from . import load_host
 from .printed import plain, print_table
+from .refused import outside
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,12 +49,15 @@ def run(arguments: Namespace) -> int:
     results = open_store(arguments.store)
     if arguments.run is not None:
         results = results.run(arguments.run)
+    if arguments.variant is not None and arguments.variant not in results.variants:
+        hint = did_you_mean(arguments.variant, results.variants)
+        raise StoreError(f"{results.path} has no variant {arguments.variant!r}{hint}")
     if arguments.png is not None:
         return _draw(results, arguments)
     if arguments.label is None:
         _show_tree(results, arguments)
         return 0
-    variants = _variants(results, arguments)
+    variants = _compared(results, _variants(results, arguments), arguments)
     if arguments.csv or arguments.json:
         _print_frame(_frames(results, variants, arguments), arguments)
     elif arguments.array is not None:
@@ -73,10 +77,16 @@ def _draw(results: Results, arguments: Namespace) -> int:
 
     if arguments.label is None:
         raise InputError("--png draws one result: name its LABEL, as in `gausslens show STORE LABEL --png FILE`")
+    if arguments.array is not None or arguments.null is not None:
+        raise InputError("--png draws the report's figures of a LABEL: it takes no ARRAY and no --null")
+    target = Path(arguments.png)
+    if target.suffix.lower() != ".png":
+        raise InputError(f"--png writes PNG alone: call the file {target.stem}.png, not {target.name}")
+    outside(target, Path(results.path))
     drawn = draw(results, arguments.label, arguments.variant, host=load_host(arguments))
     if not drawn:
         raise InputError(f"no section of the report has a figure of {arguments.label!r}")
-    save([each.figure for each in drawn], Path(arguments.png))
+    save([each.figure for each in drawn], target)
     print(arguments.png)
     return 0
 
@@ -93,21 +103,55 @@ def _variants(results: Results, arguments: Namespace) -> list[str]:
     return having or [*chosen]
 
 
+def _compared(results: Results, variants: list[str], arguments: Namespace) -> list[str]:
+    """Of the variants, those whose result is compared with the null that is asked for."""
+    null, label = arguments.null, arguments.label
+    if null is None:
+        return variants
+    nulls = {v: results.nulls(v, label) for v in variants if (v, label) in results}
+    having = [v for v, names in nulls.items() if null in names]
+    if not having:
+        what = label if arguments.variant is None else f"{arguments.variant}, {label}"
+        known = dict.fromkeys(name for names in nulls.values() for name in names)
+        if nulls and not known:
+            raise StoreError(f"{what} is compared with no null: `against:` of a run file names one")
+        if nulls:
+            raise StoreError(f"{what} is not compared with {null!r}{did_you_mean(null, known)}")
+    return having or variants
+
+
+def _chosen(results: Results, arguments: Namespace) -> set[tuple[str, str]]:
+    """Variant and label of what --variant and --null leave of the tree, finished or not."""
+    planned = {(s.variant, s.label): s.against for m in results.manifests() for s in m.steps}
+    found = {name: null for name, null in planned.items() if arguments.variant in (None, name[0])}
+    nulls = {null for null in found.values() if null is not None}
+    if arguments.null is not None and arguments.null not in nulls:
+        raise StoreError(f"nothing is compared with {arguments.null!r}{did_you_mean(arguments.null, nulls)}")
+    return {name for name, null in found.items() if arguments.null in (None, null)}
+
+
 def _show_tree(results: Results, arguments: Namespace) -> None:
+    chosen = _chosen(results, arguments)
     if arguments.csv or arguments.json:
-        _print_frame(results.table(), arguments)
+        table = results.table()
+        kept = [name in chosen for name in zip(table["variant"], table["label"], strict=True)]
+        _print_frame(table.loc[kept], arguments)
         return
     print(plain(results.path))
     for name in results.runs:
         view = results if arguments.run else results.run(name)
-        newest = view.manifest()
-        print(f"\n{plain(name)}   planned {plain(newest.created[:19])}, plan {plain(newest.plan[:8])}")
         rows = []
         for variant in view.variants:
             for label in [label for v, label in view if v == variant] + _unfinished(view, variant):
+                if (variant, label) not in chosen:
+                    continue
                 steps = view.steps(variant, label)
                 done = [s for s in steps if view.finished(s)]
                 rows.append((variant, label, steps[0].analysis, _dimensions(steps), f"{len(done)} of {len(steps)}"))
+        if not rows:
+            continue
+        newest = view.manifest()
+        print(f"\n{plain(name)}   planned {plain(newest.created[:19])}, plan {plain(newest.plan[:8])}")
         print_table(("variant", "label", "analysis", "over", "finished"), rows, right=(4,))
     if not results.runs:
         print("no run yet")
@@ -200,8 +244,7 @@ def _frames(results: Results, variants: list[str], arguments: Namespace) -> pd.D
     wanted = None if arguments.array is None else [arguments.array]
     tables = []
     for variant in variants:
-        null = arguments.null if arguments.null in results.nulls(variant, arguments.label) else None
-        table = results.frame(variant, arguments.label, null=null, variables=wanted)
+        table = results.frame(variant, arguments.label, null=arguments.null, variables=wanted)
         table.insert(0, "variant", variant)
         tables.append(table)
     return joined(tables)

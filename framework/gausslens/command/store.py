@@ -12,6 +12,7 @@ from ..errors import InputError
 from ..progress import progress
 from .plan import size
 from .printed import plain, print_table
+from .refused import outside
 
 if TYPE_CHECKING:
     from ..store.gc import Superseded
@@ -40,6 +41,9 @@ def run(arguments: Namespace) -> int:
 
     if (arguments.action == "pack") != (arguments.file is not None):
         raise InputError("pack needs a FILE to write" if arguments.file is None else "only pack takes a FILE")
+    for option, action in (("json", "verify"), ("yes", "gc")):
+        if getattr(arguments, option) and arguments.action != action:
+            raise InputError(f"only {action} takes --{option}")
     if arguments.action == "verify":
         return _verify(arguments)
     root = source(arguments.store).path
@@ -76,7 +80,7 @@ def _verify(arguments: Namespace) -> int:
 def _pack(root: Path, target: Path) -> int:
     from ..store.pack import pack
 
-    number = pack(root, target.absolute())
+    number = pack(root, outside(target, root).absolute())
     print(f"{target}: {number} results, {size(target.stat().st_size)}")
     return 0
 

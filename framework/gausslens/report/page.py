@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..errors import StoreError
 from ..version import VERSION
 from .collect import Section, sections
 from .departed import strongest
@@ -43,7 +44,17 @@ def write(path: Path | str, host: Host, out: Path | str | None = None) -> Path:
     place = Path(path)
     target = Path(out) if out is not None else place / "report.html" if place.is_dir() else place.with_suffix(".html")
     text = page(open_store(place), host)
-    # A reader who reloads while this runs sees the old page or the new one, never half of one.
+    try:
+        _replace(target, text)
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        elsewhere = "`gausslens report STORE --out FILE` writes the page elsewhere"
+        raise StoreError(f"cannot write {target}: {why}; {elsewhere}") from error
+    return target
+
+
+def _replace(target: Path, text: str) -> None:
+    """Write a file whole: a reader who reloads meanwhile sees the old page or the new one, never half of one."""
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -53,7 +64,6 @@ def write(path: Path | str, host: Host, out: Path | str | None = None) -> Path:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    return target
 
 
 def page(results: Results, host: Host) -> str:

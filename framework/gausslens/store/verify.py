@@ -42,7 +42,7 @@ class Finding:
 def verify(path: Path, tell: Callable[[str], None] = lambda _: None) -> list[Finding]:
     """All that is wrong with a store or a pack. ``tell`` hears of each file that was checked."""
     found: list[Finding] = []
-    checks = _pack_checks(path) if path.is_file() else _store_checks(path)
+    checks = _checks(path)
     while True:
         try:
             where, wrong = next(checks)
@@ -52,6 +52,10 @@ def verify(path: Path, tell: Callable[[str], None] = lambda _: None) -> list[Fin
             return [*found, Finding(str(path), f"the check itself stopped: {error!r}")]
         found += wrong
         tell(where)
+
+
+def _checks(path: Path) -> Iterator[tuple[str, list[Finding]]]:
+    yield from _pack_checks(path) if path.is_file() else _store_checks(path)
 
 
 def count(path: Path) -> int:
@@ -65,12 +69,13 @@ def _store_checks(root: Path) -> Iterator[tuple[str, list[Finding]]]:
     for name in (PARTS, RUNS, TEMPORARY):
         if os.path.lexists(root / name) and (not (root / name).is_dir() or (root / name).is_symlink()):
             yield name, [Finding(name, "is not a directory: a link, or a file, in the place of one")]
-    for path in _files(root, PARTS):
-        where = str(path.relative_to(root))
-        yield where, _guarded(where, lambda path=path: _part_findings(root, path))  # type: ignore[misc]
-    for path in _files(root, RUNS):
-        where = str(path.relative_to(root))
-        yield where, _guarded(where, lambda path=path: _manifest_findings(root, path))  # type: ignore[misc]
+    for below, check in ((PARTS, _part_findings), (RUNS, _manifest_findings)):
+        for path, error in _files(root, below):
+            where = str(path.relative_to(root))
+            if error is not None:
+                yield where, [_unread(where, error)]
+            else:
+                yield where, _guarded(where, lambda check=check, path=path: check(root, path))  # type: ignore[misc]
     if os.path.lexists(root / INDEX):
         made_anew = "`gausslens store reindex` makes it anew; no result is lost"
         found = _guarded(INDEX, lambda: _index_findings(root))
@@ -84,19 +89,31 @@ def _guarded(where: str, check: Callable[[], list[Finding]]) -> list[Finding]:
         return check()
     except StoreError as error:
         return [Finding(where, str(error))]
+    except OSError as error:
+        return [_unread(where, error)]
     except Exception as error:
         return [Finding(where, f"cannot be checked: {error!r}")]
 
 
-def _files(root: Path, below: str) -> Iterator[Path]:
-    """Everything two levels below, in order; links are named and not followed."""
-    if (root / below).is_symlink() or not (root / below).is_dir():
+def _unread(where: str, error: OSError) -> Finding:
+    return Finding(where, f"cannot be read: {(error.strerror or str(error)).lower()}")
+
+
+def _files(root: Path, below: str, depth: int = 2) -> Iterator[tuple[Path, OSError | None]]:
+    """Everything two levels below, in order; links are named, not followed. With an error: what cannot be listed."""
+    directory = root / below
+    try:
+        if directory.is_symlink() or not directory.is_dir():
+            return
+        entries = sorted((e.name, e.is_dir(follow_symlinks=False)) for e in os.scandir(directory))
+    except OSError as error:
+        yield directory, error
         return
-    for entry in sorted(os.scandir(root / below), key=lambda e: e.name):
-        if not entry.is_dir(follow_symlinks=False):
-            yield Path(entry.path)
+    for name, is_directory in entries:
+        if is_directory and depth > 1:
+            yield from _files(root, f"{below}/{name}", depth - 1)
         else:
-            yield from (Path(e.path) for e in sorted(os.scandir(entry.path), key=lambda e: e.name))
+            yield directory / name, None
 
 
 def _part_findings(root: Path, path: Path) -> list[Finding]:
@@ -188,7 +205,11 @@ def _manifest_findings(root: Path, path: Path) -> list[Finding]:
 
 def _index_findings(root: Path) -> list[Finding]:
     with warnings.catch_warnings(action="ignore"):  # damaged manifests have findings of their own
-        held, wanted = listed(root), links(root)
+        held = listed(root)
+        try:
+            wanted = links(root)
+        except StoreError as error:  # what cannot be listed has a finding of its own
+            return [Finding(INDEX, f"cannot be compared with the results: {error}", harmless=True)]
     found = []
     for place, (filename, target) in held.items():
         try:

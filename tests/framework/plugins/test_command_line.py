@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import subprocess
 import sys
@@ -133,6 +134,83 @@ def test_a_defect_says_that_it_is_one(error: BaseException, doing: Any, capsys: 
     assert type(error).__name__ in told
     assert main(["plugins", "--debug"]) == 1
     assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "advice"),
+    [
+        (errno.ENOENT, 2, "does not exist"),
+        (errno.ENAMETOOLONG, 2, "the name is too long: choose a shorter one"),
+        (errno.EISDIR, 2, "it is a directory: name a file"),
+        (errno.EACCES, 1, "no permission: change it, or name another place"),
+        (errno.EROFS, 1, "the disk is read-only: name another place"),
+        (errno.ENOSPC, 1, "the disk is full"),
+    ],
+)
+def test_what_the_system_refuses_is_one_line_with_the_path(
+    number: int, code: int, advice: str, doing: Any, capsys: Captured
+) -> None:
+    for path in ("there/x.png", b"there/x.png"):
+        doing(raising(OSError(number, os.strerror(number), path)))
+        assert main(["plugins"]) == code
+        told = capsys.readouterr().err
+        assert told.startswith("cannot read or write there/x.png: ")
+        assert advice in told
+        assert len(told.splitlines()) == 1
+    assert main(["plugins", "--debug"]) == code
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileNotFoundError(errno.ENOENT, "No such file", str(Path(line.__file__).parent.parent / "report/page.css")),
+        OSError(errno.EBADF, "Bad file descriptor", "x"),
+        OSError(errno.EACCES, "Permission denied"),
+        OSError("words alone"),
+    ],
+    ids=["a file of our own", "no reason of the user's", "no path", "words"],
+)
+def test_what_is_no_fault_of_the_users_stays_a_defect(error: OSError, doing: Any, capsys: Captured) -> None:
+    doing(raising(error))
+    assert main(["plugins"]) == 1
+    assert "a defect of its own" in capsys.readouterr().err
+
+
+def test_names_given_send_the_terminal_nothing(doing: Any, tmp_path: Path, capsys: Captured) -> None:
+    evil = "a\x1b[31m\u202e"
+    told = []
+    for argv in ([evil], ["show", tmp_path / evil], ["show", "x", f"--{evil}"], ["check", evil], ["schema", evil]):
+        for more in ([], ["--debug"]):
+            assert main([*map(str, argv), *more]) == 2
+            told.append(capsys.readouterr().err)
+    for error in (InputError(f"{evil}\nsecond line"), KeyError(evil), OSError(errno.EACCES, "no", evil)):
+        doing(raising(error))
+        main(["plugins"])
+        told.append(capsys.readouterr().err)
+    assert "\\x1b[31m\\u202e\nsecond line\n" in told[-3]
+    for text in told:
+        assert all(c.isprintable() or c == "\n" for c in text), text
+        assert "\\x1b[31m" in text
+
+
+@pytest.mark.parametrize(
+    ("given", "sorted_"),
+    [
+        ("s --one v a -x b", "--one v -x s a b"),
+        ("s --one=v a", "--one=v s a"),
+        ("s --one", "--one s"),
+        ("s - a -x", "-x s - a"),
+        ("s -x -- --one a", "-x -- s --one a"),
+        ("s --unknown a", "--unknown s a"),
+        ("", ""),
+    ],
+)
+def test_options_are_taken_from_between_the_rest(given: str, sorted_: str) -> None:
+    parser = line.Parser(prog="p")
+    parser.add_argument("--one")
+    parser.add_argument("-x", action="store_true")
+    assert parser.options_first(given.split()) == sorted_.split()
 
 
 def test_ctrl_c_is_130(doing: Any, capsys: Captured) -> None:

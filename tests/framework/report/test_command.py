@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,28 @@ def test_it_writes_where_it_is_told_to(study: Path, tmp_path: Path, capsys: pyte
     out = tmp_path / "page.html"
     assert main(["report", str(study), "--out", str(out)]) == 0
     assert capsys.readouterr().out == f"{out}\n"
+
+
+def test_where_the_page_cannot_be_written_is_told(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = "`gausslens report STORE --out FILE` writes the page elsewhere\n"
+    out = tmp_path / "nowhere" / "page.html"
+    assert main(["report", str(study), "--out", str(out)]) == 1
+    assert capsys.readouterr().err == f"cannot write {out}: no such file or directory; {elsewhere}"
+
+    def refuses(**more: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", f"{more['dir']}/{more['prefix']}12345678.tmp")
+
+    monkeypatch.setattr("tempfile.mkstemp", refuses)
+    assert main(["report", str(study)]) == 1
+    assert capsys.readouterr().err == f"cannot write {study / 'report.html'}: permission denied; {elsewhere}"
+
+
+@pytest.mark.parametrize("place", ["store.h5", "index.lock", "parts/page.html", "runs/page.html", "tmp/page.html"])
+def test_it_does_not_write_over_the_store(study: Path, place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(study), "--out", str(study / place)]) == 2
+    assert "where the store keeps its own files" in capsys.readouterr().err
 
 
 def test_what_is_no_store_is_an_input_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gausslens.errors import StoreError
 from gausslens.report import write
 from gausslens.report.page import page
 from gausslens.store.layout import NotAStore
@@ -184,7 +185,7 @@ def test_a_failure_leaves_the_old_page(study: Path, monkeypatch: pytest.MonkeyPa
         raise OSError("no space left")
 
     monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(StoreError, match=r"cannot write .*report\.html: no space left"):
         write(study, host)
     monkeypatch.undo()
     assert (study / "report.html").read_bytes() == old

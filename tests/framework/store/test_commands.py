@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from store.attacks import rewrite
@@ -107,6 +110,66 @@ def test_what_is_misspelt_is_told(
     assert words in said(capsys, "show", filled_once, *argv, code=code)
 
 
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--variant", "traind"], "no variant 'traind': did you mean trained?"),
+        (["--variant", "traind", "--json"], "no variant 'traind': did you mean trained?"),
+        (["--null", "chanc"], "nothing is compared with 'chanc': did you mean chance?"),
+        (["--null", "chanc", "--csv"], "nothing is compared with 'chanc': did you mean chance?"),
+        (["score", "--null", "chanc"], "score is not compared with 'chanc': did you mean chance?"),
+        (["score", "score", "--null", "chanc"], "score is not compared with 'chanc': did you mean chance?"),
+        (["score", "--csv", "--null", "chanc"], "score is not compared with 'chanc': did you mean chance?"),
+        (["score", "score", "--null", "chance", "--variant", "dose"], "dose, score is compared with no null"),
+    ],
+)
+def test_a_variant_or_null_that_is_not_there_is_told(
+    capsys: pytest.CaptureFixture[str], filled_once: Path, argv: list[str], words: str
+) -> None:
+    assert words in said(capsys, "show", filled_once, *argv, code=1)
+
+
+def test_variant_and_null_choose_of_the_tree(capsys: pytest.CaptureFixture[str], filled_once: Path) -> None:
+    table = json.loads(said(capsys, "show", filled_once, "--json", "--variant", "chance"))
+    assert [row["variant"] for row in table] == ["chance"] * 3
+    text = said(capsys, "show", filled_once, "--variant", "chance")
+    assert "chance" in text
+    assert "dose" not in text
+    table = json.loads(said(capsys, "show", filled_once, "--json", "--null", "chance"))
+    assert [(row["variant"], row["label"]) for row in table] == [("trained", "score.against.chance")]
+    assert [row[:2] for row in rows(said(capsys, "show", filled_once, "--null", "chance"))[3:]] == [
+        ["variant", "label"],
+        ["trained", "score.against.chance"],
+    ]
+
+
+def test_a_null_chooses_what_is_compared_with_it(capsys: pytest.CaptureFixture[str], filled_once: Path) -> None:
+    cells = json.loads(said(capsys, "show", filled_once, "score", "score", "--json", "--null", "chance"))
+    assert {cell["variant"] for cell in cells} == {"trained"}
+    assert "trained, score" in said(capsys, "show", filled_once, "score", "--null", "chance")
+
+
+def test_options_may_stand_between_the_rest(capsys: pytest.CaptureFixture[str], filled_once: Path) -> None:
+    expected = said(capsys, "show", filled_once, "score", "score", "--csv", "--variant", "trained")
+    for argv in (
+        [filled_once, "--variant", "trained", "score", "--csv", "score"],
+        ["--variant=trained", filled_once, "score", "--csv", "score"],
+        ["--csv", "--variant", "trained", "--", filled_once, "score", "score"],
+    ):
+        assert said(capsys, "show", *argv) == expected
+
+
+def test_a_picture_is_a_png_of_a_label(capsys: pytest.CaptureFixture[str], filled_once: Path, tmp_path: Path) -> None:
+    def told(*argv: object) -> str:
+        return said(capsys, "show", filled_once, "score", *argv, code=2)
+
+    assert "call the file x.png, not x.jpg" in told("--png", tmp_path / "x.jpg")
+    assert "takes no ARRAY and no --null" in told("score", "--png", tmp_path / "x.png")
+    assert "takes no ARRAY and no --null" in told("--null", "chance", "--png", tmp_path / "x.png")
+    assert "where the store keeps its own files" in told("--png", filled_once / "parts/x.png")
+    assert not [*tmp_path.iterdir()]
+
+
 @pytest.mark.parametrize("command", [["show"], ["store", "verify"], ["store", "gc"], ["store", "reindex"]])
 def test_what_is_no_store_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path, command: list[str]) -> None:
     assert "no store here; the path does not exist" in said(capsys, *command, tmp_path / "none", code=2)
@@ -168,6 +231,9 @@ def test_diff_says_which_ingredient(capsys: pytest.CaptureFixture[str], store: S
     assert said(capsys, "diff", store.path, "one", "one").startswith("one and one: 6 steps are the same, 0 differ")
     by_plan = said(capsys, "diff", store.path, key("p10")[:10], "two")
     assert "6 differ" in by_plan
+    short = said(capsys, "diff", store.path, key("p10")[:4], "two", code=2)
+    assert f"no run '{key('p10')[:4]}'" in short
+    assert f"give 6 digits or more: {key('p10')[:8]}" in short
     assert "no run 'tow': did you mean two?" in said(capsys, "diff", store.path, "one", "tow", code=1)
 
 
@@ -190,6 +256,59 @@ def test_verify(capsys: pytest.CaptureFixture[str], filled: Store) -> None:
     assert "1 findings" in text
     found = json.loads(said(capsys, "store", "verify", filled.path, "--json", code=1))
     assert [f["harmless"] for f in found] == [False]
+
+
+def test_verify_reports_what_cannot_be_listed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, filled: Store
+) -> None:
+    real = os.scandir
+    closed: set[Path] = set()
+
+    def scandir(path: Any) -> Any:
+        if Path(path) in closed:
+            raise PermissionError(errno.EACCES, "Permission denied", os.fspath(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    for below in ("runs", "parts", "parts/probe.score"):
+        closed = {filled.path / below}
+        text = said(capsys, "store", "verify", filled.path, code=1)
+        assert f"{below}: cannot be read: permission denied" in text
+        assert "note: store.h5: cannot be compared with the results" in text
+        assert ", 1 findings" in text
+    broken = next((filled.path / "runs/first").iterdir())
+    broken.chmod(0o644)
+    broken.write_text("{}")
+    text = said(capsys, "store", "verify", filled.path, code=1)
+    assert "is not the manifest of a run" in text  # and goes on with the rest
+
+
+def test_a_name_too_long_is_told(capsys: pytest.CaptureFixture[str], filled_once: Path, tmp_path: Path) -> None:
+    long = tmp_path / ("n" * 300)
+    for argv in (
+        ["show", long],
+        ["store", "verify", long],
+        ["store", "pack", filled_once, long],
+        ["diff", long, "first", "first"],
+        ["report", long],
+    ):
+        assert "name is too long" in said(capsys, *argv, code=2), argv
+
+
+def test_an_option_of_another_action_is_refused(capsys: pytest.CaptureFixture[str], filled_once: Path) -> None:
+    assert "only verify takes --json" in said(capsys, "store", "gc", filled_once, "--json", code=2)
+    assert "only gc takes --yes" in said(capsys, "store", "verify", filled_once, "--yes", code=2)
+
+
+@pytest.mark.parametrize("place", ["parts/p.h5", "parts/probe.score/p.h5", "runs/p.h5", "tmp/p.h5", "store.h5"])
+def test_a_pack_is_not_written_among_the_stores_own_files(
+    capsys: pytest.CaptureFixture[str], filled: Store, tmp_path: Path, place: str
+) -> None:
+    (tmp_path / "link").symlink_to(filled.path)
+    for root in (filled.path, tmp_path / "link"):
+        assert "keeps its own files" in said(capsys, "store", "pack", filled.path, root / place, code=2)
+    assert "14 results" in said(capsys, "store", "pack", filled.path, filled.path / "p.h5")
+    assert "0 findings" in said(capsys, "store", "verify", filled.path)
 
 
 def test_pack_and_reindex(capsys: pytest.CaptureFixture[str], filled: Store, tmp_path: Path) -> None:

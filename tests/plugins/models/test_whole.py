@@ -97,8 +97,9 @@ def test_layers_that_lack_a_site_are_left_out_and_named(directory: Callable[[str
 def test_the_cap_is_told_before_anything_runs(tmp_path: Path) -> None:
     whole = study("builtin:tiny", "pattern")
     whole["analyses"][0]["with"]["most_gigabytes"] = 1e-6
-    with pytest.raises(gausslens.GausslensError, match=r"most_gigabytes: 1e-06.*fewer layers"):
+    with pytest.raises(gausslens.GausslensError, match=r"most_gigabytes: 1e-06.*fewer layers") as told:
         gausslens.run(whole, store=tmp_path)
+    assert "would write 176.4 kB, more" in str(told.value)  # 3 layers, 4 heads, 3 prompts, 35 by 35 tokens, 4 bytes
 
 
 def test_the_estimate_is_what_is_written(tmp_path: Path) -> None:
@@ -125,6 +126,12 @@ def test_two_byte_types_on_request(tmp_path: Path, dtype: str, digits: float, si
     assert told == sum(found[site].size * size for site in ("resid_pre", "pattern"))
     part = next((tmp_path / "short/parts/model.capture").glob("*.h5"))
     assert told < part.stat().st_size < told + 40_000
+
+
+def test_a_site_named_twice_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(gausslens.InputError, match="resid_pre is named twice"):
+        gausslens.run(study("builtin:tiny", "resid_pre", "pattern", "resid_pre"), store=tmp_path)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_misspelt_site_is_told_with_near_names(tmp_path: Path) -> None:

@@ -1,0 +1,55 @@
+"""What the system refuses: paths that are not there, may not be used, or cannot be."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from ..errors import InputError
+
+_PACKAGE = Path(__file__).parent.parent
+# What the user named cannot be: the input is wrong, exit code 2.
+_CANNOT_BE = {
+    errno.ENOENT: "it, or the directory that it should be in, does not exist",
+    errno.ENOTDIR: "a file is where a directory should be",
+    errno.EISDIR: "it is a directory: name a file",
+    errno.ENAMETOOLONG: "the name is too long: choose a shorter one",
+    errno.ELOOP: "its links lead in a circle",
+}
+# It could be, and does not work now: exit code 1.
+_FAILED = {
+    errno.EACCES: "no permission: change it, or name another place",
+    errno.EPERM: "not permitted: change it, or name another place",
+    errno.EROFS: "the disk is read-only: name another place",
+    errno.ENOSPC: "the disk is full: free some space, or name another place",
+    errno.EDQUOT: "the quota of this disk is used up: free some space, or name another place",
+    errno.EMFILE: "too many open files: raise `ulimit -n`",
+    errno.EIO: "the disk failed to read or write: check it",
+}
+
+
+def refused(error: OSError) -> tuple[str, int] | None:
+    """An error of the system as one line that names the path, and the exit code; None where it is a defect.
+
+    It is one where no path is named, the path is of this package itself, or the reason is not for users to change.
+    """
+    if not isinstance(error.filename, str | bytes):
+        return None
+    path = os.fsdecode(error.filename)
+    advice = {**_CANNOT_BE, **_FAILED}.get(error.errno or 0)
+    if advice is None or _PACKAGE in Path(path).parents:
+        return None
+    return f"cannot read or write {path}: {advice}", 2 if error.errno in _CANNOT_BE else 1
+
+
+def outside(target: Path, store: Path) -> Path:
+    """The target, unless it is where a store keeps its own: there anything else is a finding of ``verify``."""
+    from ..store.layout import INDEX, LOCK, PARTS, RUNS, TEMPORARY
+
+    root, place = store.resolve(), target.resolve()
+    if place.is_relative_to(root) and place != root:
+        first = place.relative_to(root).parts[0]
+        if first in (PARTS, RUNS, TEMPORARY, INDEX, LOCK):
+            raise InputError(f"{target} is where the store keeps its own files: choose a place outside {store}")
+    return target
