@@ -5,9 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
 from .errors import GausslensError
+
+_format_warning = warnings.formatwarning
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -17,6 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal that cannot show a character gets its number instead
             stream.reconfigure(errors="backslashreplace")
+    warnings.formatwarning = _warning
     # Or pydantic reads the metadata of every distribution once more, for plugins of its own.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     # A start makes much and drops little: looking for garbage as often as Python does costs a twentieth of it.
@@ -41,6 +45,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BaseException as error:  # SystemExit too: only the parser may end the program
         return _told(error, debug)
     return code
+
+
+def _warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """A warning as Python prints it; names in it cannot send the terminal anything."""
+    from .command.printed import plain_lines
+
+    return plain_lines(_format_warning(message, category, filename, lineno, line))
 
 
 def _told(error: BaseException, debug: bool) -> int:

@@ -33,7 +33,10 @@ def refused(error: OSError) -> tuple[str, int] | None:
     """An error of the system as one line that names the path, and the exit code; None where it is a defect.
 
     It is one where no path is named, the path is of this package itself, or the reason is not for users to change.
+    Only a full disk needs no path: what is printed may go to one.
     """
+    if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"cannot write: {_FAILED[error.errno]}", 1
     if not isinstance(error.filename, str | bytes):
         return None
     path = os.fsdecode(error.filename)
@@ -44,12 +47,12 @@ def refused(error: OSError) -> tuple[str, int] | None:
 
 
 def outside(target: Path, store: Path) -> Path:
-    """The target, unless it is where a store keeps its own: there anything else is a finding of ``verify``."""
+    """The target, unless it is a store or a pack itself, or where a store keeps its own files."""
     from ..store.layout import INDEX, LOCK, PARTS, RUNS, TEMPORARY
 
     root, place = store.resolve(), target.resolve()
-    if place.is_relative_to(root) and place != root:
-        first = place.relative_to(root).parts[0]
-        if first in (PARTS, RUNS, TEMPORARY, INDEX, LOCK):
-            raise InputError(f"{target} is where the store keeps its own files: choose a place outside {store}")
+    if place == root:
+        raise InputError(f"{target} is the store itself: choose another name")
+    if place.is_relative_to(root) and place.relative_to(root).parts[0] in (PARTS, RUNS, TEMPORARY, INDEX, LOCK):
+        raise InputError(f"{target} is where the store keeps its own files: choose a place outside {store}")
     return target

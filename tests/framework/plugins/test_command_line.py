@@ -7,6 +7,7 @@ import errno
 import os
 import subprocess
 import sys
+import warnings
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -159,6 +160,22 @@ def test_what_the_system_refuses_is_one_line_with_the_path(
         assert len(told.splitlines()) == 1
     assert main(["plugins", "--debug"]) == code
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_full_disk_under_the_output_is_told(doing: Any, capsys: Captured) -> None:
+    doing(raising(OSError(errno.ENOSPC, "No space left on device")))
+    assert main(["plugins"]) == 1
+    assert capsys.readouterr().err.startswith("cannot write: the disk is full")
+
+
+def test_warnings_send_the_terminal_nothing(doing: Any) -> None:
+    def warns(arguments: argparse.Namespace) -> int:
+        text = warnings.formatwarning("of \x1b[31m", UserWarning, "x.py", 1, "")
+        assert "UserWarning: of \\x1b[31m\n" in text
+        return 7
+
+    doing(warns)
+    assert main(["plugins"]) == 7
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,15 @@ def test_it_does_not_write_over_the_store(study: Path, place: str, capsys: pytes
     assert "where the store keeps its own files" in capsys.readouterr().err
 
 
+def test_it_does_not_write_over_a_pack(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = tmp_path / "pack.h5"
+    assert main(["store", "pack", str(study), str(made)]) == 0
+    whole = made.read_bytes()
+    assert main(["report", str(made), "--out", str(made)]) == 2
+    assert "is the store itself" in capsys.readouterr().err
+    assert made.read_bytes() == whole
+
+
 def test_what_is_no_store_is_an_input_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(tmp_path / "nowhere")]) == 2
     assert "there is no store here" in capsys.readouterr().err
