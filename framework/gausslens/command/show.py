@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 MOST_ROWS = 60
 # Arrays of so few cells are printed in the list of a result's arrays.
 FEW_CELLS = 4
+# Draws and swept values that are named where they are missing.
+MOST_MISSING = 5
 
 
 def add(parser: ArgumentParser) -> None:
@@ -58,6 +60,7 @@ def run(arguments: Namespace) -> int:
         _show_tree(results, arguments)
         return 0
     variants = _compared(results, _variants(results, arguments), arguments)
+    _tell_unfinished(results, arguments)
     if arguments.csv or arguments.json:
         _print_frame(_frames(results, variants, arguments), arguments)
     elif arguments.array is not None:
@@ -66,6 +69,19 @@ def run(arguments: Namespace) -> int:
         for variant in variants:
             _show_result(results, variant, arguments.label, arguments.null)
     return 0
+
+
+def _tell_unfinished(results: Results, arguments: Namespace) -> None:
+    """On the error stream, so that tables stay tables: what was planned of the label and is not there."""
+    label = arguments.label
+    for variant in results.variants if arguments.variant is None else (arguments.variant,):
+        if (variant, label) not in results.planned:
+            continue
+        missing = results.unfinished(variant, label)
+        if missing:
+            more = f" and {len(missing) - MOST_MISSING} more" if len(missing) > MOST_MISSING else ""
+            words = plain("; ".join(missing[:MOST_MISSING]))
+            print(f"not finished: {plain(variant)}, {plain(label)}: {words}{more}: run again", file=sys.stderr)
 
 
 def _draw(results: Results, arguments: Namespace) -> int:
@@ -201,8 +217,6 @@ def _show_arrays(title: str, dataset: xr.Dataset, nulls: Mapping[str, xr.Dataset
         for row in rows:
             row.append(_stands(against, str(row[0])))
     print_table(head, rows)
-    for missing in dataset.attrs.get("unfinished", []):
-        print(f"not finished: {plain(missing)}")
 
 
 def _range(array: xr.DataArray) -> str:

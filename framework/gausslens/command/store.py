@@ -79,9 +79,13 @@ def _verify(arguments: Namespace) -> int:
 
 def _pack(root: Path, target: Path) -> int:
     from ..store.pack import pack
+    from ..store.results import open as open_results
 
     number = pack(root, outside(target, root).absolute())
-    print(f"{target}: {number} results, {size(target.stat().st_size)}")
+    results = open_results(root)
+    missing = sum(len(view.unfinished(*name)) for view in map(results.run, results.runs) for name in view.planned)
+    left = f"; {missing} that were planned are not finished, and not in it" if missing else ""
+    print(f"{target}: {number} results, {size(target.stat().st_size)}{left}")
     return 0
 
 

@@ -100,6 +100,11 @@ class Results:
         """Whether the result of a step is in the store."""
         return self._source.finished(step)
 
+    @property
+    def planned(self) -> tuple[tuple[str, str], ...]:
+        """Variant and label of all that was planned, finished or not; iterating goes over what is finished."""
+        return tuple(self._steps)
+
     def unfinished(self, variant: str, label: str) -> list[str]:
         """The draws and swept values of a planned result that are not in the store, in words."""
         steps = self.steps(variant, label)

@@ -47,7 +47,11 @@ def test_show_lists_what_there_is(capsys: pytest.CaptureFixture[str], filled_onc
 def test_show_tells_of_unfinished_steps(capsys: pytest.CaptureFixture[str], filled: Store) -> None:
     (filled.path / "parts/probe.score" / f"{key('c1')}.h5").unlink()
     assert ["chance", "score", "probe.score", "3", "draws", "2", "of", "3"] in rows(said(capsys, "show", filled.path))
-    assert "not finished: draw 1" in said(capsys, "show", filled.path, "score", "--variant", "chance")
+    for more in ([], ["mass"], ["mass", "--csv"]):
+        assert main(["show", str(filled.path), "score", *more]) == 0
+        told = capsys.readouterr()
+        assert "not finished: chance, score: draw 1" in told.err
+        assert "not finished" not in told.out
 
 
 def test_show_one_result(capsys: pytest.CaptureFixture[str], filled_once: Path) -> None:
