@@ -158,7 +158,7 @@ def _show_tree(results: Results, arguments: Namespace) -> None:
         view = results if arguments.run else results.run(name)
         rows = []
         for variant in view.variants:
-            for label in [label for v, label in view if v == variant] + _unfinished(view, variant):
+            for label in sorted((n for v, n in view.planned if v == variant), key=lambda n: (variant, n) not in view):
                 if (variant, label) not in chosen:
                     continue
                 steps = view.steps(variant, label)
@@ -171,11 +171,6 @@ def _show_tree(results: Results, arguments: Namespace) -> None:
         print_table(("variant", "label", "analysis", "over", "finished"), rows, right=(4,))
     if not results.runs:
         print("no run yet")
-
-
-def _unfinished(view: Results, variant: str) -> list[str]:
-    planned = dict.fromkeys(s.label for m in view.manifests() for s in m.steps if s.variant == variant)
-    return [label for label in planned if (variant, label) not in view]
 
 
 def _dimensions(steps: Any) -> str:
