@@ -17,6 +17,18 @@ from .browser import Browser, browser
 CHROMIUM, CHROMEDRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
 REAL = [path for path in EXAMPLES if "On SmolLM2" in path.read_text(encoding="utf-8")]
+# What takes many minutes on a real model is asked for fewer prompts and settings here.
+_ONE_PROMPT = ("prompts.targets=[Ant]", "prompts.shots=2")
+FEWER = {
+    "attention-budgets": (*_ONE_PROMPT, "analyses.kernels.with.features=[16]"),
+    "attention-roles": (*_ONE_PROMPT, "variants.chance.draws=2"),
+    "attention-swap": (
+        *_ONE_PROMPT,
+        *(f"analyses.all-heads.with.{each}" for each in ("band=[8]", "budget=[2]", "keys=[8]", "rank=[8]")),
+        "analyses.all-heads-linear.layers=[3, 7]",
+        "analyses.each-head.layers=[7]",
+    ),
+}
 pytestmark = [
     pytest.mark.full,
     pytest.mark.skipif(CHROMIUM is None or CHROMEDRIVER is None, reason="chromium and chromedriver are not installed"),
@@ -51,6 +63,7 @@ def test_it_finishes_on_a_real_model_where_it_says_so(driven: Browser, path: Pat
     model = Path(os.environ["GAUSSLENS_MODELS"]) / "smollm2"
     said = next(line for line in path.read_text(encoding="utf-8").splitlines() if "On SmolLM2" in line)
     options = said.replace("path/to/smollm2", str(model)).split(".yaml ", 1)[1].split()
+    options += [option for fewer in FEWER.get(path.stem, ()) for option in ("--set", fewer)]
     assert main(["run", str(path), "--store", str(store), *options]) == 0
     _whole(driven, store)
 
