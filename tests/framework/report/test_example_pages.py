@@ -28,6 +28,8 @@ FEWER = {
         "analyses.all-heads-linear.layers=[3, 7]",
         "analyses.each-head.layers=[7]",
     ),
+    "bilinear-angles": ("prompts.targets=[Bread, Cake]", "prompts.shots=2"),
+    "singular-values": ("analyses.spectra.layers=[0, 15]", "analyses.alignment.layers=[0, 15]"),
 }
 pytestmark = [
     pytest.mark.full,
