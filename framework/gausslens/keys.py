@@ -69,7 +69,7 @@ def of_results(use: Use, seed: int, inputs: Sequence[str]) -> dict[str, Any]:
 
 def of_comparison(of: str, null: Sequence[str], exchangeable: Sequence[str]) -> dict[str, Any]:
     """A comparison with a null: the keys of both sides."""
-    return {"host": HOST_VERSION, "comparison": 1, "of": of, "null": list(null), "exchangeable": list(exchangeable)}
+    return {"host": HOST_VERSION, "comparison": 2, "of": of, "null": list(null), "exchangeable": list(exchangeable)}
 
 
 def _used(owned: Owned[Any], parameters: dict[str, Any]) -> dict[str, Any]:

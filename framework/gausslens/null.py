@@ -11,10 +11,18 @@ from scipy.special import stdtr
 
 Floats = NDArray[np.float64]
 
+# A spread below the rounding of the numbers it was computed from is none: of a cell's own value in single precision, in
+# which models run, and of the largest value of the array in double, in which differences are taken.
+_OWN = float(np.finfo(np.float32).eps)
+_ARRAY = 64 * float(np.finfo(np.float64).eps)
+
 
 @dataclass(frozen=True)
 class Comparison:
-    """Where values stand in their null; arrays of the shape of the values. NaN where the null has no spread."""
+    """Where values stand in their null; arrays of the shape of the values.
+
+    NaN where the null has no spread, or none but that of rounding.
+    """
 
     mean: Floats
     sd: Floats
@@ -45,11 +53,20 @@ def compare(values: NDArray[Any], draws: NDArray[Any], pooled: tuple[int, ...] =
         constant = np.ptp(null, axis=0) == 0
     mean = np.where(constant, null[0], mean)
     sd = np.where(constant, 0.0, sd)
+    constant = constant | _rounding(x, null)
     with np.errstate(invalid="ignore", divide="ignore"):
         z = np.where(constant, np.nan, (x - mean) / (sd * np.sqrt(1 + 1 / m)))
     p = 2 * stdtr(m - 1, -np.abs(z))
     empirical = np.where(constant, np.nan, _empirical(x, null, pooled))
     return Comparison(mean, sd, z, p, empirical, benjamini_hochberg(p))
+
+
+def _rounding(x: Floats, null: Floats) -> NDArray[np.bool_]:
+    """Where the draws differ by no more than rounding."""
+    finite = [np.abs(a[np.isfinite(a)]) for a in (x, null)]
+    largest = max((float(a.max()) for a in finite if a.size), default=0.0)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.ptp(null, axis=0) <= np.maximum(_OWN * np.abs(null).max(axis=0), _ARRAY * largest))
 
 
 def benjamini_hochberg(p: NDArray[Any]) -> Floats:

@@ -168,6 +168,13 @@ class SwapParameters(Parameters):
     def _something(self) -> SwapParameters:
         if not ((self.band and self.budget) or (self.masks and self.keys) or self.rank or self.kernels):
             raise ValueError("nothing is swapped in: give band and budget, masks and keys, rank or kernels")
+        for given, name, needed, values in (
+            (self.band, "band", "budget", self.budget),
+            (self.masks, "masks", "keys", self.keys),
+            ("performer" in self.kernels, "performer", "features", self.features),
+        ):
+            if given and not values:
+                raise ValueError(f"{name} without {needed} is nothing: give {needed}, or leave {name} out with []")
         if self.keys and {"longformer", "bigbird"} & set(self.masks) and self.globals >= min(self.keys):
             raise ValueError(f"{self.globals} global tokens leave {min(self.keys)} keys no window: give more keys")
         return self

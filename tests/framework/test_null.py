@@ -166,6 +166,23 @@ def test_constant_under_the_null_is_said():
     assert np.isnan(found.deficit_z).all()
 
 
+def test_a_spread_of_rounding_is_none() -> None:
+    """What is 0 but for rounding, or equal but for single precision, has no z; a small spread of its own has one."""
+    values = np.array([1.0, 2.5e-3, 1.4e-7, 3.0, 2e-9])
+    draws = np.array(
+        [
+            [0.9, 1.2, 1.0],
+            [1.6e-17, -3e-18, 2e-17],  # 0
+            [1e-14, 5e-15, 3e-15],
+            [2.0, 2.0 + 1e-7, 2.0],  # equal in single precision
+            [1e-9, 1.2e-9, 0.9e-9],
+        ]
+    ).T
+    found = compare(values, draws)
+    assert np.isnan(found.z).tolist() == [False, True, True, True, False]
+    assert np.isnan(found.q).tolist() == np.isnan(found.p_empirical).tolist() == np.isnan(found.z).tolist()
+
+
 @pytest.mark.parametrize("draws", [[np.inf, np.inf, np.inf], [1.0, np.inf, 2.0], [-np.inf, np.inf, 0.0]])
 def test_infinite_draws_have_no_z_and_raise_no_warning(draws: list[float]) -> None:
     found = compare(np.array([1.0]), np.array(draws)[:, None])

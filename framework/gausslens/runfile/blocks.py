@@ -93,8 +93,8 @@ class EditBlock(Block):
     """The host's keys of an edit."""
 
     edit: str = Field(description="What is done to the weights.")
-    layers: list[Index] | None = Field(None, description=LAYERS)
-    heads: list[Index] | None = Field(None, description=HEADS)
+    layers: list[Index] | None = Field(None, min_length=1, description=LAYERS)
+    heads: list[Index] | None = Field(None, min_length=1, description=HEADS)
     sweep: dict[str, list[Any]] = Field(
         {}, description="Parameters with the values that they take in turn; each becomes a dimension of the results."
     )
@@ -108,8 +108,8 @@ class AnalysisBlock(Block):
         None, alias="as", pattern=LABEL, description="What its results are called; else as the analysis is."
     )
     parameters: dict[str, Any] = Field({}, alias="with", description="Its parameters.")
-    layers: list[Index] | None = Field(None, description=LAYERS)
-    heads: list[Index] | None = Field(None, description=HEADS)
+    layers: list[Index] | None = Field(None, min_length=1, description=LAYERS)
+    heads: list[Index] | None = Field(None, min_length=1, description=HEADS)
     variants: list[str] | None = Field(None, min_length=1, description="Only on these variants; else on all.")
     prompts: dict[str, Any] | None = Field(None, description="Its own prompts, in place of those of the run.")
 

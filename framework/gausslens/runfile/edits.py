@@ -17,7 +17,7 @@ from .parts import part, with_name
 from .problems import instead
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from ..descriptors import Edit
     from ..owner import Owned
@@ -121,8 +121,17 @@ def _taken(canonical: Any, node: Node) -> Any:
 
 
 def indices(values: list[int] | None) -> tuple[int, ...] | None:
-    """Layers or heads in order, each once; an empty list is all."""
+    """Layers or heads in order, each once."""
     return tuple(sorted(set(values))) if values else None
+
+
+def _each(values: Iterable[Any]) -> list[Any]:
+    """Each value once; lists too, which are no keys of a dict."""
+    found: list[Any] = []
+    for value in values:
+        if value not in found:
+            found.append(value)
+    return found
 
 
 def _resolved(edit: Owned[Edit], choices: list[tuple[Values, EditCall]], swept: list[str]) -> dict[str, Any]:
@@ -133,6 +142,6 @@ def _resolved(edit: Owned[Edit], choices: list[tuple[Values, EditCall]], swept: 
         "edit": edit.descriptor.name,
         "layers": list(call.layers) if call.layers else None,
         "heads": list(call.heads) if call.heads else None,
-        "sweep": {name: list(dict.fromkeys(dict(values)[name] for values, _ in choices)) for name in swept},
+        "sweep": {name: _each(dict(values)[name] for values, _ in choices) for name in swept},
         **{name: value for name, value in call.parameters.canonical().items() if name not in swept},
     }

@@ -171,6 +171,16 @@ def test_parameters_are_told_in_plain_words(parameters: str, place: str, said: s
             "alpha is swept twice in this variant, first on line 7",
         ),
         (
+            "analyses: [{use: probe.norms, heads: []}]",
+            4,
+            "should have at least 1 item, has 0",
+        ),
+        (
+            f"{NORMS}variants:\n  a: {{edits: [{{edit: probe.scale, alpha: 2, layers: []}}]}}",
+            6,
+            "should have at least 1 item, has 0",
+        ),
+        (
             f"{NORMS}variants:\n  a:\n  - {{edit: probe.scale, sweep: {{alpha: [1, 2], centre: [2, 3]}}}}",
             7,
             "variants.a[0]: alpha and centre are equal: nothing would change (at alpha 2, centre 2)",
@@ -314,3 +324,9 @@ def test_plugins_that_cannot_be_used_are_blamed(tmp_path: Path, monkeypatch: pyt
     assert "the loader careless (plugin careless of (given)) cannot say whether it opens this: RuntimeError" in told
     assert "--without careless leaves it out" in told
     assert "analyses[0].use: missing: a text; which analysis" in told
+
+
+def test_swept_lists_are_told_each(mistakes: Mistakes) -> None:
+    found = mistakes(BASE + f"{NORMS}variants:\n  a:\n  - {{edit: probe.scale, sweep: {{alpha: [[1], [2]]}}}}")
+    said = [p for p in found if "a swept value is a number, a text, true or false; this is a list" in str(p)]
+    assert len(said) == 2

@@ -99,7 +99,7 @@ def test_what_was_resolved_reads_as_itself(host: Host) -> None:
     assert read(resolved, host).resolved == resolved
 
 
-@pytest.mark.parametrize("text", ["layers: [2, 0, 2], heads: []", "layers: [0, 2]", "layers: [0, 2], heads: null"])
+@pytest.mark.parametrize("text", ["layers: [2, 0, 2]", "layers: [0, 2]", "layers: [0, 2], heads: null"])
 def test_layers_are_in_order_and_none_is_all(text: str, host: Host, tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(f"gausslens: 1\nmodel: {{path: builtin:tiny}}\nanalyses: [{{use: probe.norms, {text}}}]")
@@ -174,7 +174,7 @@ SCALES = st.fixed_dictionaries(
     optional={
         "matrices": st.lists(st.sampled_from(["W_Q", "W_K", "W_V"]), min_size=1),
         "centre": st.floats(-10, 0),
-        "layers": st.lists(st.integers(0, 99)),
+        "layers": st.lists(st.integers(0, 99), min_size=1),
     },
 )
 VARIANTS = st.one_of(
@@ -192,7 +192,7 @@ STUDIES = st.fixed_dictionaries(
         "analyses": st.lists(
             st.fixed_dictionaries(
                 {"use": st.sampled_from(["probe.moments", "probe.norms", "probe.replace"]), "as": NAMES},
-                optional={"heads": st.lists(st.integers(0, 99))},
+                optional={"heads": st.lists(st.integers(0, 99), min_size=1)},
             ),
             min_size=1,
             max_size=4,

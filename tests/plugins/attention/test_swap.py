@@ -199,7 +199,17 @@ def test_a_prompt_of_one_token_is_left_out_and_nothing_else_is_an_error() -> Non
 
 
 @pytest.mark.parametrize(
-    "given", [NONE, {"masks": ["longformer"], "keys": [1]}, {"which": []}, {"band": [-1]}, {"rank": [2, 2]}]
+    "given",
+    [
+        NONE,
+        {"masks": ["longformer"], "keys": [1]},
+        {"which": []},
+        {"band": [-1]},
+        {"rank": [2, 2]},
+        {"kernels": ["performer", "elu"], "features": []},
+        {"keys": []},
+        {"budget": []},
+    ],
 )
 def test_parameters_that_make_no_sense_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
