@@ -127,7 +127,11 @@ def _when(manifest: Manifest, made: Sequence[tuple[Step, Mapping[str, Any]]], do
     last = max((str(f["created"]) for _, f in made), default=manifest.created)
     day = datetime.fromisoformat(last).strftime("%Y-%m-%d %H:%M UTC")
     left = len(manifest.steps) - done
-    return "Last result", day, f"{done:,} results" + (f", {left:,} not finished" if left else "")
+    return (
+        "Last result",
+        day,
+        f"{done:,} results" + (f", {left:,} not finished: the table Steps names them" if left else ""),
+    )
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

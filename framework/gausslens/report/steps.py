@@ -21,9 +21,9 @@ def anchor(variant: str, label: str) -> str:
 
 
 def steps(results: Results) -> Markup:
-    """A table: each result, how much of it is finished, and in which files of the store it is."""
+    """A table: each result that was planned, how much of it is finished, and in which files of the store it is."""
     head = element("tr", *(element("th", name, scope="col") for name in ("result", "analysis", "finished", "files")))
-    rows = [_row(results, variant, label) for variant, label in results]
+    rows = [_row(results, variant, label) for variant, label in results.planned]
     table = element("table", element("thead", head), element("tbody", *rows))
     return element("div", table, class_="scroll", tabindex="0", role="region", aria_label="steps")
 

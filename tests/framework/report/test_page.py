@@ -73,7 +73,14 @@ def test_unfinished_results_are_counted_and_the_rest_is_shown(written: Written) 
     written.result("trained", "scores", trained).compared("trained", "scores", trained, chance)
     written.result("chance", "scores", chance[0], 0).result("chance", "scores", None, 1)
     page = shown(written.planned())
-    assert "3 results, 1 not finished" in page.text
+    assert "3 results, 1 not finished: the table Steps names them" in page.text
+
+
+def test_what_failed_altogether_is_among_the_steps(written: Written) -> None:
+    page = shown(written.result("trained", "scores", measured(0)).result("trained", "lost", None).planned())
+    steps = page.text[page.text.index("and the files of the store that hold it") :]
+    assert "trained, lost" in steps
+    assert "0 of 1" in steps
     assert page.all("figure")
 
 
