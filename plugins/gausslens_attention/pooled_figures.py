@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from gausslens import Results
 
+    from .band import Floats
+
 
 def pooled(results: Results) -> list[Figure]:
     """For each step: what the functions explain over all heads, and which heads the first of them explains."""
@@ -27,25 +29,31 @@ def pooled(results: Results) -> list[Figure]:
     return figures
 
 
-def _functions(label: str, found: dict[str, xr.Dataset]) -> Figure:
+def _functions(label: str, found: dict[str, xr.Dataset]) -> Table:
     rows = []
     for variant, data in found.items():
         for name in data["scoring"].values:
             one = data.sel(scoring=name)
-            each = averaged(one["explained"], "layer", "head").ravel()
-            fitted = averaged(one["explained_fitted"], "layer", "head").ravel()
             numbers = float(averaged(one["numbers"]))
-            middle = [float(np.median(x)) for x in (each, fitted)]
-            rows.append((variant, str(name), numbers, *middle, float((each > 0.9).mean())))
+            each, fitted = (_fitted(one[n]) for n in ("explained", "explained_fitted"))
+            middle = [float(np.median(x)) if len(x) else np.nan for x in (each, fitted)]
+            rows.append((variant, str(name), numbers, *middle, float((each > 0.9).mean()) if len(each) else np.nan))
     return Table(
         title="Scoring functions",
         caption="How much of the variance of a head's scores each function of its queries and keys explains on cells "
-        "that it was not fitted to, median over heads; and the share of heads of which it explains over 0.9. Queries "
-        "and keys are those before position: what dot leaves unexplained is what position adds.",
+        "that it was not fitted to, median over heads with enough cells to fit to; and the share of these of which it "
+        "explains over 0.9. Queries and keys are those before position: what dot leaves unexplained is what position "
+        "adds.",
         sources=tuple(Source(variant, label, "explained") for variant in found),
         columns=("variant", "function", "fitted numbers", "explained", "of the fitted cells", "heads over 0.9"),
         rows=rows,
     )
+
+
+def _fitted(values: xr.DataArray) -> Floats:
+    """Of each head that had enough cells to fit to."""
+    each = averaged(values, "layer", "head").ravel()
+    return each[~np.isnan(each)]
 
 
 def _heads(label: str, variant: str, data: xr.Dataset) -> Figure:

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xarray as xr
 
 import gausslens
 from gausslens import Results
 from gausslens.figures import Heatmap, Lines, Scatter, Table
 from gausslens.testing import host_of
 from gausslens_attention.curve_figures import curves
-from gausslens_attention.pooled_figures import pooled
+from gausslens_attention.pooled_figures import _functions, pooled
 from gausslens_attention.role_figures import roles
 from gausslens_attention.swap_figures import swaps
 
@@ -112,6 +113,19 @@ def test_scoring_functions_are_told_by_what_they_explain(results: Results) -> No
     data = results["trained", "attention.pooling"]["explained"]
     assert table.rows[0][3] == pytest.approx(float(data.sel(scoring="dot").median()))
     np.testing.assert_array_equal(heads.values, data.sel(scoring="dot").values)
+
+
+def test_what_is_fitted_to_no_head_has_no_share() -> None:
+    explained = np.array([[[0.95, np.nan], [0.5, np.nan]], [[np.nan, np.nan], [np.nan, np.nan]]])
+    numbers = ("scoring", [2.0, 6.0])
+    dims = ("scoring", "layer", "head")
+    data = xr.Dataset(
+        {"explained": (dims, explained), "explained_fitted": (dims, explained), "numbers": numbers},
+        {"scoring": ["dot", "additive"], "layer": [0, 1], "head": [0, 1]},
+    )
+    table = _functions("attention.pooling", {"trained": data})
+    assert table.rows[0][3:] == pytest.approx((0.725, 0.725, 0.5))
+    assert np.isnan(table.rows[1][3:]).all()
 
 
 def test_what_is_lost_is_told_by_setting_and_by_head(results: Results) -> None:
