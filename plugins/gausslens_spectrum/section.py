@@ -9,9 +9,14 @@ import numpy as np
 from gausslens.figures import Figure, Heatmap, Line, Lines, Source, Table, Text, Texts
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     import xarray as xr
 
     from gausslens import Results
+
+    # The swept values of one variant: the name of each, and its data.
+    Points: TypeAlias = list[tuple[str, xr.Dataset]]
 
 ANALYSIS = "spectrum.effect"
 # Dimensions that results have besides draws and swept values.
@@ -21,8 +26,10 @@ CURVES = {
     "kl": ("Divergence of predictions", "KL(unedited || edited) of next-token distributions, mean over tokens."),
     "agreement": ("Agreement on the first token", "The share of tokens where both models put the same one first."),
 }
-# So many variants and swept values are drawn one by one; more make a page that nobody reads.
+# So many variants and swept values have a map of their own; more make a page that nobody reads.
 MOST = 8
+# So many curves share a figure: the page has no colours for more.
+MOST_CURVES = 6
 # So many have their texts shown, after so many prompts.
 MOST_TEXTS = 24
 MOST_PROMPTS = 4
@@ -35,13 +42,8 @@ def effect(results: Results) -> list[Figure]:
         if any("loss_change" in data for data in found.values()):
             figures.append(_table(label, found))
             figures += _curves(label, found)
-        drawn = {name: data for name, data in _spread(found, MOST).items() if "entropy" in data}
-        if drawn:
-            figures.append(_entropies(label, found, drawn))
-            figures += [_moved(label, name.split(",")[0], name, data) for name, data in drawn.items() if _moves(data)]
-        written = {name: data for name, data in _spread(found, MOST_TEXTS).items() if "text" in data}
-        if written:
-            figures += _texts(label, found, written)
+        figures += _attention(label, {v: data for v, data in found.items() if "entropy" in data})
+        figures += _texts(label, {v: data for v, data in found.items() if "text" in data})
     return figures
 
 
@@ -50,7 +52,7 @@ def _swept(data: xr.Dataset) -> list[str]:
     return [str(d) for d in data.dims if d not in (*OWN, "draw")]
 
 
-def _points(variant: str, data: xr.Dataset) -> list[tuple[str, xr.Dataset]]:
+def _points(variant: str, data: xr.Dataset) -> Points:
     """Each swept value by itself, the mean over draws of its numbers and the first draw of its texts."""
     if "draw" in data.dims:
         numbers = [n for n in data.data_vars if data[n].dtype.kind in "fiu"]
@@ -64,13 +66,18 @@ def _points(variant: str, data: xr.Dataset) -> list[tuple[str, xr.Dataset]]:
     return [(variant, data)]
 
 
-def _spread(found: dict[str, xr.Dataset], most: int) -> dict[str, xr.Dataset]:
+def _spread(points: list[Points], most: int) -> dict[str, xr.Dataset]:
     """Every point, or at most so many: as many of each variant, from end to end of its swept values."""
-    points = [_points(variant, data) for variant, data in found.items()]
     if sum(map(len, points)) > most:
         share = max(1, most // len(points))
         points = [[of[i] for i in np.unique(np.linspace(0, len(of) - 1, share).round().astype(int))] for of in points]
     return dict([point for of in points for point in of][:most])
+
+
+def _note(shown: int, points: list[Points], what: str = "variants and swept values") -> str:
+    """The sentence that says how many are shown; nothing if all are."""
+    count = sum(map(len, points))
+    return "" if shown == count else f" {shown} of {count} {what} are shown; the others are in the data."
 
 
 def _table(label: str, found: dict[str, xr.Dataset]) -> Table:
@@ -129,12 +136,27 @@ def _over_draws(values: xr.DataArray) -> np.ndarray:
     return found
 
 
-def _entropies(label: str, found: dict[str, xr.Dataset], drawn: dict[str, xr.Dataset]) -> Lines:
+def _attention(label: str, found: dict[str, xr.Dataset]) -> list[Figure]:
+    """Entropies by layer, and a map for each point where attention moved."""
+    if not found:
+        return []
+    points = [_points(variant, data) for variant, data in found.items()]
+    moved = [some for of in points if (some := [point for point in of if _moves(point[1])])]
+    maps = _spread(moved, MOST)
+    note = _note(len(maps), moved, "variants and swept values that move attention")
+    return [
+        _entropies(label, found, points),
+        *(_moved(label, name.split(",")[0], name, data, note) for name, data in maps.items()),
+    ]
+
+
+def _entropies(label: str, found: dict[str, xr.Dataset], points: list[Points]) -> Lines:
+    drawn = _spread(points, MOST_CURVES)
     first = next(iter(drawn.values()))
     lines = [Line(name, data["entropy"].mean("head").values) for name, data in drawn.items()]
     return Lines(
         title=f"Attention entropy by layer, {label}",
-        caption="Mean over heads and rows; dashed is the unedited model. Lower is sharper.",
+        caption="Mean over heads and rows; dashed is the unedited model. Lower is sharper." + _note(len(drawn), points),
         sources=tuple(Source(variant, label, "entropy") for variant in found),
         units="nat",
         x=first["layer"].values,
@@ -147,10 +169,11 @@ def _moves(data: xr.Dataset) -> bool:
     return bool((data["divergence"] > 0).any())
 
 
-def _moved(label: str, variant: str, name: str, data: xr.Dataset) -> Heatmap:
+def _moved(label: str, variant: str, name: str, data: xr.Dataset, note: str) -> Heatmap:
     return Heatmap(
         title=f"Where attention moved, {name}",
-        caption="Jensen-Shannon divergence of attention rows from those of the unedited model; at most log 2 = 0.69.",
+        caption="Jensen-Shannon divergence of attention rows from those of the unedited model; at most log 2 = 0.69."
+        + note,
         sources=(Source(variant, label, "divergence"),),
         units="nat",
         values=data["divergence"].transpose("layer", "head").values,
@@ -161,17 +184,27 @@ def _moved(label: str, variant: str, name: str, data: xr.Dataset) -> Heatmap:
     )
 
 
-def _texts(label: str, found: dict[str, xr.Dataset], points: dict[str, xr.Dataset]) -> list[Figure]:
+def _texts(label: str, found: dict[str, xr.Dataset]) -> list[Figure]:
+    if not found:
+        return []
+    every = [_points(variant, data) for variant, data in found.items()]
+    points = _spread(every, MOST_TEXTS)
     first = next(iter(points.values()))
+    count = first.sizes["prompt"]
+    note = _note(len(points), every)
+    if count > MOST_PROMPTS:
+        note += f" {MOST_PROMPTS} of {count} prompts are shown; the others are in the data."
+    # First, since what follows is the prompt's own.
+    note = f"{note.strip()} " if note else ""
     figures: list[Figure] = []
-    for prompt in range(min(MOST_PROMPTS, first.sizes["prompt"])):
+    for prompt in range(min(MOST_PROMPTS, count)):
         after = str(first["after"].values[prompt])
         written = [Text("unedited", str(first["base_text"].values[prompt]))]
         written += [Text(name, str(d["text"].values[prompt])) for name, d in points.items()]
         figures.append(
             Texts(
                 title=f"What is written after prompt {first['prompt'].values[prompt]}, {label}",
-                caption=f"After: {after[-200:]}" if after.strip() else "After a prompt of token numbers.",
+                caption=note + (f"After: {after[-200:]}" if after.strip() else "After a prompt of token numbers."),
                 sources=tuple(Source(variant, label, "text") for variant in found),
                 texts=tuple(written),
             )
