@@ -125,6 +125,7 @@ class LayerWeights:
         overlay: Mapping[str, torch.Tensor] | None = None,
         info: ModelInfo | None = None,
         seed: int = 0,
+        edited: Sequence[int] | None = None,
     ) -> None:
         self.layer = layer
         self.info = info or model.info
@@ -134,6 +135,7 @@ class LayerWeights:
         self._model = model
         self._overlay = overlay or {}
         self._seed = seed
+        self._edited = edited
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -166,6 +168,16 @@ class LayerWeights:
     def initial(self, name: str) -> torch.Tensor:
         """A fresh draw of a tensor from the model's own initialisation (for edits)."""
         return self._narrowed(name, self._model.initial(self.layer, name, self._seed))
+
+    def rows(self, name: str) -> list[int] | None:
+        """The rows of axis 0 that an edit restricted to some heads changes, in order; None where it is not (for edits).
+
+        Those of W_K and W_V are the key/value heads that these heads read. The host keeps all other rows as they are;
+        an edit that keeps something of a tensor keeps it of these rows.
+        """
+        if self._edited is None or name not in HEAD_TENSORS + KV_HEAD_TENSORS:
+            return None
+        return sorted({h if name in HEAD_TENSORS else self.info.kv_of_head[h] for h in self._edited})
 
     def _narrowed(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         if name in HEAD_TENSORS and len(self.heads) != tensor.shape[0]:

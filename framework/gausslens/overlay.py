@@ -122,7 +122,7 @@ def _edited(twin: Twin, call: EditCall, layer: int | None, made: Mapping[str, to
     if not allowed & set(twin.base.names(layer)):
         return {}
     seed = edit_seed(call, twin.run_seed, twin.draw)
-    weights = _Copies(twin.base, layer, made, seed=derive(seed, "initial", layer))
+    weights = _Copies(twin.base, layer, made, seed=derive(seed, "initial", layer), edited=call.heads)
     name = call.edit.descriptor.name
     try:
         returned = resolve(call.edit.descriptor.edit)(weights, call.parameters, Generators(seed, layer))
@@ -131,13 +131,14 @@ def _edited(twin: Twin, call: EditCall, layer: int | None, made: Mapping[str, to
     except Exception as error:
         raise EditFailed(f"{call.mark}: edit {name} failed in layer {layer}: {error!r}") from error
     result: dict[str, torch.Tensor] = {}
+    current = LayerWeights(twin.base, layer, made, edited=call.heads)
     for tensor_name, tensor in returned.items():
         where = f"{call.mark}: edit {name}, layer {layer}, {tensor_name}"
         if call.heads is not None and tensor_name not in HEAD_TENSORS + KV_HEAD_TENSORS:
             continue
         if tensor_name not in allowed:
             raise EditFailed(f"{where}: it says that it touches only {', '.join(sorted(allowed))}")
-        result[tensor_name] = _checked(where, call, LayerWeights(twin.base, layer, made), tensor_name, tensor)
+        result[tensor_name] = _checked(where, call, current, tensor_name, tensor)
     return result
 
 
@@ -159,17 +160,11 @@ def _checked(where: str, call: EditCall, weights: LayerWeights, name: str, tenso
     if not bool(torch.isfinite(tensor).all()):
         raise EditFailed(f"{where}: it holds values that are not finite")
     after = tensor.to(before.dtype)
-    if call.heads is not None:
-        after = _only_heads(call.heads, weights, name, before, after)
+    rows = weights.rows(name)
+    if rows is not None:
+        mixed = before.clone()
+        mixed[rows] = after[rows]
+        after = mixed
     if call.edit.descriptor.random and torch.equal(after, before):
         raise EditFailed(f"{where}: the edit is random and left the tensor bit-equal")
     return after
-
-
-def _only_heads(
-    heads: Sequence[int], weights: LayerWeights, name: str, before: torch.Tensor, after: torch.Tensor
-) -> torch.Tensor:
-    rows = list(heads) if name in HEAD_TENSORS else sorted({weights.info.kv_of_head[h] for h in heads})
-    mixed = before.clone()
-    mixed[rows] = after[rows]
-    return mixed

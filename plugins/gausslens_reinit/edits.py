@@ -159,7 +159,8 @@ def _fanned(
     weights: LayerWeights, parameters: FanParameters, generators: Generators, variance: Callable[[int, int], float]
 ) -> Tensors:
     def draw(name: str, tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        _, reads, writes = as_matrices(name, tensor, "matrix").shape
+        # Of all heads, also where only some are drawn.
+        _, reads, writes = as_matrices(name, weights[name], "matrix").shape
         spread = parameters.gain**2 * variance(reads, writes)
         return noise.independent(tensor.shape, spread, parameters.distribution, generator).to(tensor)
 
@@ -167,11 +168,16 @@ def _fanned(
 
 
 def _drawn(weights: LayerWeights, parameters: ReinitParameters, generators: Generators, scheme: Scheme) -> Tensors:
-    """Each tensor as the scheme draws it; a bias of zeros that stays so is not claimed to be changed."""
+    """Each tensor as the scheme draws it, or of some heads their rows alone: what is kept is kept of these.
+
+    A bias of zeros that stays so is not claimed to be changed.
+    """
     biases = set(BIAS_OF.values())
     made: Tensors = {}
     for name in present(weights, parameters):
-        held = weights[name].contiguous()  # a loader's views are turned once, not at every look
+        whole = weights[name].contiguous()  # a loader's views are turned once, not at every look
+        rows = weights.rows(name)
+        held = whole if rows is None else whole[rows]
         drawn = (scheme.bias if name in biases else scheme.matrix)(name, held, generators.torch(name))
         if noise.is_constant(held) and torch.equal(drawn, held):
             continue
@@ -181,7 +187,7 @@ def _drawn(weights: LayerWeights, parameters: ReinitParameters, generators: Gene
             raise ModelError(
                 f"layer {weights.layer}, {name}: the draw does not keep the {claim} that it claims to keep"
             )
-        made[name] = drawn
+        made[name] = drawn if rows is None else whole.index_copy(0, torch.tensor(rows, device=whole.device), drawn)
     return made
 
 
