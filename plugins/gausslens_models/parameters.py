@@ -90,7 +90,7 @@ class CaptureParameters(Parameters):
     """Raw activations into the store."""
 
     sites: list[str] = Field(description="which sites", min_length=1)
-    dtype: Literal["float64", "float32", "float16", "bfloat16"] | None = Field(
+    dtype: Literal["float32", "float64", "float16", "bfloat16"] | None = Field(
         None,
         description="as what numbers are kept; the 2-byte types take half the disk (float16: 3 digits up to 65504, "
         "bfloat16: 2 digits and no limit); by default float32, or float64 where the model computes in it",
