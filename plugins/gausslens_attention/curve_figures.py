@@ -8,7 +8,7 @@ import numpy as np
 
 from gausslens.figures import Figure, Line, Lines, Scatter, Source, Table
 
-from .drawing import averaged, places, shown
+from .drawing import averaged, places, points, pooled_over, shown
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -64,7 +64,7 @@ def _curve(label: str, variant: str, words: str, axis: str, data: xr.Dataset) ->
         caption += f" What is below {_FLOOR:g} is drawn there."
     return Lines(
         title=f"Output error of {words}, {variant}",
-        caption=caption,
+        caption=caption + pooled_over(data),
         sources=(Source(variant, label, "output_error"),),
         units="1",
         x=data[axis].values,
@@ -92,7 +92,8 @@ def _storage(label: str, variant: str, words: str, data: xr.Dataset) -> Figure:
         caption="Sum of |p - x| over a map, mean over heads and layers, against the scalars that the approximation "
         f"stores, beside the oracle that may store as many: {data.attrs['oracle']}. An approximation may be nearer "
         "where the places of its cells need not be stored, or where the oracle is best in another norm."
-        + (f" What is below {_FLOOR:g} is drawn there." if wide else ""),
+        + (f" What is below {_FLOOR:g} is drawn there." if wide else "")
+        + pooled_over(data),
         sources=(Source(variant, label, "distance"), Source(variant, label, "oracle")),
         units="1",
         x=np.tile(scalars.ravel(), 2),
@@ -108,7 +109,7 @@ def _storage(label: str, variant: str, words: str, data: xr.Dataset) -> Figure:
 
 def _enough(label: str, words: str, found: dict[str, xr.Dataset]) -> Figure:
     rows: list[tuple[Any, ...]] = []
-    for variant, data in found.items():
+    for variant, data in points(found.items()):
         needed = data["scalars_needed"]
         for kind in needed["kind"].values if "kind" in needed.dims else [words]:
             one = (needed.sel(kind=kind) if "kind" in needed.dims else needed).values.ravel()
@@ -119,7 +120,8 @@ def _enough(label: str, words: str, found: dict[str, xr.Dataset]) -> Figure:
     return Table(
         title=f"What is enough: {words}",
         caption=f"The share of heads for which some budget of the grid keeps the output error within {tolerance:g}, "
-        "and the median over those heads of the stored scalars that it takes.",
+        "and the median over those heads of the stored scalars that it takes."
+        + (" Heads of all draws count." if any("draw" in data.dims for data in found.values()) else ""),
         sources=tuple(Source(variant, label, "scalars_needed") for variant in found),
         columns=("variant", "kind", "share of heads", "median scalars"),
         rows=rows,
@@ -128,18 +130,19 @@ def _enough(label: str, words: str, found: dict[str, xr.Dataset]) -> Figure:
 
 def _softness(label: str, words: str, found: dict[str, xr.Dataset]) -> Figure:
     x, y, labels, groups = [], [], [], []
-    for variant, data in found.items():
+    for variant, data in points(found.items()):
         error = averaged(_middle(data["output_error"]), "layer", "head")
         soft = averaged(data["entropy"], "layer", "head")
         for (i, layer), (j, head) in places(data):
             x.append(soft[i, j])
             y.append(error[i, j])
             labels.append(f"layer {layer}, head {head}, {variant}")
-            groups.append(variant)
+            groups.append(variant.split(",")[0])
     return Scatter(
         title=f"Soft heads and hard heads: {words}",
         caption="Output error at the middle of the grid against the entropy of the head's rows: 0 looks at one key, "
-        "1 at all alike. Sparse approximations suit hard heads, those of low rank soft ones.",
+        "1 at all alike. Sparse approximations suit hard heads, those of low rank soft ones."
+        + pooled_over(*(data for _, data in points(found.items()))),
         sources=tuple(Source(variant, label, "entropy") for variant in found),
         units="1",
         x=x,

@@ -8,7 +8,7 @@ import numpy as np
 
 from gausslens.figures import Figure, Heatmap, Source, Table
 
-from .drawing import averaged, shown
+from .drawing import averaged, points, pooled_over, shown
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -31,7 +31,7 @@ def pooled(results: Results) -> list[Figure]:
 
 def _functions(label: str, found: dict[str, xr.Dataset]) -> Table:
     rows = []
-    for variant, data in found.items():
+    for variant, data in points(found.items()):
         for name in data["scoring"].values:
             one = data.sel(scoring=name)
             numbers = float(averaged(one["numbers"]))
@@ -43,7 +43,7 @@ def _functions(label: str, found: dict[str, xr.Dataset]) -> Table:
         caption="How much of the variance of a head's scores each function of its queries and keys explains on cells "
         "that it was not fitted to, median over heads with enough cells to fit to; and the share of these of which it "
         "explains over 0.9. Queries and keys are those before position: what dot leaves unexplained is what position "
-        "adds.",
+        "adds." + pooled_over(*(data for _, data in points(found.items()))),
         sources=tuple(Source(variant, label, "explained") for variant in found),
         columns=("variant", "function", "fitted numbers", "explained", "of the fitted cells", "heads over 0.9"),
         rows=rows,
@@ -61,7 +61,7 @@ def _heads(label: str, variant: str, data: xr.Dataset) -> Figure:
     return Heatmap(
         title=f"Scores that {name} explains, {variant}",
         caption=f"Share of the variance of held-out scores (R^2) that the function {name} of queries and keys before "
-        "position explains.",
+        "position explains." + pooled_over(data),
         sources=(Source(variant, label, "explained"),),
         units="1",
         values=averaged(data["explained"].isel(scoring=0), "layer", "head"),

@@ -8,7 +8,7 @@ import numpy as np
 
 from gausslens.figures import Dial, Figure, Heatmap, Source, Table
 
-from .drawing import averaged, places, shown
+from .drawing import averaged, places, points, shown
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -39,7 +39,7 @@ def _counts(label: str, found: dict[str, xr.Dataset]) -> Figure:
     rows = []
     first = next(iter(found.values()))
     names = [str(name) for name in first["role"].values]
-    for variant, data in found.items():
+    for variant, data in points(found.items()):
         counts = averaged(data["heads"].sum("layer"), "role")
         shares = [float(np.mean(data["share"].sel(family_name=f).values)) for f in data["family_name"].values]
         windowed = (data["family"] == names.index("rare")) & (data["column"] == 0)
@@ -49,7 +49,12 @@ def _counts(label: str, found: dict[str, xr.Dataset]) -> Figure:
         title="Families of heads",
         caption="How many heads each family holds best at equal storage (none: it holds too little of the "
         "attention), how many of the rare-token ones look at the first token, and the mean share of the attention that "
-        "the best member of each family holds. Means over twins.",
+        "the best member of each family holds. Means over draws."
+        + (
+            " Those with draws or swept values have no map: families have no mean."
+            if any(data["family"].ndim > 2 for data in found.values())
+            else ""
+        ),
         sources=tuple(Source(variant, label, "heads") for variant in found),
         columns=("variant", *names, "rare: first token", *(f"share, {name}" for name in names[:-1])),
         rows=rows,

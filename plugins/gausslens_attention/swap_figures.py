@@ -8,7 +8,7 @@ import numpy as np
 
 from gausslens.figures import Figure, Heatmap, Scatter, Source, Table
 
-from .drawing import averaged, shown
+from .drawing import averaged, points, pooled_over, shown, variants
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -39,10 +39,11 @@ def swaps(results: Results) -> list[Figure]:
         judge = str(first.attrs["judge"])
         several = shown(results, label, found)
         if judge in first:
-            figures.append(_enough(label, judge, several))
+            each = points(several)
+            figures.append(_enough(label, judge, each))
             figures += [_price(label, variant, judge, data) for variant, data in several if "draw" not in data.dims]
-            figures += [_apart(label, several)] if len(several) > 1 else []
-            figures.append(_costs(label, judge, several))
+            figures += [_apart(label, each)] if len(each) > 1 else []
+            figures.append(_costs(label, judge, each))
         if f"{judge}_each" in first:
             for variant, data in several:
                 if "draw" not in data.dims:
@@ -58,7 +59,7 @@ def _enough(label: str, judge: str, several: list[tuple[str, xr.Dataset]]) -> Fi
     apart = [averaged(data[name], "setting") for _, data in several]
     rows: list[tuple[Any, ...]] = []
     for variant, data in several:
-        if "draw" in data.dims and data is not first:
+        if "draw" in data.dims and variant.split(",")[0] != variants(several)[0]:
             continue
         scalars, change = (averaged(data[n], "setting") for n in ("scalars", judge))
         error = (
@@ -76,8 +77,9 @@ def _enough(label: str, judge: str, several: list[tuple[str, xr.Dataset]]) -> Fi
         title=f"What keeps {_WORDS[judge]} within {100 * tolerance:.3g} %: {label}",
         caption="All heads at once. Of each kind the setting with the fewest stored scalars that changes it by at most "
         "that; no: none of the run does, and the one that changes it least is shown."
-        + (_NO_LOSS if judge == "hidden_change" else _OF_TWINS),
-        sources=tuple(Source(variant, label, n) for variant, _ in several for n in dict.fromkeys((judge, name))),
+        + (_NO_LOSS if judge == "hidden_change" else _OF_TWINS)
+        + pooled_over(*(data for _, data in several)),
+        sources=tuple(Source(variant, label, n) for variant in variants(several) for n in dict.fromkeys((judge, name))),
         columns=(
             *("variant", "kind", "setting", "enough", "scalars", _NAMES[judge], "standard error"),
             *(f"{_NAMES.get(name, name)}, {variant}" for variant, _ in several),
@@ -98,8 +100,14 @@ def _costs(label: str, judge: str, several: list[tuple[str, xr.Dataset]]) -> Fig
         title=f"What the model loses: {label}",
         caption="All heads in view run on the approximation at once. Loss change: relative to its own loss; kl: "
         "divergence of next-token distributions, in nats; agreement: share of tokens whose likeliest successor stays; "
-        "hidden change: that of the last residual stream, relative." + (_NO_LOSS if judge == "hidden_change" else ""),
-        sources=tuple(Source(variant, label, n) for variant, n in columns),
+        "hidden change: that of the last residual stream, relative."
+        + (_NO_LOSS if judge == "hidden_change" else "")
+        + pooled_over(*data.values()),
+        sources=tuple(
+            Source(variant, label, n)
+            for variant in variants(several)
+            for n in dict.fromkeys(n for name, n in columns if name.split(",")[0] == variant)
+        ),
         columns=("setting", "scalars", *(f"{_NAMES.get(n, n)}, {variant}" for variant, n in columns)),
         rows=[(str(setting), scalars[i], *(v[i] for v in values)) for i, setting in enumerate(first["setting"].values)],
     )
@@ -109,7 +117,7 @@ def _price(label: str, variant: str, judge: str, data: xr.Dataset) -> Figure:
     return Scatter(
         title=f"Cost against storage: {label}, {variant}",
         caption=f"Relative change of {_WORDS[judge]} with all heads swapped, against the scalars that a head's map "
-        f"stores; what is below {_FLOOR:g}, gains too, is drawn there.",
+        f"stores; what is below {_FLOOR:g}, gains too, is drawn there." + pooled_over(data),
         sources=(Source(variant, label, judge),),
         units=data[judge].attrs["units"],
         x=averaged(data["scalars"], "setting"),
@@ -127,20 +135,20 @@ def _apart(label: str, several: list[tuple[str, xr.Dataset]]) -> Figure:
     """All variants beside each other, by what can be compared between a model and a twin that predicts nothing."""
     name = _comparable(several[0][1])
     first = several[0][1][name]
-    points = [(v, d, i) for v, d in several for i in range(d.sizes["setting"])]
+    dots = [(v, d, i) for v, d in several for i in range(d.sizes["setting"])]
     return Scatter(
         title=f"Variants beside each other: {label}",
         caption=f"With all heads swapped: {first.attrs['long_name']}, against the scalars that a head's map stores; "
         f"what is below {_FLOOR:g} is drawn there. Where random twins fare as well, the method owes nothing to what "
-        "training put there.",
-        sources=tuple(Source(variant, label, name) for variant, _ in several),
+        "training put there." + pooled_over(*(data for _, data in several)),
+        sources=tuple(Source(variant, label, name) for variant in variants(several)),
         units=first.attrs["units"],
         x=np.concatenate([averaged(d["scalars"], "setting") for _, d in several]),
         y=np.maximum(np.concatenate([averaged(d[name], "setting") for _, d in several]), _FLOOR),
         x_name="stored scalars of a map",
         y_name=_NAMES.get(name, name),
-        labels=[f"{d['setting'].values[i]}, {v}" for v, d, i in points],
-        groups=[v for v, _, _ in points],
+        labels=[f"{d['setting'].values[i]}, {v}" for v, d, i in dots],
+        groups=[v.split(",")[0] for v, _, _ in dots],
         log_x=True,
         log_y=True,
     )
@@ -155,7 +163,8 @@ def _bearing(label: str, variant: str, judge: str, data: xr.Dataset) -> list[Fig
     return [
         Heatmap(
             title=f"Heads that bear {setting}: {label}, {variant}",
-            caption=f"Relative change of {_WORDS[judge]} when this head alone runs on the approximation.",
+            caption=f"Relative change of {_WORDS[judge]} when this head alone runs on the approximation."
+            + pooled_over(data),
             sources=(Source(variant, label, name),),
             units=data[name].attrs["units"],
             values=averaged(data[name].isel(setting=number), "layer", "head"),

@@ -14,6 +14,7 @@ from gausslens import Results
 from gausslens.figures import Heatmap, Lines, Scatter, Table
 from gausslens.testing import host_of
 from gausslens_attention.curve_figures import curves
+from gausslens_attention.drawing import points, pooled_over
 from gausslens_attention.pooled_figures import _functions, pooled
 from gausslens_attention.role_figures import roles
 from gausslens_attention.swap_figures import swaps
@@ -154,6 +155,62 @@ def test_what_is_lost_is_told_by_setting_and_by_head(results: Results) -> None:
     assert priced.title == "Cost against storage: attention.swap, trained"
     assert set(beside.groups) == {"trained", "chance"}
     assert beside.y_name == "kl"
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """A variant of swept values, one of draws of them."""
+    ks = {"matrices": ["QK"], "sweep": {"k": [1, 4]}}
+    study = STUDY | {
+        "variants": {
+            "top": [{"edit": "spectrum.keep", **ks}],
+            "random": {"edits": [{"edit": "spectrum.keep-random", **ks}], "draws": 2},
+        },
+        "analyses": [one for one in STUDY["analyses"] if one["use"] not in ("attention.band", "attention.lowrank")],
+    }
+    del study["against"], study["report"]
+    host = host_of("models", "attention", "spectrum")
+    return gausslens.run(study, store=Path(tmp_path_factory.mktemp("swept")), host=host, shown=False)
+
+
+def test_every_swept_value_has_a_row(swept: Results) -> None:
+    names = [f"{variant}, k {k}" for variant in ("top", "random") for k in (1, 4)]
+    counts = next(f for f in roles(swept) if isinstance(f, Table) and f.title == "Families of heads")
+    heads = swept["random", "attention.roles"]["heads"].sel(k=4).sum("layer").mean("draw")
+    assert [row[0] for row in counts.rows] == names
+    np.testing.assert_allclose(counts.rows[3][1:5], heads)
+    explained = next(f for f in pooled(swept) if isinstance(f, Table))
+    data = swept["top", "attention.pooling"]["explained"].sel(k=4, scoring="dot")
+    assert list(dict.fromkeys(row[0] for row in explained.rows)) == names
+    assert next(row[3] for row in explained.rows if row[:2] == ("top, k 4", "dot")) == pytest.approx(data.median())
+    for table in (f for f in curves(swept) if isinstance(f, Table)):
+        assert list(dict.fromkeys(row[0] for row in table.rows)) == names
+
+
+def test_every_swept_value_has_its_cost(swept: Results) -> None:
+    figures = swaps(swept)
+    enough, costs = (f for f in figures if isinstance(f, Table))
+    data, of_draws = (swept[variant, "attention.swap"] for variant in ("top", "random"))
+    assert list(dict.fromkeys(row[0] for row in enough.rows)) == ["top, k 1", "top, k 4"]
+    np.testing.assert_allclose([row[2] for row in costs.rows], data["loss_change"].sel(k=1))
+    assert costs.columns[-3:] == ("kl, top, k 4", "kl, random, k 1", "kl, random, k 4")
+    np.testing.assert_allclose([row[-1] for row in costs.rows], of_draws["kl"].sel(k=4).mean("draw"))
+    assert costs.caption.endswith(" Means over draws.")
+    assert [s.variant for s in costs.sources][-2:] == ["top", "random"]
+    priced = next(f for f in figures if f.title == "Cost against storage: attention.swap, top")
+    assert priced.caption.endswith(" Means over swept values of k.")
+
+
+def test_a_swept_value_may_be_called_as_an_axis_is() -> None:
+    dims = ("rank", "layer", "head")
+    data = xr.Dataset({"entropy": (dims, np.ones((2, 1, 1))), "scalars": (("rank", "keys"), [[1.0], [2.0]])})
+    data = data.assign_coords(rank=[3, 5])
+    assert [(name, float(one["scalars"].sum())) for name, one in points([("low", data)])] == [
+        ("low, rank 3", 1.0),
+        ("low, rank 5", 2.0),
+    ]
+    assert pooled_over(data) == " Means over swept values of rank."
+    assert pooled_over(data.isel(rank=0)) == ""
 
 
 def test_the_page_shows_them(results: Results) -> None:
