@@ -122,11 +122,18 @@ def vectors(weights: LayerWeights, parameters: VectorParameters, generators: Gen
         if name in PARTS:
             made |= _turned(weights, name, parameters.sides, draw)
             continue
-        before = Decomposed.of(matrices_of(name, weights[name], parameters.by))
+        before = Decomposed.of(_matrices(weights, name, parameters))
         U = before.U if parameters.sides == "right" else haar(before.U.shape, draw)
         V = before.V if parameters.sides == "left" else haar(before.V.shape, draw)
         made |= _rebuilt(weights, name, before, Decomposed(U, before.s, V), parameters)
     return _changed(weights, made)
+
+
+def _matrices(weights: LayerWeights, name: str, parameters: SurgeryParameters) -> torch.Tensor:
+    """The blocks whose spectra are edited. The one of all heads cannot be edited in some of them."""
+    if parameters.by == "matrix" and weights.rows(name) is not None:
+        raise ModelError(f"{name} has one spectrum with by: matrix, of all heads: leave out heads, or say by: head")
+    return matrices_of(name, weights[name], parameters.by)
 
 
 def _with_values(weights: LayerWeights, parameters: SurgeryParameters, change: Change) -> Tensors:
@@ -136,7 +143,7 @@ def _with_values(weights: LayerWeights, parameters: SurgeryParameters, change: C
         if name in PARTS:
             made |= _product_with(weights, name, change, parameters)
             continue
-        before = Decomposed.of(matrices_of(name, weights[name], parameters.by))
+        before = Decomposed.of(_matrices(weights, name, parameters))
         found = change(Spectra(name, before.s, before.ratio, 1))
         if not torch.equal(found, before.s):
             made |= _rebuilt(weights, name, before, Decomposed(before.U, found, before.V), parameters)

@@ -226,6 +226,17 @@ def test_only_the_heads_asked_for_change(family: str, family_model: Opens, twin_
             assert changed == ([head] if name in touched(twin.edits[0]) else [])
 
 
+def test_the_one_spectrum_of_all_heads_is_not_edited_in_some(family_model: Opens, twin_of: Any) -> None:
+    model = family_model("llama")
+    for edit, given in ((plugin.KEEP, {"k": 1}), (plugin.VECTORS, {"sides": "left"})):
+        twin = twin_of(model, (edit, {**given, "matrices": ("W_Q",), "by": "matrix"}), heads=(3,))
+        with pytest.raises(ModelError, match="W_Q has one spectrum with by: matrix, of all heads"):
+            twin.weights(0)["W_Q"]
+    # A factor is the same for all and for some.
+    scaled = twin_of(model, (plugin.SCALE, {"alpha": 2.0, "matrices": ("W_Q",), "by": "matrix"}), heads=(3,))
+    assert torch.equal(scaled.weights(0)["W_Q"][3], 2 * model.tensor(0, "W_Q")[3])
+
+
 def test_the_same_seed_gives_the_same_twin_from_files_and_from_a_module(
     family: str, family_model: Opens, family_files: Any, twin_of: Any
 ) -> None:
