@@ -224,6 +224,8 @@ class _Gauged(TinyModel):
 
 def _differing(one: xr.Dataset, other: xr.Dataset) -> set[str]:
     def alike(a: np.ndarray, b: np.ndarray) -> bool:
+        if a.dtype == object:  # text
+            return np.array_equal(a, b)
         scale = np.nanmax(np.abs(a)) if a.size else 1.0
         return bool(np.allclose(a, b, rtol=1e-6, atol=1e-6 * scale, equal_nan=True))
 
