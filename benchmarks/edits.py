@@ -21,8 +21,9 @@ import torch
 import gausslens_reinit.plugin as reinit
 import gausslens_spectrum.plugin as spectrum
 from gausslens import Edit, Twin, load
-from gausslens.reference import resolve
-from gausslens.study import EditCall, Mark, Owned, Owner
+from gausslens.contract.reference import resolve
+from gausslens.plugins.host import Owned, Owner
+from gausslens.runs.study import EditCall, Mark
 
 ROUNDS = 7
 TOKENS = 512

@@ -103,9 +103,9 @@ def moments(path: str, rounds: int) -> None:
 
 def analysed(opened: Any, tokens: Any, parameters: Any) -> Any:
     """All passes of gaussian.moments, as the host makes them."""
-    from gausslens.overlay import Twin
-    from gausslens.passes import Job, run_passes
-    from gausslens.shapes import Context
+    from gausslens.contract.protocols import Context
+    from gausslens.runs.passes import Job, run_passes
+    from gausslens.runs.twin import Twin
     from gausslens_gaussian.moments import Moments
 
     info = opened.model.info

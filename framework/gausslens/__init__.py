@@ -12,88 +12,98 @@ from typing import TYPE_CHECKING, Any
 from .version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from .batch import HEAD_AXIS as HEAD_AXIS
-    from .batch import KV_HEAD_AXIS as KV_HEAD_AXIS
-    from .batch import SITES as SITES
-    from .batch import Batch as Batch
-    from .batch import Request as Request
-    from .batch import Sink as Sink
-    from .descriptors import Analysis as Analysis
-    from .descriptors import Edit as Edit
-    from .descriptors import Engine as Engine
-    from .descriptors import Loader as Loader
-    from .descriptors import PromptSource as PromptSource
-    from .descriptors import ReportSection as ReportSection
-    from .errors import GausslensError as GausslensError
-    from .errors import InputError as InputError
-    from .errors import ModelError as ModelError
-    from .hookspecs import hookimpl as hookimpl
-    from .model import LayerWeights as LayerWeights
-    from .model import ModelInfo as ModelInfo
-    from .model import ModelSpec as ModelSpec
-    from .model import OpenModel as OpenModel
+    from .contract.batches import Batch as Batch
+    from .contract.batches import Request as Request
+    from .contract.batches import Sink as Sink
+    from .contract.descriptors import Analysis as Analysis
+    from .contract.descriptors import Edit as Edit
+    from .contract.descriptors import Engine as Engine
+    from .contract.descriptors import Loader as Loader
+    from .contract.descriptors import PromptSource as PromptSource
+    from .contract.descriptors import ReportSection as ReportSection
+    from .contract.errors import GausslensError as GausslensError
+    from .contract.errors import InputError as InputError
+    from .contract.errors import ModelError as ModelError
+    from .contract.errors import did_you_mean as did_you_mean
+    from .contract.facts import Facts as Facts
+    from .contract.hooks import hookimpl as hookimpl
+    from .contract.model import LayerWeights as LayerWeights
+    from .contract.model import ModelInfo as ModelInfo
+    from .contract.model import ModelSpec as ModelSpec
+    from .contract.model import OpenModel as OpenModel
+    from .contract.parameters import NoParameters as NoParameters
+    from .contract.parameters import Parameters as Parameters
+    from .contract.prompts import Part as Part
+    from .contract.prompts import Prompt as Prompt
+    from .contract.prompts import Tokens as Tokens
+    from .contract.protocols import Bulk as Bulk
+    from .contract.protocols import Context as Context
+    from .contract.protocols import Estimate as Estimate
+    from .contract.protocols import Finding as Finding
+    from .contract.protocols import Runner as Runner
+    from .contract.protocols import SourceContext as SourceContext
+    from .contract.protocols import StepRef as StepRef
+    from .contract.sites import HEAD_AXIS as HEAD_AXIS
+    from .contract.sites import KV_HEAD_AXIS as KV_HEAD_AXIS
+    from .contract.sites import SITES as SITES
+    from .contract.sites import Site as Site
+    from .contract.variables import attributes as attributes
+    from .contract.variables import variable as variable
     from .notebook import draw as draw
-    from .opening import load as load
-    from .overlay import Generators as Generators
-    from .overlay import Twin as Twin
-    from .parameters import NoParameters as NoParameters
-    from .parameters import Parameters as Parameters
+    from .notebook import load as load
     from .perform import run as run
-    from .prompts import Part as Part
-    from .prompts import Prompt as Prompt
-    from .prompts import Tokens as Tokens
-    from .shapes import Bulk as Bulk
-    from .shapes import Context as Context
-    from .shapes import Estimate as Estimate
-    from .shapes import Finding as Finding
-    from .shapes import Runner as Runner
-    from .shapes import SourceContext as SourceContext
-    from .shapes import StepRef as StepRef
+    from .runs.twin import Generators as Generators
+    from .runs.twin import Twin as Twin
+    from .store.results import Result as Result
     from .store.results import Results as Results
     from .store.results import open as open  # noqa: A004
-    from .suggest import did_you_mean as did_you_mean
 
 _HOMES = {
-    "HEAD_AXIS": "batch",
-    "KV_HEAD_AXIS": "batch",
-    "Batch": "batch",
-    "Request": "batch",
-    "Sink": "batch",
-    "SITES": "batch",
-    "Analysis": "descriptors",
-    "Edit": "descriptors",
-    "Engine": "descriptors",
-    "Loader": "descriptors",
-    "PromptSource": "descriptors",
-    "ReportSection": "descriptors",
-    "GausslensError": "errors",
-    "InputError": "errors",
-    "ModelError": "errors",
-    "hookimpl": "hookspecs",
-    "LayerWeights": "model",
-    "ModelInfo": "model",
-    "ModelSpec": "model",
-    "OpenModel": "model",
+    "Facts": "contract.facts",
+    "attributes": "contract.variables",
+    "variable": "contract.variables",
+    "Batch": "contract.batches",
+    "Request": "contract.batches",
+    "Sink": "contract.batches",
+    "Analysis": "contract.descriptors",
+    "Edit": "contract.descriptors",
+    "Engine": "contract.descriptors",
+    "Loader": "contract.descriptors",
+    "PromptSource": "contract.descriptors",
+    "ReportSection": "contract.descriptors",
+    "GausslensError": "contract.errors",
+    "InputError": "contract.errors",
+    "ModelError": "contract.errors",
+    "did_you_mean": "contract.errors",
+    "hookimpl": "contract.hooks",
+    "LayerWeights": "contract.model",
+    "ModelInfo": "contract.model",
+    "ModelSpec": "contract.model",
+    "OpenModel": "contract.model",
+    "NoParameters": "contract.parameters",
+    "Parameters": "contract.parameters",
+    "Part": "contract.prompts",
+    "Prompt": "contract.prompts",
+    "Tokens": "contract.prompts",
+    "Bulk": "contract.protocols",
+    "Context": "contract.protocols",
+    "Estimate": "contract.protocols",
+    "Finding": "contract.protocols",
+    "Runner": "contract.protocols",
+    "SourceContext": "contract.protocols",
+    "StepRef": "contract.protocols",
+    "HEAD_AXIS": "contract.sites",
+    "KV_HEAD_AXIS": "contract.sites",
+    "SITES": "contract.sites",
+    "Site": "contract.sites",
     "draw": "notebook",
+    "load": "notebook",
     "run": "perform",
-    "load": "opening",
-    "Generators": "overlay",
-    "Twin": "overlay",
-    "NoParameters": "parameters",
-    "Parameters": "parameters",
-    "Part": "prompts",
-    "Prompt": "prompts",
-    "Tokens": "prompts",
-    "Bulk": "shapes",
-    "Context": "shapes",
-    "Estimate": "shapes",
-    "Finding": "shapes",
-    "Runner": "shapes",
-    "SourceContext": "shapes",
-    "StepRef": "shapes",
+    "Generators": "runs.twin",
+    "Twin": "runs.twin",
+    "Result": "store.results",
     "Results": "store.results",
     "open": "store.results",
-    "did_you_mean": "suggest",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]

@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from .errors import GausslensError
+from .contract.errors import GausslensError
 
 _format_warning = warnings.formatwarning
 

@@ -16,15 +16,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .errors import InputError
-from .suggest import did_you_mean
+from .contract.errors import InputError, did_you_mean
+from .contract.model import LayerWeights, ModelInfo
+from .contract.prompts import Part, Prompt, Tokens
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
     from .figures import Figure
-    from .host import Host
+    from .plugins.host import Host
+    from .runs.open import Opened
     from .store.results import Results
 
 
@@ -84,3 +86,50 @@ def draw(
         if each.failed:
             raise InputError(each.failed)
     return [Drawn(figure, each.name) for each in found for figure in of(each, label, variant)]
+
+
+def load(
+    path: Any,
+    loader: str = "auto",
+    dtype: str | None = None,
+    device: str = "cpu",
+    tokenizer: Any = None,
+    **parameters: Any,
+) -> Model:
+    """Open a model from Python: a path as in a run file, or a live module (with its tokenizer).
+
+    ``load("path/to/model", loader="weights").weights(3).W_Q`` is [head, d_model, d_head] of layer 3.
+    """
+    from . import plugins, runfile
+    from .runs.open import open_model
+
+    live = None if isinstance(path, str | os.PathLike) else path
+    block = {"path": f"live:{type(live).__name__}" if live is not None else os.fspath(path)}
+    host = plugins.load()
+    call = runfile.read_model(block | {"loader": loader, "dtype": dtype, "device": device, **parameters}, host)
+    return Model(open_model(call, host, live, tokenizer))
+
+
+class Model:
+    """An open model in Python: its facts, its tensors, its tokens."""
+
+    def __init__(self, opened: Opened) -> None:
+        self._opened = opened
+
+    @property
+    def info(self) -> ModelInfo:
+        """What config and headers tell."""
+        return self._opened.model.info
+
+    def weights(self, layer: int | None = None) -> LayerWeights:
+        """The tensors of a layer by name; those outside the layers without a number."""
+        return LayerWeights(self._opened.model, layer)
+
+    def tokens(self, *texts: str) -> Tokens:
+        """Texts as the tokens that the model would see."""
+        return self._opened.model.tokenise([Prompt((Part(text),)) for text in texts])
+
+    def __repr__(self) -> str:
+        info = self.info
+        shape = f"{info.n_layers} layers of {info.n_heads} heads, {info.n_parameters:,} parameters"
+        return f"<{info.name}: {info.family}, {shape}>"

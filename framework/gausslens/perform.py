@@ -7,16 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import RunFailed
-from .execute import Execution, Outcome
-from .opening import Opened, open_model
-from .plan import Plan, make_plan
-from .provenance import distributions, now
+from .contract.errors import RunFailed
+from .runs.execute import Execution, Outcome
+from .runs.open import Opened, open_model
+from .runs.plan import Plan, make_plan
+from .runs.provenance import distributions, now
 
 if TYPE_CHECKING:
     from .plugins import Host
+    from .runs.study import Study
     from .store.results import Results
-    from .study import Study
 
 # A run file: a path, or the same as plain data.
 Source = str | os.PathLike[str] | Mapping[str, Any]

@@ -11,10 +11,10 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from gausslens import Context, Estimate, GausslensError, ModelInfo, Runner, Tokens
+from gausslens.maths.rotary import Rotation
 
 from .beside import Beside
 from .correlation import KINDS, Correlations
-from .rotation import Rotation, rotation_of, scale_of
 from .rows import HIDDEN
 from .spheres import angle_share
 
@@ -114,7 +114,7 @@ class Angles:
         into.see(one.group, (one.x @ one.x.T)[rows], pairs[rows], lags[rows])
         for place, head in enumerate(self.info.heads):
             key = self.info.kv_of_head[head]
-            content = scale_of(self.info, layer) * (one.q[:, head] @ one.k[:, key].T)
+            content = self.info.facts.scale(layer) * (one.q[:, head] @ one.k[:, key].T)
             into.add(place, content[rows], scores[head][rows], pattern[head][rows])
 
     def _described(self, layers: dict[int, Correlations], runner: Runner) -> xr.Dataset:
@@ -173,7 +173,7 @@ class Angles:
             W_Q, W_K = gain * W_Q, gain * W_K
         if self._centres:
             W_Q, W_K = (W - W.mean(axis=-2, keepdims=True) for W in (W_Q, W_K))
-        plain, turned = Rotation(self.info.d_head), rotation_of(self.info, layer)
+        plain, turned = Rotation(self.info.d_head), self.info.facts.rotation(layer)
         unknown = bool(self.info.facts.get("query_norm")) or self.info.facts.get("position") == "unknown"
         found = np.full((len(self.info.heads), 2), np.nan)
         for place, head in enumerate(self.info.heads):

@@ -14,7 +14,6 @@ from . import form
 from .halves import GROUPS, Halves
 from .pairs import Joint, Sample, token_numbers
 from .powers import MOMENTS, PowerSums
-from .rotation import rotation_of, scale_of
 from .rows import HIDDEN, MEASURES, Rows, bins
 from .told import rows_dataset, told
 
@@ -114,12 +113,12 @@ class Logits:
         self, seen: _Layer, layer: int, batch: Batch, prompts: NDArray[np.int64], counted: NDArray[np.bool_]
     ) -> None:
         if self.turned:
-            rotation = rotation_of(self.info, layer)
+            rotation = self.info.facts.rotation(layer)
             q, k = rotation.undone(batch.numpy("q_rot")), rotation.undone(batch.numpy("k_rot"))
         else:
             q, k = batch.numpy("q"), batch.numpy("k")
         held, group = self.halves.held[prompts], self.halves.group[prompts]
-        scale = scale_of(self.info, layer)
+        scale = self.info.facts.scale(layer)
         for place, lag in enumerate(self.lags):
             pairs = counted[:, lag:] & counted[:, : counted.shape[1] - lag]
             for measured in (False, True):
@@ -161,7 +160,7 @@ class Logits:
                 seen.rows.add(scores[row][:, own], pattern[row][:, own], counted[row], int(group[row]))
 
     def _described(self, layer: int, seen: _Layer) -> xr.Dataset:
-        rotation, scale = rotation_of(self.info, layer), scale_of(self.info, layer)
+        rotation, scale = self.info.facts.rotation(layer), self.info.facts.scale(layer)
         unknown = self.info.facts.get("position") == "unknown"
         forms = [scale * rotation.between(lag) for lag in self.lags]
         heads, lags, d = len(self.info.heads), len(self.lags), self.info.d_head

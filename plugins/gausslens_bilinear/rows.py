@@ -17,7 +17,7 @@ from .powers import jackknife
 from .softmax import row_moments
 
 if TYPE_CHECKING:
-    from .rotation import Rotation
+    from gausslens.maths.rotary import Rotation
 
 Floats: TypeAlias = NDArray[np.float64]
 

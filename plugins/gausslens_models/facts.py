@@ -6,6 +6,7 @@ from typing import Any
 
 from gausslens import ModelInfo
 
+from .families import ATTENTION_BIASES
 from .layout import Layout
 from .rotary import frequencies
 
@@ -66,6 +67,8 @@ def _facts(config: Any, layout: Layout) -> dict[str, Any]:
         "norm": family.norm,
         "norm_epsilon": _first(config, ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps"), 1e-5),
         "norm_first": family.norm_first and getattr(config, "do_layer_norm_before", True),
+        "gains": any("ln1.w" in layout.places[layer] for layer in layers),
+        "biases": tuple(b for b in ATTENTION_BIASES if any(b in layout.places[layer] for layer in layers)),
         "query_norm": "q_norm.w" in family.tensors,
         "scale": tuple(_scale(config, layer, layout.sizes.d_head) for layer in layers),
         "soft_cap": getattr(config, "attn_logit_softcapping", None),

@@ -9,7 +9,7 @@ import pytest
 
 from gausslens import InputError
 from gausslens.__main__ import main
-from gausslens.examples import copied, examples
+from gausslens.command.example import copied, examples
 
 
 def test_all_run_files_are_listed_with_what_they_are(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

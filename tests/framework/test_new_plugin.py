@@ -10,7 +10,7 @@ import pytest
 
 from gausslens import InputError
 from gausslens.__main__ import main
-from gausslens.new_plugin import PLACES, new_plugin
+from gausslens.command.new_plugin import PLACES, new_plugin
 from gausslens.testing import check_references
 
 Python = Callable[..., subprocess.CompletedProcess[str]]

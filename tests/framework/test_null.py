@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import stats
 
-from gausslens.against import against
-from gausslens.null import benjamini_hochberg, compare
+from gausslens.maths.nulls import benjamini_hochberg, compare
+from gausslens.runs.compare import against
 
 
 def test_z_and_p_are_those_of_a_new_draw():

@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from gausslens import LayerWeights, NoParameters
-from gausslens.descriptors import Edit
-from gausslens.errors import GausslensError, ModelError
-from gausslens.overlay import Generators, Twin, check_edit
-from gausslens.reference import resolve
-from gausslens.study import EditCall, Mark, Owned, Owner
+from gausslens.contract.descriptors import Edit
+from gausslens.contract.errors import GausslensError, ModelError
+from gausslens.contract.reference import resolve
+from gausslens.plugins.host import Owned, Owner
+from gausslens.runs.study import EditCall, Mark
+from gausslens.runs.twin import Generators, Twin, check_edit
 from gausslens.testing import TinyModel, TinyParameters
 
 MODEL = TinyModel(TinyParameters(layers=3))

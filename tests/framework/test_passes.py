@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from gausslens.batch import Batch, Request
-from gausslens.errors import ModelError
-from gausslens.overlay import Twin
-from gausslens.passes import ROW_BLOCK, Job, check_request, run_passes
-from gausslens.prompts import Part, Prompt, Tokens
+from gausslens.contract.batches import Batch, Request
+from gausslens.contract.errors import ModelError
+from gausslens.contract.prompts import Part, Prompt, Tokens
+from gausslens.runs.passes import ROW_BLOCK, Job, check_request, run_passes
+from gausslens.runs.twin import Twin
 from gausslens.testing import TinyEngine, TinyModel, TinyParameters
 
 MODEL = TinyModel(TinyParameters(layers=3))

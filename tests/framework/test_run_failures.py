@@ -9,7 +9,7 @@ import pytest
 from test_run import do, host, parts, study
 
 import gausslens
-from gausslens.errors import InputError, RunFailed
+from gausslens.contract.errors import InputError, RunFailed
 from gausslens.testing import TinyEngine
 
 
@@ -48,7 +48,7 @@ class TestFailures:
         def broken(weights: Any, parameters: Any, generators: Any) -> Any:
             raise ValueError("no such luck")
 
-        from gausslens import reference
+        from gausslens.contract import reference
 
         monkeypatch.setattr(probe_analyses, "redrawn", broken)
         reference.resolve.cache_clear()
@@ -62,7 +62,7 @@ class TestFailures:
     def test_a_random_edit_that_changes_nothing_is_an_error(self, tmp_path, monkeypatch):
         import probe_analyses
 
-        from gausslens import reference
+        from gausslens.contract import reference
 
         monkeypatch.setattr(probe_analyses, "redrawn", lambda w, p, g: {"W_Q": w.W_Q.clone()})
         reference.resolve.cache_clear()

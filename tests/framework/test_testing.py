@@ -19,7 +19,9 @@ import xarray as xr
 
 import gausslens
 from gausslens import Context, Part, Prompt, Request, StepRef, Twin
-from gausslens.study import EditCall, Mark, Owned, Owner
+from gausslens.contract.reference import resolve
+from gausslens.plugins.host import Owned, Owner
+from gausslens.runs.study import EditCall, Mark
 from gausslens.testing import (
     TinyEngine,
     TinyModel,
@@ -83,7 +85,7 @@ class SeesAllHeads(probe_analyses.Norm):
 )
 def test_wrong_weights_analyses_are_caught(made: type, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe_analyses, "Wrong", made, raising=False)
-    gausslens.reference.resolve.cache_clear()
+    resolve.cache_clear()
     with pytest.raises(AssertionError, match=said):
         check_weights(replace(probes.NORM, analysis="probe_analyses:Wrong"))
 
@@ -162,7 +164,7 @@ class TakesTheFirstLayer(probe_analyses.MeanSquare):
 )
 def test_wrong_streams_are_caught(made: type, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe_analyses, "Wrong", made, raising=False)
-    gausslens.reference.resolve.cache_clear()
+    resolve.cache_clear()
     with pytest.raises(AssertionError, match=said):
         check_stream(replace(probes.POWER, analysis="probe_analyses:Wrong"))
 
@@ -194,7 +196,7 @@ def _nothing(weights: Any, parameters: Any, generators: Any) -> dict[str, torch.
 )
 def test_wrong_edits_are_caught(edit: Any, random: bool, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe_analyses, "wrong", edit, raising=False)
-    gausslens.reference.resolve.cache_clear()
+    resolve.cache_clear()
     with pytest.raises(AssertionError, match=said):
         check_edit(replace(probes.SCALE, edit="probe_analyses:wrong", random=random))
 
@@ -231,7 +233,7 @@ def test_a_right_plugin_passes_and_gives_its_host() -> None:
 )
 def test_wrong_references_are_caught(changed: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "Undescribed", Undescribed, raising=False)
-    gausslens.reference.resolve.cache_clear()
+    resolve.cache_clear()
     with pytest.raises(AssertionError, match=said):
         check_references(_plugin(analyses=[replace(probes.POWER, **changed)]))
 

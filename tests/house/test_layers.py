@@ -31,15 +31,15 @@ def test_the_layers_hold(root: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "line", "contract"),
     [
-        ("framework/gausslens/keys.py", "import gausslens_gaussian", "The host imports no plugin"),
-        ("plugins/gausslens_gaussian/plugin.py", "from gausslens.reference import resolve", "public names"),
+        ("framework/gausslens/runs/keys.py", "import gausslens_gaussian", "The host imports no plugin"),
+        ("plugins/gausslens_gaussian/plugin.py", "from gausslens.contract.reference import resolve", "public names"),
         ("plugins/gausslens_gaussian/plugin.py", "import gausslens_models", "Plugins do not import each other"),
         (
             "framework/gausslens/store/layout.py",
             "from gausslens.runfile import read",
             "Nothing downstream reads the YAML",
         ),
-        ("framework/gausslens/batch.py", "from gausslens.plan import plan", "One direction"),
+        ("framework/gausslens/contract/batches.py", "from gausslens.runs.plan import Plan", "One direction"),
     ],
 )
 def test_a_contract_bites(root: Path, tmp_path: Path, module: str, line: str, contract: str) -> None:

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from gausslens import Edit, ModelSpec, Prompt, Tokens, Twin
-from gausslens.reference import resolve
-from gausslens.study import EditCall, Mark, Owned, Owner
+from gausslens.contract.reference import resolve
+from gausslens.plugins.host import Owned, Owner
+from gausslens.runs.study import EditCall, Mark
 from gausslens_models.parameters import TransformersParameters, WeightsParameters
 from gausslens_models.pretrained import PretrainedModel, open_pretrained
 from gausslens_models.tokenise import tokenise

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from . import load_host
 
 if TYPE_CHECKING:
-    from ..study import Study
+    from ..runs.study import Study
 
 
 def add(parser: ArgumentParser) -> None:

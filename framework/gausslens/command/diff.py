@@ -6,7 +6,7 @@ import json
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError
+from ..contract.errors import InputError
 from .printed import plain
 
 if TYPE_CHECKING:

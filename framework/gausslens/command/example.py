@@ -2,8 +2,57 @@
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
+
+from ..contract.errors import InputError, did_you_mean
+
+# The line by which an editor finds the schema of a run file.
+_SCHEMA = re.compile(r"^# yaml-language-server: \$schema=.*$", flags=re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Example:
+    """A run file that can be copied: its name, the first sentence of its comment, its text."""
+
+    name: str
+    summary: str
+    text: str
+
+
+def examples() -> dict[str, Example]:
+    """All example run files by name."""
+    found = (f for f in files("gausslens_examples").iterdir() if f.name.endswith(".yaml"))
+    made = (_example(f.name.removesuffix(".yaml"), f.read_text(encoding="utf-8")) for f in found)
+    return {example.name: example for example in sorted(made, key=lambda e: e.name)}
+
+
+def copied(name: str, to: Path | None = None) -> Path:
+    """Copy an example, by default into the current directory, and return where it is; nothing is overwritten."""
+    known = examples()
+    plain = name.removesuffix(".yaml")
+    if plain not in known:
+        raise InputError(f"there is no example {name!r}{did_you_mean(plain, known)}")
+    path = to or Path(f"{plain}.yaml")
+    schema = files("gausslens_schemas") / "run.v1.json"
+    text = _SCHEMA.sub(lambda _: f"# yaml-language-server: $schema={schema}", known[plain].text)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise InputError(f"{path} is there already; choose another place with --to FILE") from None
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
+    return path
+
+
+def _example(name: str, text: str) -> Example:
+    """The summary is the first line of comment that is not for the editor."""
+    comments = [line for line in text.splitlines() if line.startswith("#") and not _SCHEMA.match(line)]
+    return Example(name, comments[0].lstrip("# ") if comments else "", text)
 
 
 def add(parser: ArgumentParser) -> None:
@@ -14,7 +63,6 @@ def add(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Print the list, or copy NAME."""
-    from ..examples import copied, examples
 
     if arguments.name is None:
         known = examples()

@@ -9,7 +9,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, NoReturn
 
-from ..suggest import did_you_mean, near
+from ..contract.errors import did_you_mean, near
 from . import COMMANDS
 from .printed import plain_lines
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from . import load_host
 
 if TYPE_CHECKING:
-    from ..model import ModelInfo
-    from ..opening import Opened
-    from ..shapes import Finding
+    from ..contract.model import ModelInfo
+    from ..contract.protocols import Finding
+    from ..runs.open import Opened
 
 # Findings that are printed although they hold: the largest, as parts of what is allowed.
 SHOWN = 3
@@ -30,7 +30,7 @@ def add(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Print family, shapes, sites, memory and the proof; 1 where captured and computed differ."""
     from .. import runfile
-    from ..opening import open_model
+    from ..runs.open import open_model
 
     host = load_host(arguments)
     block = {key: getattr(arguments, key) for key in ("path", "loader", "dtype", "device")}
@@ -50,8 +50,8 @@ def proved(opened: Opened) -> Sequence[Finding] | None:
 
 
 def _as_text(opened: Opened, findings: Sequence[Finding] | None) -> str:
-    from ..estimate import model_bytes
-    from ..summary import table
+    from ..runs.estimate import model_bytes
+    from .printed import table
 
     info = opened.model.info
     loader = opened.call.loader.descriptor.name

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from . import add_run_file, load_host
 
 if TYPE_CHECKING:
-    from ..opening import Opened
-    from ..plan import Plan, Step
+    from ..runs.open import Opened
+    from ..runs.plan import Plan, Step
     from ..store import Store
 
 
@@ -41,8 +41,8 @@ def run(arguments: Namespace) -> int:
 
 def _told(plan: Plan, opened: Opened | None, store: Store) -> str:
     """One line for each label and variant, then what the whole will need."""
-    from ..estimate import model_bytes
-    from ..summary import table
+    from ..runs.estimate import model_bytes
+    from .printed import table
 
     groups: dict[tuple[str, str], list[Step]] = {}
     for step in plan.steps:
@@ -65,7 +65,7 @@ def _told(plan: Plan, opened: Opened | None, store: Store) -> str:
 
 
 def _row(steps: list[Step], opened: Opened | None, store: Store) -> tuple[str, ...]:
-    from ..estimate import needs
+    from ..runs.estimate import needs
 
     first = steps[0]
     shape = "comparison" if first.against else first.use.analysis.descriptor.shape

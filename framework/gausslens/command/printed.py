@@ -16,12 +16,22 @@ def plain_lines(text: object) -> str:
     return "\n".join(map(plain, str(text).split("\n")))
 
 
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
+    """Rows as aligned text; columns named in ``right`` are set to the right."""
+    cells = [list(head), *[list(row) for row in rows]]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    return [
+        "  ".join(
+            c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    ]
+
+
 def print_table(head: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[int] = ()) -> None:
     """Print rows under a head; columns in ``right`` are numbers and set to the right."""
     cells = [[plain(c) for c in row] for row in rows]
     if not sys.stdout.isatty():
-        from ..summary import table
-
         print("\n".join(table(list(head), cells, right)))
         return
     from rich.box import SIMPLE_HEAD

@@ -6,7 +6,7 @@ import errno
 import os
 from pathlib import Path
 
-from ..errors import InputError
+from ..contract.errors import InputError
 
 _PACKAGE = Path(__file__).parent.parent
 # What the user named cannot be: the input is wrong, exit code 2.

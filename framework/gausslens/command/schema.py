@@ -6,7 +6,7 @@ import json
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from ..errors import InputError
+from ..contract.errors import InputError
 from . import load_host
 
 
@@ -19,7 +19,7 @@ def add(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Print a schema, or write those that the repository holds."""
-    from .. import schema
+    from ..runfile import schema
 
     if arguments.write is not None:
         for path in schema.write(Path(arguments.write)):

@@ -8,8 +8,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError, StoreError
-from ..suggest import did_you_mean
+from ..contract.errors import InputError, StoreError, did_you_mean
 from . import load_host
 from .printed import plain, print_table
 from .refused import outside

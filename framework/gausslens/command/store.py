@@ -8,8 +8,8 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import InputError
-from ..progress import progress
+from ..contract.errors import InputError
+from ..runs.progress import progress
 from .plan import size
 from .printed import plain, print_table
 from .refused import outside

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..reference import resolve
+from ..contract.reference import resolve
 from .figure import checked
 
 if TYPE_CHECKING:
-    from ..descriptors import ReportSection
+    from ..contract.descriptors import ReportSection
     from ..figures import Figure
-    from ..host import Host
+    from ..plugins.host import Host, Owned
     from ..store.results import Results
-    from ..study import Owned
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..departures import LEVEL, Departure, departures
-from ..errors import StoreError
+from ..contract.errors import StoreError
 from ..figures import Source, Table
 from .axes import NOTHING, number
+from .departures import LEVEL, Departure, departures
 from .figure import draw
 from .markup import Markup, element
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import StoreError
+from ..contract.errors import StoreError
 from ..version import VERSION
 from .collect import Section, sections
 from .departed import strongest
@@ -20,7 +20,7 @@ from .style import policy, script, style
 from .thin import COARSE, FINE
 
 if TYPE_CHECKING:
-    from ..host import Host
+    from ..plugins.host import Host
     from ..store.results import Results
 
 # Letters of all sections together; a page of this size opens within seconds.

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import figures
-from ..errors import InputError
-from ..suggest import did_you_mean
+from ..contract.errors import InputError, did_you_mean
 from .axes import number
 from .colours import SERIES_LIGHT, stops
 from .markup import visible

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from ..suggest import near
+from ..contract.errors import near
 from . import wording
 from .fields import choices_at, field_at, names_at, type_in_words
 from .nodes import Node, Path

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import yaml
 
-from ..study import Mark
+from ..runs.study import Mark
 from . import syntax
 from .nodes import Node, Path
 from .problems import instead, shortened

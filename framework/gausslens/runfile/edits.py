@@ -8,8 +8,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..study import EditCall
-from ..suggest import near
+from ..contract.errors import near
+from ..runs.study import EditCall
 from . import blocks
 from .fields import names_at
 from .names import find
@@ -19,8 +19,8 @@ from .problems import instead
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ..descriptors import Edit
-    from ..owner import Owned
+    from ..contract.descriptors import Edit
+    from ..plugins.host import Owned
     from .nodes import Node
     from .parts import Reading
 

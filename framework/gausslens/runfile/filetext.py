@@ -8,8 +8,8 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from ..study import Mark
-from ..suggest import near
+from ..contract.errors import near
+from ..runs.study import Mark
 
 if TYPE_CHECKING:
     from .problems import Problems

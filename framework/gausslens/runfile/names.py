@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..suggest import near
+from ..contract.errors import near
 from .problems import instead, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..host import Host
-    from ..owner import Owned
+    from ..plugins.host import Host, Owned
     from .nodes import Node
     from .problems import Problems
 

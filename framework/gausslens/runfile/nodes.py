@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
 
-    from ..study import Mark
+    from ..runs.study import Mark
 
 Path = tuple[str | int, ...]
 

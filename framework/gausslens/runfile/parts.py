@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..host import in_one_line
-from ..parameters import Parameters
-from ..reference import resolve
-from ..seeds import canonical
-from ..study import ModelCall, PromptCall
-from ..suggest import near
+from ..contract.errors import near
+from ..contract.parameters import Parameters
+from ..contract.reference import resolve
+from ..contract.seeds import canonical
+from ..plugins.host import in_one_line
+from ..runs.study import ModelCall, PromptCall
 from . import blocks
 from .checking import checked
 from .fields import names_at
@@ -24,8 +24,7 @@ from .problems import Problems, RunFileErrors, instead, shortened
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from ..host import Host
-    from ..owner import Owned
+    from ..plugins.host import Host, Owned
 
 LIVE = "live:"
 _REPOSITORY = r"[A-Za-z0-9][\w.-]*/[\w.-]+"

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..study import Mark
+from ..runs.study import Mark
 from .compose import DEEPEST
 from .nodes import Node, Path
 from .scalars import unfit

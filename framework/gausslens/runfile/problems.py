@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from ..errors import InputError
-from ..study import Mark
-from ..suggest import did_you_mean
+from ..contract.errors import InputError, did_you_mean
+from ..runs.study import Mark
 
 if TYPE_CHECKING:
     from .nodes import Node, Path

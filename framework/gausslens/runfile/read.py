@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..study import Mark, ModelCall, Study, Variant
+from ..runs.study import Mark, ModelCall, Study, Variant
 from . import blocks, parts, sets
 from .checking import checked
 from .compose import compose
@@ -20,7 +20,7 @@ from .uses import read_uses, resolved, resolved_prompts
 from .variants import read_variant
 
 if TYPE_CHECKING:
-    from ..host import Host
+    from ..plugins.host import Host
 
 Source = str | os.PathLike[str] | Mapping[str, Any]
 

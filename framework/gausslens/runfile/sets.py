@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..study import Mark
+from ..runs.study import Mark
 from .compose import compose
 from .filetext import check_characters
 from .nodes import Node

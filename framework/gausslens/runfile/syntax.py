@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..study import Mark
+from ..runs.study import Mark
 from .problems import shortened
 
 if TYPE_CHECKING:

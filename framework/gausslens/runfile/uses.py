@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..study import PromptCall, Use
+from ..runs.study import PromptCall, Use
 from . import blocks
 from .checking import checked
 from .edits import indices
@@ -18,8 +18,8 @@ from .problems import Problems, instead, shortened
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from ..descriptors import Analysis
-    from ..owner import Owned
+    from ..contract.descriptors import Analysis
+    from ..plugins.host import Owned
     from .parts import Reading
 
 RUNS_THE_MODEL = ("stream", "forward")

@@ -7,7 +7,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..study import Point, Variant
+from ..runs.study import Point, Variant
 from . import blocks
 from .checking import checked
 from .edits import MOST_POINTS, EditRead, read_edit

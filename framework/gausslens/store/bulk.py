@@ -13,8 +13,7 @@ import h5py
 import numpy as np
 from zlib_ng.zlib_ng import crc32
 
-from ..errors import StoreError
-from ..suggest import did_you_mean
+from ..contract.errors import StoreError, did_you_mean
 from . import codec, part, seal
 from .disk import Temporary, told, write_at
 from .layout import Unstorable, check_array_name, entry_of, part_path

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from zlib_ng.zlib_ng import crc32  # ten times faster than the standard library's
 
-from ..errors import StoreError
+from ..contract.errors import StoreError
 from .layout import Unstorable, check_array_name
 
 if TYPE_CHECKING:

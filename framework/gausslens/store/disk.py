@@ -21,7 +21,7 @@ from pathlib import Path
 
 from zlib_ng.zlib_ng import crc32
 
-from ..errors import StoreError
+from ..contract.errors import StoreError
 from .layout import TEMPORARY
 
 _ADVICE = {

@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from ..errors import StoreError
-from ..suggest import did_you_mean
+from ..contract.errors import StoreError, did_you_mean
 from .manifest import Manifest, Step
 from .stack import Point
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import StoreError
+from ..contract.errors import StoreError
 from .disk import locked, told
 from .index import parts
 from .layout import LOCK, NewerStore

@@ -13,7 +13,7 @@ import h5py
 from h5py import h5d, h5f, h5l, h5p, h5pl, h5t, h5z
 from h5py._objects import phil
 
-from ..errors import StoreError
+from ..contract.errors import StoreError
 from . import seal
 from .disk import is_file
 from .layout import PARTS, check_array_name

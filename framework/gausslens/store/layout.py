@@ -6,7 +6,7 @@ import re
 import unicodedata
 from pathlib import Path
 
-from ..errors import StoreError
+from ..contract.errors import StoreError
 
 # The version of the format on disk, one number for every type; schemas/STORE.md says what each type holds.
 VERSION = 1

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from ..errors import StoreError
-from ..seeds import digest
+from ..contract.errors import StoreError
+from ..contract.seeds import digest
 from .disk import Temporary, Writer, is_file, locked, told
 from .layout import LOCK, RUNS, NewerStore, StoreWarning, check_name, check_version, is_name
 

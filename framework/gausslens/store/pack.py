@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 from zlib_ng.zlib_ng import crc32
 
-from ..errors import StoreError
+from ..contract.errors import StoreError
 from . import part, seal
 from .codec import TEXT, crc_of
 from .disk import sync_directory, told

@@ -15,7 +15,7 @@ from h5py import h5r
 from xarray.backends import BackendArray, CachingFileManager
 from xarray.core import indexing
 
-from ..errors import GausslensError, StoreError
+from ..contract.errors import GausslensError, StoreError
 from .codec import REAL_IMAG, TEXT, crc_of, decode_text, decode_values, decoded_dtype, user_attributes
 from .hostile import arrays_of, follow, no_plugins, open_checked
 from .layout import TYPE, TYPE_VERSION, check_version, entry_of, part_path

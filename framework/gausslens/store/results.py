@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from ..errors import StoreError
-from ..suggest import did_you_mean
+from ..contract.errors import StoreError, did_you_mean
 from .layout import NotAStore
 from .manifest import Manifest, Step
 from .source import Source, source
@@ -28,6 +29,33 @@ class NoResult(StoreError, KeyError):
 def open(path: str | os.PathLike[str]) -> Results:  # noqa: A001  users say gausslens.open
     """Open a store (or a pack) for reading: ``gausslens.open("store")``."""
     return Results(source(path))
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished result as a report section reads it: it knows its own draws, swept values and nulls.
+
+    ``draws`` is their number (None: it has none), and ``data`` then has a dimension ``draw``; ``swept`` names the
+    dimensions that a sweep gave. ``nulls`` are the variants it is compared with, and ``is_null`` says that others are
+    compared with it.
+    """
+
+    variant: str
+    label: str
+    data: xr.Dataset
+    draws: int | None = None
+    swept: tuple[str, ...] = ()
+    nulls: tuple[str, ...] = ()
+    is_null: bool = False
+
+    def points(self) -> list[tuple[str, xr.Dataset]]:
+        """("dose, alpha 0.5", its data) for each swept value; the variant itself where nothing is swept."""
+        found = []
+        for place in product(*(range(self.data.sizes[dim]) for dim in self.swept)):
+            at = dict(zip(self.swept, place, strict=True))
+            said = [f"{dim} {self.data[dim].values[i]}" for dim, i in at.items()]
+            found.append((", ".join([self.variant, *said]), self.data.isel(at)))
+        return found
 
 
 class Results:
@@ -147,6 +175,24 @@ class Results:
             if mine and all(self.finished(s) for s in steps):
                 found.setdefault(label, {})[variant] = self[variant, label]
         return found
+
+    def by_label(self, analysis: str) -> dict[str, list[Result]]:
+        """The same as ``of``, each result with its draws, swept values and nulls; the nulls of others come last."""
+        found = {}
+        for label, by_variant in self.of(analysis).items():
+            nulls = {variant: self.nulls(variant, label) for variant in by_variant}
+            compared_with = {null for each in nulls.values() for null in each}
+            each = [
+                self._result(variant, label, data, nulls[variant], variant in compared_with)
+                for variant, data in by_variant.items()
+            ]
+            found[label] = sorted(each, key=lambda result: result.is_null)
+        return found
+
+    def _result(self, variant: str, label: str, data: xr.Dataset, nulls: tuple[str, ...], is_null: bool) -> Result:
+        steps = self._steps[variant, label][1]
+        draws = None if steps[0].draw is None else data.sizes["draw"]
+        return Result(variant, label, data, draws, tuple(steps[0].sweep), nulls, is_null)
 
     def nulls(self, variant: str, label: str) -> tuple[str, ...]:
         """The nulls that a result is compared with: as they and the result now are, not as an older plan had them."""

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from zlib_ng import zlib_ng
 
-from ..errors import StoreError
+from ..contract.errors import StoreError
 from .disk import is_file, told, write_at
 
 _FAMILY = b"gausslens-seal-"

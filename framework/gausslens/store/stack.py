@@ -11,7 +11,7 @@ import xarray as xr
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
-from ..errors import StoreError
+from ..contract.errors import StoreError
 
 Point = tuple[tuple[str, Any], ...]
 

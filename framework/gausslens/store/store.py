@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import StoreError
+from ..contract.errors import StoreError
 from .disk import Temporary, Writer, is_file, told
 from .layout import INDEX, LOCK, PARTS, RUNS, TEMPORARY, NewerStore, NotAStore, entry_of, part_path
 

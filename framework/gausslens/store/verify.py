@@ -15,7 +15,7 @@ import numpy as np
 from xarray.backends import CachingFileManager
 from zlib_ng.zlib_ng import crc32
 
-from ..errors import StoreError
+from ..contract.errors import StoreError
 from . import seal
 from .codec import TEXT, content, crc_of
 from .hostile import arrays_of, check_link, follow, no_plugins, open_checked

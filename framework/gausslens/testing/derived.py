@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..descriptors import Analysis
-from ..parameters import Parameters
-from ..reference import resolve
-from ..shapes import Context, StepRef
+from ..contract.descriptors import Analysis
+from ..contract.parameters import Parameters
+from ..contract.protocols import Context, StepRef
+from ..contract.reference import resolve
 from .result import check_result, check_same
 from .tiny import TinyModel
 

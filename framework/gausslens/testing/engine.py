@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..batch import MODEL_SITES, Batch, Request, Sink
-from ..model import LayerWeights, ModelInfo, OpenModel
-from ..overlay import Twin
-from ..prompts import Tokens
-from .tiny import ATTENTION_SITES, BOS
+from ..contract.batches import Batch, Request, Sink
+from ..contract.model import LayerWeights, ModelInfo, OpenModel
+from ..contract.prompts import Tokens
+from ..contract.sites import MODEL_SITES
+from ..runs.twin import Twin
+from .tiny import ATTENTION_SITES, BOS, EPSILON
 
 SITES = ("embed", "resid_pre", *ATTENTION_SITES, "resid_post", "logits")
 Replace = Callable[..., torch.Tensor | None]
@@ -140,4 +141,4 @@ def _attention(
 
 
 def _normed(x: torch.Tensor) -> torch.Tensor:
-    return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+    return x / (x.square().mean(-1, keepdim=True) + EPSILON).sqrt()

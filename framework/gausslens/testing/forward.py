@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..descriptors import Analysis
-from ..finished import labelled
-from ..overlay import Twin
-from ..parameters import Parameters
-from ..prompts import Part, Prompt
-from ..reference import resolve
-from ..shapes import Context
+from ..contract.descriptors import Analysis
+from ..contract.parameters import Parameters
+from ..contract.prompts import Part, Prompt
+from ..contract.protocols import Context
+from ..contract.reference import resolve
+from ..runs.outcome import labelled
+from ..runs.twin import Twin
 from .engine import TinyEngine
 from .result import check_result, check_same
 from .stream import TEXTS

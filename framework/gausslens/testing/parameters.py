@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from ..parameters import Parameters
+from ..contract.parameters import Parameters
 
 
 class TinyParameters(Parameters):

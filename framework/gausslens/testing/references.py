@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from ..descriptors import Analysis, Descriptor, Edit, Engine, Loader, PromptSource, ReportSection
-from ..parameters import Parameters
+from ..contract.descriptors import Analysis, Descriptor, Edit, Engine, Loader, PromptSource, ReportSection
+from ..contract.parameters import Parameters
+from ..contract.reference import BadReference, resolve
 from ..plugins import Host, load
-from ..reference import BadReference, resolve
 
 HEAVY = ("torch", "transformers", "transformer_lens", "xarray", "pandas", "numpy", "scipy", "h5py")
 # What the classes behind the descriptors must have; the number of arguments, self not counted.

@@ -11,16 +11,16 @@ from unittest.mock import patch
 
 import torch
 
-from .. import passes
-from ..batch import Batch, Request, Sink
-from ..descriptors import Analysis
-from ..finished import labelled
-from ..model import OpenModel
-from ..overlay import Twin
-from ..parameters import Parameters
-from ..prompts import SHARD_TOKENS, Part, Prompt, Tokens
-from ..reference import resolve
-from ..shapes import Context
+from ..contract.batches import Batch, Request, Sink
+from ..contract.descriptors import Analysis
+from ..contract.model import OpenModel
+from ..contract.parameters import Parameters
+from ..contract.prompts import SHARD_TOKENS, Part, Prompt, Tokens
+from ..contract.protocols import Context
+from ..contract.reference import resolve
+from ..runs import passes
+from ..runs.outcome import labelled
+from ..runs.twin import Twin
 from .engine import TinyEngine
 from .result import check_result, check_same
 from .tiny import TinyModel

@@ -18,14 +18,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from ..model import ModelInfo, ModelSpec
-from ..prompts import Prompt, Tokens
-from ..seeds import derive, digest
+from ..contract.model import ModelInfo, ModelSpec
+from ..contract.prompts import Prompt, Tokens
+from ..contract.seeds import derive, digest
 from .parameters import TinyParameters
 
 BOS = 256
 VOCABULARY = 257
 POSITIONS = 256
+EPSILON = 1e-6
 INSIDE = ("W_Q", "W_K", "W_V", "W_O")
 OUTSIDE = ("W_E", "W_pos", "W_U")
 ATTENTION_SITES = ("q", "k", "v", "scores", "pattern", "z", "attn_out")
@@ -64,6 +65,18 @@ class TinyModel:
             kv_heads=tuple(range(p.kv_heads)),
             max_positions=POSITIONS,
             lacking={layer: dict.fromkeys(ATTENTION_SITES, reason) for layer in p.attention_free},
+            facts={
+                "norm": "rms",
+                "norm_epsilon": EPSILON,
+                "norm_first": True,
+                "gains": False,
+                "biases": (),
+                "position": "learned",
+                "query_norm": False,
+                "scale": (p.d_head**-0.5,) * p.layers,
+                "soft_cap": None,
+                "sliding_window": (None,) * p.layers,
+            },
         )
 
     def tokenise(self, prompts: Sequence[Prompt]) -> Tokens:

@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 import torch
 import xarray as xr
 
-from ..descriptors import Analysis, Edit
-from ..finished import labelled
-from ..model import LayerWeights, ModelInfo
-from ..overlay import Twin
-from ..parameters import Parameters
-from ..reference import resolve
-from ..shapes import Context
-from ..study import EditCall, Mark, Owned, Owner
+from ..contract.descriptors import Analysis, Edit
+from ..contract.model import LayerWeights, ModelInfo
+from ..contract.parameters import Parameters
+from ..contract.protocols import Context
+from ..contract.reference import resolve
+from ..plugins.host import Owned, Owner
+from ..runs.outcome import labelled
+from ..runs.study import EditCall, Mark
+from ..runs.twin import Twin
 from .result import check_result, check_same
 from .tiny import TinyModel
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..descriptors import Engine, Loader
-from ..hookspecs import hookimpl
+from ..contract.descriptors import Engine, Loader
+from ..contract.hooks import hookimpl
 
 TINY = Loader(
     name="tiny",

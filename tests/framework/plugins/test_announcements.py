@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from gausslens import hookimpl, hookspecs
-from gausslens.announce import RunNews, StepNews
-from gausslens.descriptors import Analysis, Edit, Engine, Loader, PromptSource, ReportSection
+from gausslens import hookimpl
+from gausslens.contract import hooks as hookspecs
+from gausslens.contract.descriptors import Analysis, Edit, Engine, Loader, PromptSource, ReportSection
+from gausslens.contract.hooks import RunNews, StepNews
 from gausslens.plugins import Host, load
 
 RUN = RunNews("study", "store", "0" * 64, 2)

@@ -17,7 +17,7 @@ import pytest
 
 from gausslens.__main__ import main
 from gausslens.command import COMMANDS, line
-from gausslens.errors import GausslensError, InputError
+from gausslens.contract.errors import GausslensError, InputError
 
 if TYPE_CHECKING:
     from conftest import Command, Shelf

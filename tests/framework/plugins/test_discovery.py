@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gausslens import InputError
-from gausslens.discovery import candidates
 from gausslens.plugins import load, told
+from gausslens.plugins.discover import candidates
 
 if TYPE_CHECKING:
     from conftest import Shelf

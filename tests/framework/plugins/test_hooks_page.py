@@ -16,11 +16,15 @@ import numpy as np
 import pytest
 
 import gausslens
-from gausslens import announce, batch, descriptors, hookspecs, model, prompts, shapes
-from gausslens.overlay import Twin
-from gausslens.parameters import NoParameters
+from gausslens.contract import batches as batch
+from gausslens.contract import descriptors, model, prompts
+from gausslens.contract import hooks as announce
+from gausslens.contract import hooks as hookspecs
+from gausslens.contract import protocols as shapes
+from gausslens.contract.parameters import NoParameters
+from gausslens.contract.reference import resolve
 from gausslens.plugins import load
-from gausslens.reference import resolve
+from gausslens.runs.twin import Twin
 from gausslens.testing import (
     TinyModel,
     check_derived,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gausslens.descriptors import Analysis, Descriptor, Edit, Engine, Loader, PromptSource, ReportSection
-from gausslens.screening import HOOKS, RESERVED, problems
+from gausslens.contract.descriptors import Analysis, Descriptor, Edit, Engine, Loader, PromptSource, ReportSection
+from gausslens.plugins.screen import HOOKS, RESERVED, problems
 
 GOOD: dict[str, Descriptor] = {
     "loaders": Loader(name="l", version=1, summary="L.", claims="m:c", open="m.n:o", rank=-3),

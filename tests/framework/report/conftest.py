@@ -13,8 +13,8 @@ import pytest
 import xarray as xr
 
 from gausslens import ReportSection, hookimpl
-from gausslens.against import against
-from gausslens.seeds import digest
+from gausslens.contract.seeds import digest
+from gausslens.runs.compare import against
 from gausslens.store import Store
 from gausslens.testing import host_of
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gausslens.errors import StoreError
+from gausslens.contract.errors import StoreError
 from gausslens.report import write
 from gausslens.report.page import page
 from gausslens.store.layout import NotAStore

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gausslens.host import Host
+from gausslens.plugins.host import Host
 from gausslens.runfile import RunFileErrors, compose, read
 from gausslens.runfile.problems import Problems
 
@@ -36,7 +36,7 @@ def told_or_read(source: Any, host: Host) -> None:
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("any") / "run.yaml"
+    return tmp_path_factory.mktemp("any") / "runs.yaml"
 
 
 @given(data=st.binary(max_size=300))

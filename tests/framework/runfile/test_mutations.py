@@ -11,7 +11,7 @@ from runfile_mutations import Mutation, Mutations
 
 from gausslens import plugins
 from gausslens.__main__ import main
-from gausslens.host import Host
+from gausslens.plugins.host import Host
 
 RICH = (Path(__file__).parent / "rich.yaml").read_text(encoding="utf-8")
 ALL = Mutations(RICH).all()
@@ -103,7 +103,7 @@ def code_and_lines(
 ) -> Checked:
     """Runs `gausslens check` on a text: its exit code, the lines of the mistakes, and all that it said."""
     monkeypatch.setattr(plugins, "load", lambda **_: host)
-    path = tmp_path / "run.yaml"
+    path = tmp_path / "runs.yaml"
 
     def checked(text: str) -> tuple[int, list[int], str]:
         path.write_text(text, encoding="utf-8")

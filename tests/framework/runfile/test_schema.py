@@ -11,10 +11,10 @@ import jsonschema
 import pytest
 import yaml
 
-from gausslens import Analysis, hookimpl, plugins, schema
+from gausslens import Analysis, hookimpl, plugins
 from gausslens.__main__ import main
-from gausslens.host import Host
-from gausslens.runfile import read
+from gausslens.plugins.host import Host
+from gausslens.runfile import read, schema
 
 HERE = Path(__file__).parent
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gausslens.host import Host
+from gausslens.plugins.host import Host
 from gausslens.runfile import Problem, RunFileErrors, read
 
 RICH = Path(__file__).parent / "rich.yaml"

@@ -20,7 +20,7 @@ from store.attacks import edited
 from store.stored import META, fill, key, small
 
 import gausslens
-from gausslens.errors import StoreError
+from gausslens.contract.errors import StoreError
 from gausslens.store import Store
 from gausslens.store.verify import verify
 

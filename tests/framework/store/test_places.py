@@ -14,7 +14,7 @@ import xarray as xr
 from store.stored import META, fill, key, manifest, small, step
 
 import gausslens
-from gausslens.errors import StoreError
+from gausslens.contract.errors import StoreError
 from gausslens.store import Store
 from gausslens.store.verify import verify
 

@@ -17,7 +17,7 @@ from store.stored import META, NUMBERS, every_type, key, small, step
 
 import gausslens
 from gausslens import GausslensError
-from gausslens.errors import StoreError
+from gausslens.contract.errors import StoreError
 from gausslens.store import Store
 
 NAMES = st.from_regex(r"[a-zA-Z_][a-zA-Z0-9_.@+-]{0,12}", fullmatch=True) | st.sampled_from(["größe", "β", "日本"])

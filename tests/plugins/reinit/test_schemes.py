@@ -13,8 +13,8 @@ from scipy.stats import kstest
 import gausslens_reinit.edits
 import gausslens_reinit.plugin as plugin
 from gausslens import ModelError, Results
-from gausslens.errors import RunFailed
-from gausslens.reference import resolve
+from gausslens.contract.errors import RunFailed
+from gausslens.contract.reference import resolve
 from gausslens.testing import TinyModel, TinyParameters, check_edit, check_weights
 from gausslens_reinit.check import kept
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 import gausslens_spectrum.plugin as plugin
 from gausslens import ModelError, Tokens, Twin
-from gausslens.overlay import touched
+from gausslens.runs.twin import touched
 from gausslens.testing import TinyModel, TinyParameters, check_edit, check_references
 from gausslens_models.engine import TransformersEngine
 from gausslens_models.pretrained import PretrainedModel, module_fingerprint
@@ -71,7 +71,7 @@ def test_as_the_host_applies_it(edit: Any, given: dict[str, Any], matrices: tupl
 
 
 def gausslens_parameters(edit: Any, given: dict[str, Any]) -> Any:
-    from gausslens.reference import resolve
+    from gausslens.contract.reference import resolve
 
     return resolve(edit.parameters).model_validate(given)
 

@@ -1,0 +1,64 @@
+"""What an analysis asks of a pass, and what it gets while the pass runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .errors import ModelError, did_you_mean
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+
+@dataclass(frozen=True)
+class Request:
+    """What an analysis wants of a pass: sites, in some layers (None: all in view), in one or more passes."""
+
+    sites: tuple[str, ...]
+    layers: tuple[int, ...] | None = None
+    passes: int = 1
+    rows: int | None = None  # set by the host for the engine: give scores and pattern in blocks of so many query rows
+
+
+@dataclass
+class Batch:
+    """The activations of one layer for one shard of prompts. Arrays are valid during the call.
+
+    ``prompts`` are indices in the user's order; ``tokens``, ``text`` (real text: not BOS, not padding) and ``mask``
+    (not padding) are [prompt, position]. ``batch["resid_pre"]`` is [prompt, position, d_model]; q, z are
+    [prompt, position, head, d_head]; k, v have kv_head in place of head; scores and pattern are
+    [prompt, head, query, key]. ``heads`` and ``kv_heads`` name what the head axes hold. Where an analysis takes row
+    blocks, ``rows`` is the first query row of scores and pattern in this batch; ``last_rows``: no more follow.
+    ``layer`` is None for sites of the whole model (embed, logits).
+    """
+
+    layer: int | None
+    prompts: np.ndarray
+    tokens: torch.Tensor
+    text: torch.Tensor
+    mask: torch.Tensor
+    arrays: Mapping[str, torch.Tensor]
+    heads: tuple[int, ...] = ()
+    kv_heads: tuple[int, ...] = ()
+    rows: int = 0
+    last_rows: bool = True
+
+    def __getitem__(self, site: str) -> torch.Tensor:
+        try:
+            return self.arrays[site]
+        except KeyError:
+            raise ModelError(f"this batch has no {site!r}{did_you_mean(site, self.arrays)}") from None
+
+    def numpy(self, site: str) -> np.ndarray:
+        """The array of a site in numpy: read-only; float32 where the model computes in 2 bytes."""
+        tensor = self[site].detach().cpu()
+        array = tensor.float().numpy() if tensor.element_size() == 2 else tensor.numpy()
+        # Others see the same memory, the model among them.
+        array.flags.writeable = False
+        return array
+
+
+Sink = Callable[[Batch], None]

@@ -1,0 +1,54 @@
+"""The errors that users meet. Anything else that reaches the command line is a defect."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+class GausslensError(Exception):
+    """An error that is told in one screen, without a traceback. ``code`` is the exit code of the command line."""
+
+    code = 1
+
+
+class InputError(GausslensError):
+    """The input is wrong: a run file, an option, a path. Nothing was computed."""
+
+    code = 2
+
+
+class StoreError(GausslensError):
+    """The store cannot be read or written as asked."""
+
+
+class ModelError(GausslensError):
+    """A model cannot be opened, or does not have what was asked of it."""
+
+
+class RunFailed(GausslensError):
+    """Some steps of a run failed; the others are in the store. ``failures`` holds what went wrong, step by step."""
+
+    def __init__(self, message: str, failures: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.failures = tuple(failures)
+
+
+def near(name: str, known: Iterable[str], most: int = 3) -> list[str]:
+    """The known names that look like this one, nearest first; case does not matter."""
+    by_folded = {k.casefold(): k for k in known}
+    found = difflib.get_close_matches(name.casefold(), by_folded, n=most, cutoff=0.6)
+    return [by_folded[f] for f in found]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """``": did you mean x or y?"``; where nothing is near, the known names; nothing where there are none."""
+    names = list(known)
+    found = near(name, names)
+    if found:
+        return f": did you mean {' or '.join(found)}?"
+    if not names:
+        return ""
+    shown = ", ".join(sorted(names)[:12]) + (", ..." if len(names) > 12 else "")
+    return f"; there are {shown}"

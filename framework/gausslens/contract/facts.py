@@ -1,0 +1,141 @@
+"""What a family of models adds to the sizes: norm, position, scale and the rest, each with its type.
+
+A loader tells them as a mapping, ``ModelInfo(facts={"norm": "rms", ...})``. What mathematics depends on is read through
+the properties below: a fact that the loader did not tell is refused by its name, never guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from .errors import ModelError
+
+if TYPE_CHECKING:
+    from ..maths.rotary import Rotation
+    from .model import ModelInfo
+
+Norm = Literal["rms", "layer"]
+UNKNOWN = "unknown"
+# Each fact that mathematics reads, and what it is in words; HOOKS.md lists them for authors of loaders.
+WORDS = {
+    "norm": "which norm stands before attention, 'rms' or 'layer'",
+    "norm_epsilon": "what that norm adds to a variance",
+    "norm_first": "whether it stands before attention, or behind it",
+    "gains": "whether norms have gains among the weights",
+    "biases": "the names of attention's biases, as ('b_Q', 'b_V')",
+    "position": "how position enters: 'rotary', 'learned', 'none' or 'unknown'",
+    "rotary": "for each layer the frequencies and the scaling of its rotation",
+    "query_norm": "whether q and k have norms of their own",
+    "scale": "for each layer what q . k is multiplied by",
+    "soft_cap": "the soft cap of scores, None where there is none",
+    "sliding_window": "for each layer how far back it sees, None where it sees everything",
+}
+
+
+class Facts(Mapping[str, Any]):
+    """The facts of one model: the mapping that its loader told, and a typed property for each that is computed with."""
+
+    def __init__(self, told: Mapping[str, Any], model: str, d_head: int) -> None:
+        self._told, self._model, self._d_head = dict(told), model, d_head
+
+    def __getitem__(self, name: str) -> Any:
+        return self._told[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._told)
+
+    def __len__(self) -> int:
+        return len(self._told)
+
+    def __repr__(self) -> str:
+        return f"Facts({self._told!r})"
+
+    def told(self, name: str) -> Any:
+        """A fact that must be there; ModelError names it where the loader did not tell it, or could not know it."""
+        if self._told.get(name, UNKNOWN) == UNKNOWN:
+            raise ModelError(
+                f"{self._model}: its loader does not tell {name!r} ({WORDS.get(name, 'a fact of the family')}), which "
+                f"this needs; a loader tells it in ModelInfo(facts={{{name!r}: ...}})"
+            )
+        return self._told[name]
+
+    @property
+    def norm(self) -> Norm:
+        """Which norm stands before attention."""
+        norm: Norm = self.told("norm")
+        return norm
+
+    @property
+    def epsilon(self) -> float:
+        """What that norm adds to a variance."""
+        return float(self.told("norm_epsilon"))
+
+    @property
+    def norm_first(self) -> bool:
+        """Whether the norm stands before attention (or behind it, as in BERT)."""
+        return bool(self.told("norm_first"))
+
+    @property
+    def gains(self) -> bool:
+        """Whether norms have gains among the weights."""
+        return bool(self.told("gains"))
+
+    @property
+    def biases(self) -> tuple[str, ...]:
+        """The biases that attention has."""
+        return tuple(self.told("biases"))
+
+    @property
+    def position(self) -> str:
+        """How position enters."""
+        return str(self.told("position"))
+
+    @property
+    def position_is_known(self) -> bool:
+        """Whether the loader knows how position enters."""
+        return bool(self._told.get("position", UNKNOWN) != UNKNOWN)
+
+    @property
+    def query_norm(self) -> bool:
+        """Whether q and k have norms of their own, which stand between the weights and the scores."""
+        return bool(self.told("query_norm"))
+
+    @property
+    def soft_cap(self) -> float | None:
+        """c of c tanh(score / c); None where scores are not capped."""
+        cap = self.told("soft_cap")
+        return None if cap is None else float(cap)
+
+    def scale(self, layer: int) -> float:
+        """What q . k is multiplied by in a layer."""
+        return float(self.told("scale")[layer])
+
+    def window(self, layer: int) -> int | None:
+        """How many tokens back a layer sees; None where it sees everything before it."""
+        window = self.told("sliding_window")[layer]
+        return None if window is None else int(window)
+
+    def rotation(self, layer: int) -> Rotation:
+        """How a layer turns q and k; without rotary position it does not."""
+        from ..maths.rotary import Rotation
+
+        if self.position != "rotary":
+            return Rotation(self._d_head)
+        told = self.told("rotary")[layer]
+        return Rotation(self._d_head, tuple(told["frequencies"]), float(told["scaling"]))
+
+
+class ToldFacts:
+    """The field of ModelInfo: a loader sets any mapping, readers get the typed Facts of that model."""
+
+    @overload
+    def __get__(self, info: None, owner: type) -> tuple[()]: ...
+    @overload
+    def __get__(self, info: ModelInfo, owner: type) -> Facts: ...
+    def __get__(self, info: ModelInfo | None, owner: type) -> tuple[()] | Facts:
+        # The class itself is asked for the default, which must be immutable: no facts.
+        return () if info is None else Facts(vars(info)["_facts"], info.name, info.d_head)
+
+    def __set__(self, info: ModelInfo, told: Mapping[str, Any] | tuple[()]) -> None:
+        vars(info)["_facts"] = dict(told)

@@ -1,0 +1,98 @@
+"""Sites: where activations are captured, as one table. A new site is a new row.
+
+A row says the dimensions of the site's array in a batch; shapes, widths, head axes and memory follow from the facts of
+the model.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .model import ModelInfo
+
+_STREAM = ("prompt", "position", "d_model")
+_MLP = ("prompt", "position", "d_mlp")
+_OF_HEADS = ("prompt", "position", "head", "d_head")
+_OF_KV_HEADS = ("prompt", "position", "kv_head", "d_head")
+_MAPS = ("prompt", "head", "query", "key")
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place in a model: its name, the dimensions of its array in a batch, and what TransformerLens calls it.
+
+    ``whole`` sites are of the whole model, all others of a layer.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    transformer_lens: str = ""
+    whole: bool = False
+
+    @property
+    def square(self) -> bool:
+        """Whether it holds a number for each query and key."""
+        return "query" in self.dims
+
+    def axis(self, dim: str) -> int | None:
+        """The axis of a dimension in a batch; None where the site has no such dimension."""
+        return self.dims.index(dim) if dim in self.dims else None
+
+    def shape(self, info: ModelInfo, prompts: int, longest: int) -> tuple[int, ...]:
+        """The shape of its array for so many prompts, the longest of so many tokens, and the heads in view."""
+        sizes = {
+            "prompt": prompts,
+            "position": longest,
+            "query": longest,
+            "key": longest,
+            "head": len(info.heads),
+            "kv_head": len(info.kv_heads),
+            "d_model": info.d_model,
+            "d_head": info.d_head,
+            "d_mlp": info.d_mlp,
+            "token": info.vocabulary,
+        }
+        return tuple(sizes[dim] for dim in self.dims)
+
+    def width(self, info: ModelInfo) -> int:
+        """Numbers in one vector of it, of one head where it has heads; of one token's keys nothing is said."""
+        sizes = self.shape(info, 1, 1)
+        return math.prod(n for dim, n in zip(self.dims, sizes, strict=True) if dim.startswith("d_") or dim == "token")
+
+
+TABLE = {
+    site.name: site
+    for site in (
+        Site("embed", _STREAM, "hook_embed", whole=True),
+        Site("resid_pre", _STREAM, "hook_resid_pre"),
+        Site("resid_mid", _STREAM, "hook_resid_mid"),
+        Site("resid_post", _STREAM, "hook_resid_post"),
+        Site("q", _OF_HEADS, "hook_q"),
+        Site("k", _OF_KV_HEADS, "hook_k"),
+        Site("v", _OF_KV_HEADS, "hook_v"),
+        Site("q_rot", _OF_HEADS, "hook_rot_q"),
+        Site("k_rot", _OF_KV_HEADS, "hook_rot_k"),
+        Site("scores", _MAPS, "hook_attn_scores"),
+        Site("pattern", _MAPS, "hook_pattern"),
+        Site("z", _OF_HEADS, "hook_z"),
+        Site("attn_out", _STREAM, "hook_attn_out"),
+        Site("mlp_pre", _MLP, "mlp.hook_pre"),
+        Site("mlp_post", _MLP, "mlp.hook_post"),
+        Site("mlp_out", _STREAM, "hook_mlp_out"),
+        Site("logits", ("prompt", "position", "token"), whole=True),
+    )
+}
+# Their names, in the order of a pass. An engine may have others.
+SITES = tuple(TABLE)
+# Sites of the whole model: their batches have layer None.
+MODEL_SITES = tuple(site.name for site in TABLE.values() if site.whole)
+# Sites that hold a number for each query and key.
+SQUARE_SITES = tuple(site.name for site in TABLE.values() if site.square)
+# The axis of heads, for the sites that have one.
+HEAD_AXIS = {name: site.dims.index("head") for name, site in TABLE.items() if "head" in site.dims}
+KV_HEAD_AXIS = {name: site.dims.index("kv_head") for name, site in TABLE.items() if "kv_head" in site.dims}
+# What TransformerLens calls them, for suggestions.
+TRANSFORMER_LENS = {site.transformer_lens: name for name, site in TABLE.items() if site.transformer_lens}

@@ -1,0 +1,64 @@
+"""Figures that many sections make of results: maps of layers by heads, and beside each how far it is from its nulls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .kinds import Figure, Heatmap, Source
+
+if TYPE_CHECKING:
+    import numpy as np
+    import xarray as xr
+
+    from ..store.results import Result, Results
+
+
+def averaged(values: xr.DataArray, *kept: str, skip_missing: bool = False) -> np.ndarray:
+    """The mean over all dimensions but these, in this order; with ``skip_missing`` NaN is left out of it."""
+    others = [dim for dim in values.dims if dim not in kept]
+    found: np.ndarray = values.mean(others, skipna=skip_missing).transpose(*kept).values
+    return found
+
+
+def pooled_over(*several: Result) -> str:
+    """The sentence that says over which draws and swept values a figure takes means; nothing if over none."""
+    words = ["draws"] if any(result.draws is not None for result in several) else []
+    words += [f"swept values of {dim}" for dim in dict.fromkeys(d for result in several for d in result.swept)]
+    return f" Means over {' and '.join(words)}." if words else ""
+
+
+def head_map(
+    values: xr.DataArray,
+    title: str,
+    caption: str,
+    source: Source,
+    centre: float | None = None,
+    units: str | None = None,
+) -> Figure:
+    """Layer by head, averaged over all else, which the caption says; a missing value stays missing."""
+    others = [f"{dim}s" for dim in map(str, values.dims) if dim not in ("layer", "head")]
+    return Heatmap(
+        title=title,
+        caption=caption + (f" Mean over {' and '.join(others)}." if others else ""),
+        sources=(source,),
+        units=str(values.attrs.get("units", "1")) if units is None else units,
+        values=averaged(values, "layer", "head"),
+        rows=values["layer"].values,
+        columns=values["head"].values,
+        row_name="layer",
+        column_name="head",
+        centre=centre,
+    )
+
+
+def null_maps(results: Results, result: Result, name: str, title: str) -> list[Figure]:
+    """The same of a variable in standard deviations of each null that it was compared with."""
+    figures = []
+    for null in result.nulls:
+        compared = results.against(result.variant, result.label, null)
+        if f"{name}_z" not in compared or "head" not in compared[f"{name}_z"].dims:
+            continue
+        source = Source(result.variant, f"{result.label}.against.{null}", f"{name}_z")
+        caption = f"{title} of {result.variant} in standard deviations of {null} from its mean; 0 is what chance gives."
+        figures.append(head_map(compared[f"{name}_z"], f"{title}, z against {null}", caption, source, 0.0, "z"))
+    return figures

@@ -1,0 +1,118 @@
+"""The host as the rest sees it: what plugins contribute, which were set aside, and the announcements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    import pluggy
+
+    from ..contract.descriptors import Analysis, Edit, Engine, Loader, PromptSource, ReportSection
+
+D = TypeVar("D")
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who contributes a descriptor."""
+
+    plugin: str
+    distribution: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Owned(Generic[D]):
+    """A descriptor and its owner."""
+
+    descriptor: D
+    owner: Owner
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A plugin that is loaded, and the hooks that it implements."""
+
+    plugin: str
+    distribution: str
+    version: str
+    hooks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A plugin that was set aside: whose it is, why, and the switch that leaves it out.
+
+    ``offers`` are the names of its descriptors, where it came so far as to tell them.
+    """
+
+    plugin: str
+    distribution: str
+    version: str
+    entry_point: str
+    cause: str
+    switch: str
+    offers: tuple[str, ...] = ()
+    error: BaseException | None = field(default=None, repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Host:
+    """All that plugins contribute, by name, each with its owner."""
+
+    analyses: Mapping[str, Owned[Analysis]]
+    edits: Mapping[str, Owned[Edit]]
+    loaders: Mapping[str, Owned[Loader]]
+    engines: Mapping[str, Owned[Engine]]
+    sources: Mapping[str, Owned[PromptSource]]
+    sections: Mapping[str, Owned[ReportSection]]
+    plugins: tuple[Plugin, ...]
+    broken: tuple[Broken, ...]
+    left_out: tuple[str, ...]
+    warnings: tuple[str, ...]
+    hook: pluggy.HookRelay = field(repr=False, compare=False)
+    told_of: set[tuple[str, str]] = field(default_factory=set, repr=False, compare=False)
+
+    def would_provide(self, name: str) -> tuple[Broken, ...]:
+        """The plugins set aside that offer this name, or, where they did not come so far, bear its prefix."""
+        prefix = name.split(".")[0]
+        return tuple(b for b in self.broken if name in b.offers or (not b.offers and b.plugin == prefix))
+
+    def announce(self, name: str, **news: Any) -> list[str]:
+        """Call each implementation of an announcement, in order of plugin; return what those that raised said.
+
+        An announcement is a courtesy: whatever one listener does, the others hear it and the run goes on. A listener
+        that raises is told of once, by a warning in the log ``gausslens``, which Python shows on stderr.
+        """
+        caller: pluggy.HookCaller = getattr(self.hook, name)
+        failures = []
+        for listener in sorted(caller.get_hookimpls(), key=lambda i: i.plugin_name):
+            try:
+                listener.function(*(news[argument] for argument in listener.argnames))
+            except (Exception, SystemExit) as error:
+                failures.append(f"plugin {listener.plugin_name}, {name}: {in_one_line(error)}")
+                if (listener.plugin_name, name) not in self.told_of:
+                    self.told_of.add((listener.plugin_name, name))
+                    _warn(failures[-1])
+        return failures
+
+
+def _warn(text: str) -> None:
+    import logging
+
+    logging.getLogger("gausslens").warning("warning: %s", text)
+
+
+def in_one_line(error: BaseException) -> str:
+    """An exception in one line, with the place outside the host that it came from."""
+    text = " ".join(str(error).split())
+    what = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    place, at = "", error.__traceback__
+    while at is not None:
+        module, file = at.tb_frame.f_globals.get("__name__", ""), at.tb_frame.f_code.co_filename
+        if not file.startswith("<") and not module.startswith(("gausslens.", "importlib")):
+            place = f" ({file}:{at.tb_lineno})"
+        at = at.tb_next
+    return what + place

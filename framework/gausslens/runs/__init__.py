@@ -1,0 +1,1 @@
+"""A run: a study becomes a plan, the plan becomes results."""

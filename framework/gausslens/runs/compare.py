@@ -1,0 +1,89 @@
+"""The comparison of any analysis' result with its null, variable by variable. Knows datasets, not analyses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..maths.nulls import compare
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+LARGEST = 100_000
+# Along these, cells are data or have no counterpart in another draw.
+NOT_ALONG = frozenset({"query", "key", "position", "token", "prompt", "feature", "d_model"})
+
+
+def compared(variable: xr.DataArray) -> bool:
+    """Whether a variable is compared with its null. Its attribute ``against`` (0 or 1) overrides the rule."""
+    if "against" in variable.attrs:
+        return bool(variable.attrs["against"])
+    if variable.attrs.get("null") == "law" or variable.dtype.kind not in "fiu":
+        return False
+    return variable.size <= LARGEST and not NOT_ALONG & {str(d) for d in variable.dims}
+
+
+def against(of: xr.Dataset, null: Sequence[xr.Dataset], exchangeable: Sequence[str] = ()) -> xr.Dataset:
+    """A result beside its null: with each compared variable v its v_null_mean, v_null_sd, v_z, v_p, v_p_empirical, v_q.
+
+    They are those of null.compare. What could not be compared is told in the attribute ``not_compared``.
+    """
+    import xarray as xr
+
+    made: dict[str, xr.DataArray] = {}
+    left: list[str] = []
+    for name, variable in of.data_vars.items():
+        if not compared(variable):
+            continue
+        reason = _cannot(str(name), variable, null)
+        if reason:
+            left.append(f"{name}: {reason}")
+            continue
+        made |= _columns(str(name), variable, [n[name] for n in null], exchangeable)
+    found = xr.Dataset(made)
+    found.attrs["draws"] = len(null)
+    if left:
+        found.attrs["not_compared"] = "; ".join(left)
+    return found
+
+
+def _cannot(name: str, variable: xr.DataArray, null: Sequence[xr.Dataset]) -> str | None:
+    for draw, dataset in enumerate(null):
+        if name not in dataset:
+            return f"draw {draw} of the null does not have it"
+        other = dataset[name]
+        if other.dims != variable.dims or other.shape != variable.shape:
+            return f"{dict(variable.sizes)} here, {dict(other.sizes)} in draw {draw} of the null"
+    return None
+
+
+def _columns(
+    name: str, variable: xr.DataArray, null: Sequence[xr.DataArray], exchangeable: Sequence[str]
+) -> dict[str, xr.DataArray]:
+    pooled = tuple(i for i, dim in enumerate(variable.dims) if dim in exchangeable)
+    found = compare(variable.values, np.stack([n.values for n in null]), pooled)
+    long_name = variable.attrs.get("long_name", name)
+    units = variable.attrs.get("units", "")
+    columns = {
+        "null_mean": (found.mean, f"{long_name}: mean of the null", units),
+        "null_sd": (found.sd, f"{long_name}: standard deviation of the null", units),
+        "z": (found.z, f"{long_name}: z against the null", "1"),
+        "p": (found.p, f"{long_name}: two-sided p, Student t with {len(null) - 1} degrees", "1"),
+        "p_empirical": (found.p_empirical, f"{long_name}: empirical p", "1"),
+        "q": (found.q, f"{long_name}: q (Benjamini-Hochberg)", "1"),
+    }
+    made = {name: variable.copy(deep=False)}
+    for suffix, (values, text, unit) in columns.items():
+        column = variable.copy(data=values)
+        column.attrs = {"long_name": text, "units": unit, "of": name}
+        made[f"{name}_{suffix}"] = column
+    constant = int(np.sum(found.sd == 0))
+    if constant:
+        note = (
+            "constant under the null" if constant == found.sd.size else f"{constant} cells are constant under the null"
+        )
+        made[f"{name}_z"].attrs["note"] = note
+    return made

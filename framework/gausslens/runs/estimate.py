@@ -1,0 +1,72 @@
+"""What a step will need, told before it runs: memory, disk, time."""
+
+from __future__ import annotations
+
+import math
+import time
+from functools import cache
+from typing import TYPE_CHECKING
+
+from ..contract.protocols import Context, Estimate
+from ..contract.reference import resolve
+from ..contract.sites import TABLE
+from .plan import Step
+
+if TYPE_CHECKING:
+    from ..contract.model import ModelInfo
+    from ..contract.prompts import Tokens
+
+BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+
+
+def needs(step: Step, info: ModelInfo) -> Estimate:
+    """Memory while it runs, disk for its result, seconds: the analysis' own estimate on top of the host's."""
+    descriptor = step.use.analysis.descriptor
+    view = info.narrowed(step.use.layers, step.use.heads)
+    own = resolve(descriptor.estimate)(step.use.parameters, view, step.tokens) if descriptor.estimate else Estimate()
+    if step.tokens is None:
+        return own
+    request = None
+    if descriptor.shape == "stream":
+        request = resolve(descriptor.analysis)(step.use.parameters, Context(view, 0, step.tokens)).request()
+    sites = request.sites if request else ()
+    layers = len(view.layers) if descriptor.all_layers else 1
+    captured = layers * sum(_site_bytes(site, view, step.tokens) for site in sites)
+    seconds = (request.passes if request else 1) * pass_seconds(info, step.tokens)
+    return Estimate(own.memory + captured, own.disk, own.seconds + seconds)
+
+
+def model_bytes(info: ModelInfo) -> int:
+    """The weights in memory."""
+    return info.n_parameters * BYTES.get(info.dtype, 4)
+
+
+def pass_seconds(info: ModelInfo, tokens: Tokens) -> float:
+    """One forward pass over all prompts: 2 flops for a parameter and token, 4 n^2 d for attention."""
+    n = sum(tokens.lengths)
+    square = sum(length**2 for length in tokens.lengths)
+    flops = 2 * info.n_parameters * n + 4 * info.n_layers * info.n_heads * info.d_head * square
+    return flops / flops_per_second()
+
+
+@cache
+def flops_per_second() -> float:
+    """What this machine's matrix product does on the CPU, measured in a moment."""
+    import torch
+
+    side = 768
+    a = torch.ones(side, side)
+    a @ a
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        a @ a
+        times.append(time.perf_counter() - start)
+    return float(2 * side**3 / min(times))
+
+
+def _site_bytes(site: str, info: ModelInfo, tokens: Tokens) -> int:
+    """One layer of a site for the largest shard; a site that an engine added is taken for a vector of d_model."""
+    known = TABLE.get(site, TABLE["resid_pre"])
+    shapes = (known.shape(info, len(s), max(tokens.lengths[i] for i in s)) for s in tokens.shards())
+    return max(map(math.prod, shapes), default=0) * BYTES.get(info.dtype, 4)

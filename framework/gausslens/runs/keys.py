@@ -1,0 +1,86 @@
+"""Keys: SHA-256 of canonical JSON of all that the numbers of a step depend on, and of nothing else.
+
+Not in a key: names of runs, variants and labels, comments, batch size, threads, device, versions of distributions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..contract.seeds import digest
+from .twin import touched
+
+if TYPE_CHECKING:
+    from ..contract.model import ModelInfo
+    from ..plugins.host import Owned
+    from .study import EditCall, ModelCall, Point, Use
+
+# Raised when the host changes what is computed for every analysis (sharding, merging, the comparison with a null).
+HOST_VERSION = 1
+
+Ingredients = Mapping[str, Any]
+
+
+def key_of(ingredients: Ingredients) -> str:
+    """The key of a step."""
+    return digest(ingredients)
+
+
+def is_random(point: Point) -> bool:
+    """Whether the twin depends on the seed of the run and on the draw."""
+    return any(call.edit.descriptor.random for call in point.edits)
+
+
+def of_model(call: ModelCall, info: ModelInfo) -> dict[str, Any]:
+    """Which model: what its weights are, and how they were read."""
+    return {
+        "fingerprint": info.fingerprint,
+        "dtype": info.dtype,
+        "loader": _used(call.loader, call.parameters.canonical()),
+    }
+
+
+def of_use(use: Use, seed: int) -> dict[str, Any]:
+    """Which analysis, with every parameter; the seed of the run where it draws."""
+    descriptor = use.analysis.descriptor
+    counted = {name: value for name, value in use.parameters.canonical().items() if name not in descriptor.names}
+    used = _used(use.analysis, counted)
+    if use.layers is not None:
+        used["layers"] = sorted(set(use.layers))
+    if use.heads is not None:
+        used["heads"] = sorted(set(use.heads))
+    if descriptor.random:
+        used["seed"] = seed
+    return used
+
+
+def of_edits(point: Point, seed: int, draw: int | None) -> dict[str, Any]:
+    """Which edits, in order; the seed of the run and the draw where one of them draws."""
+    made: dict[str, Any] = {"edits": [_edit(call) for call in point.edits]}
+    if is_random(point):
+        made |= {"seed": seed, "draw": draw}
+    return made
+
+
+def of_results(use: Use, seed: int, inputs: Sequence[str]) -> dict[str, Any]:
+    """A derived step: the analysis and the keys of the results it reads, in order."""
+    return {"host": HOST_VERSION, "analysis": of_use(use, seed), "inputs": list(inputs)}
+
+
+def of_comparison(of: str, null: Sequence[str], exchangeable: Sequence[str]) -> dict[str, Any]:
+    """A comparison with a null: the keys of both sides."""
+    return {"host": HOST_VERSION, "comparison": 2, "of": of, "null": list(null), "exchangeable": list(exchangeable)}
+
+
+def _used(owned: Owned[Any], parameters: dict[str, Any]) -> dict[str, Any]:
+    return {"name": owned.descriptor.name, "version": owned.descriptor.version, "parameters": parameters}
+
+
+def _edit(call: EditCall) -> dict[str, Any]:
+    made = _used(call.edit, call.parameters.canonical()) | {"touches": sorted(touched(call))}
+    if call.layers is not None:
+        made["layers"] = sorted(set(call.layers))
+    if call.heads is not None:
+        made["heads"] = sorted(set(call.heads))
+    return made

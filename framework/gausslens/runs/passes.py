@@ -1,0 +1,307 @@
+"""One pass of a twin over its prompts, shared by all stream analyses that want it.
+
+The shard is the unit: an engine may hand over a shard in pieces, some prompts at a time and in any order, padded to its
+width; each analysis sees it whole. For each shard it works
+on a copy of its empty state; the copies are merged in the order of the shards: so the result depends on nothing else.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ..contract.batches import Batch, Request
+from ..contract.errors import ModelError, did_you_mean
+from ..contract.sites import HEAD_AXIS, KV_HEAD_AXIS, MODEL_SITES, SQUARE_SITES
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ..contract.model import ModelInfo, OpenModel
+    from ..contract.prompts import Tokens
+    from ..contract.protocols import CaptureEngine
+    from .twin import Twin
+
+
+class Pieces:
+    """The pieces of one shard, by layer and block of query rows."""
+
+    def __init__(self, shard: np.ndarray) -> None:
+        self.place = {int(prompt): place for place, prompt in enumerate(shard)}
+        self.waiting: dict[tuple[int | None, int], list[Batch]] = {}
+        self.done: set[int | None] = set()
+
+    def add(self, batch: Batch) -> Batch | None:
+        """The whole shard of this layer (and block of rows) once its last piece is there, else None."""
+        _check(batch)
+        whole: Batch | None = batch
+        if [int(p) for p in batch.prompts] != list(self.place):
+            where = (batch.layer, batch.rows)
+            self.waiting.setdefault(where, []).append(kept(batch))
+            if sum(len(b.prompts) for b in self.waiting[where]) < len(self.place):
+                return None
+            whole = self._joined(self.waiting.pop(where))
+        if batch.layer in self.done:
+            raise ModelError(f"the engine gave {_where(batch.layer)} twice for one shard")
+        if batch.last_rows:
+            self.done.add(batch.layer)
+        return whole
+
+    def check_done(self) -> None:
+        """Refuse a shard of which prompts are missing."""
+        for (layer, _), batches in self.waiting.items():
+            got = sum(len(b.prompts) for b in batches)
+            raise ModelError(f"the engine gave {got} of {len(self.place)} prompts of a shard for {_where(layer)}")
+
+    def _joined(self, batches: Sequence[Batch]) -> Batch:
+        import numpy as np
+        import torch
+
+        prompts = np.concatenate([b.prompts for b in batches])
+        if sorted(self.place) != sorted(int(p) for p in prompts):
+            raise ModelError(f"the engine gave prompts twice, or of another shard, for {_where(batches[0].layer)}")
+        order = torch.as_tensor(np.argsort([self.place[int(p)] for p in prompts]))
+
+        def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+            whole = torch.cat(list(parts))
+            return whole[order.to(whole.device)]
+
+        return replace(
+            batches[0],
+            prompts=prompts[order.numpy()],
+            tokens=joined([b.tokens for b in batches]),
+            text=joined([b.text for b in batches]),
+            mask=joined([b.mask for b in batches]),
+            arrays={s: joined([b[s] for b in batches]) for s in batches[0].arrays},
+        )
+
+
+def kept(batch: Batch) -> Batch:
+    """A batch that outlives the call in which an engine handed it over."""
+    return replace(batch, arrays={site: array.clone() for site, array in batch.arrays.items()})
+
+
+def _check(batch: Batch) -> None:
+    for site, array in batch.arrays.items():
+        if array.shape[0] != len(batch.prompts) or array.numel() == 0:
+            raise ModelError(
+                f"site {site} of {_where(batch.layer)} has shape {tuple(array.shape)} for {len(batch.prompts)} prompts"
+            )
+
+
+def _where(layer: int | None) -> str:
+    return "the whole model" if layer is None else f"layer {layer}"
+
+
+# Rows of scores and patterns that an analysis with row_blocks gets at a time.
+ROW_BLOCK = 256
+SQUARE = frozenset(SQUARE_SITES)
+
+
+@dataclass
+class Job:
+    """A stream analysis on its way through the passes: its empty state, what it wants, and what went wrong."""
+
+    name: str
+    title: str
+    state: Any
+    request: Request
+    info: ModelInfo
+    row_blocks: bool = False
+    all_layers: bool = False
+    shared: tuple[Any, ...] = ()  # what copies of the state share: context, tokens, the writer of large arrays
+    error: BaseException | None = None
+    layer: int | None = None
+
+    @property
+    def layers(self) -> tuple[int | None, ...]:
+        """The layers it gets batches of; None stands for the whole model."""
+        sites = [s for s in self.request.sites if s not in MODEL_SITES]
+        has = [n for n in self._asked if n not in self.skipped]
+        whole = [None] if any(s in MODEL_SITES for s in self.request.sites) else []
+        return (*(has if sites else ()), *whole)
+
+    @property
+    def skipped(self) -> dict[int, str]:
+        """Layers that do not have one of its sites, with the reason."""
+        lacking = {n: self.info.lacking.get(n, {}) for n in self._asked}
+        reasons = {n: [lacking[n][s] for s in self.request.sites if s in lacking[n]] for n in lacking}
+        return {n: reason[0] for n, reason in reasons.items() if reason}
+
+    @property
+    def _asked(self) -> list[int]:
+        asked = self.info.layers if self.request.layers is None else self.request.layers
+        return [n for n in asked if n in self.info.layers]
+
+    def fresh(self) -> Any:
+        """A copy of the empty state."""
+        return copy.deepcopy(self.state, {id(one): one for one in self.shared})
+
+    def failed(self, error: BaseException, layer: int | None = None) -> None:
+        """Take the job out of the pass; the others go on."""
+        self.error, self.layer = error, layer
+
+
+def check_request(request: Request, engine: CaptureEngine, model: OpenModel) -> None:
+    """Refuse sites that the model does not have, naming those it has."""
+    has = engine.sites(model)
+    for site in request.sites:
+        if site not in has:
+            raise ModelError(
+                f"{model.info.name} has no site {site!r}{_near_site(site, has)}; its sites: {', '.join(has)}"
+            )
+    if not request.sites:
+        raise ModelError("it asks for no site")
+
+
+def run_passes(
+    engine: CaptureEngine, twin: Twin, tokens: Tokens, jobs: Sequence[Job], told: Callable[[str], None]
+) -> None:
+    """Run as many passes as the jobs want. Afterwards each job has its final state, or an error."""
+    shards = tokens.shards()
+    for index in range(max((j.request.passes for j in jobs), default=0)):
+        active = [j for j in jobs if j.request.passes > index and j.error is None]
+        if not active:
+            return
+        merged: dict[str, Any] = {}
+        for number, shard in enumerate(shards):
+            copies = _run_shard(engine, twin, tokens, shard, active)
+            _merge(active, copies, merged)
+            told(f"pass {index + 1}, shard {number + 1} of {len(shards)}")
+            active = [j for j in active if j.error is None]
+            if not active:
+                return
+        for job in active:
+            job.state = merged[job.name]
+            if index + 1 < job.request.passes:
+                _guarded(job, None, job.state.end_pass, index)
+
+
+def _run_shard(
+    engine: CaptureEngine, twin: Twin, tokens: Tokens, shard: np.ndarray, jobs: Sequence[Job]
+) -> dict[str, Any]:
+    """One shard through the model; a fresh state for each job that has seen it."""
+    copies = {job.name: job.fresh() for job in jobs}
+    held: dict[str, list[Batch]] = {job.name: [] for job in jobs}
+    pieces = Pieces(shard)
+
+    def sink(batch: Batch) -> None:
+        whole = pieces.add(batch)
+        if whole is None:
+            return
+        for job in jobs:
+            if job.error is None and whole.layer in job.layers:
+                if whole.rows and not SQUARE & set(job.request.sites):
+                    continue  # every block holds all other sites whole: it saw them with the first
+                view = _view(whole, job)
+                if job.all_layers:
+                    held[job.name].append(kept(view))
+                else:
+                    _update(job, copies[job.name], view)
+
+    try:
+        engine.run(twin, tokens, shard, _union(jobs), sink)
+        pieces.check_done()
+        for job in jobs:
+            missing = [n for n in job.layers if n not in pieces.done]
+            if missing and job.error is None:
+                where = "outside the layers" if missing[0] is None else f"in layer {missing[0]}"
+                raise ModelError(f"the engine never gave {', '.join(job.request.sites)} {where}: nothing was captured")
+            if job.all_layers and job.error is None:
+                batches = sorted(held[job.name], key=lambda b: (b.layer is None, b.layer or 0))
+                _guarded(job, None, copies[job.name].update, tuple(batches))
+    except Exception as error:
+        for job in jobs:
+            if job.error is None:
+                job.failed(error)
+    return copies
+
+
+def _update(job: Job, state: Any, view: Batch) -> None:
+    blocks = _row_blocks(view) if job.row_blocks else [view]
+    for block in blocks:
+        if job.error is None:
+            before = _versions(block)
+            _guarded(job, view.layer, state.update, block)
+            if _versions(block) != before:
+                raise ModelError(
+                    f"{job.title} changes an array in place, which others and the model itself still use: "
+                    "it must work on a copy"
+                )
+
+
+def _versions(batch: Batch) -> list[int]:
+    """How often each array was changed in place, as torch counts it."""
+    return [array._version for array in batch.arrays.values() if not array.is_inference()]
+
+
+def _guarded(job: Job, layer: int | None, call: Callable[..., None], *arguments: Any) -> None:
+    try:
+        call(*arguments)
+    except Exception as error:
+        job.failed(error, layer)
+
+
+def _merge(jobs: Sequence[Job], copies: dict[str, Any], merged: dict[str, Any]) -> None:
+    for job in jobs:
+        if job.error is not None:
+            continue
+        if job.name in merged:
+            _guarded(job, None, merged[job.name].merge, copies[job.name])
+        else:
+            merged[job.name] = copies[job.name]
+
+
+def _union(jobs: Sequence[Job]) -> Request:
+    """What the engine is asked for on behalf of all jobs."""
+    sites = tuple(sorted({s for j in jobs for s in j.request.sites}))
+    layers = tuple(sorted({n for j in jobs for n in j.layers if n is not None}))
+    square = [j for j in jobs if SQUARE & set(j.request.sites)]
+    in_blocks = bool(square) and all(j.row_blocks for j in square)
+    return Request(sites, layers, rows=ROW_BLOCK if in_blocks else None)
+
+
+def _view(batch: Batch, job: Job) -> Batch:
+    """What one job sees of a batch: its sites, its heads."""
+    arrays = {s: batch[s] for s in job.request.sites if s in batch.arrays}
+    heads, kv_heads = job.info.heads, job.info.kv_heads
+    if batch.layer is not None:
+        for site, array in arrays.items():
+            axes = ((HEAD_AXIS, heads, batch.heads), (KV_HEAD_AXIS, kv_heads, batch.kv_heads))
+            for axis, wanted, held in axes:
+                if site in axis and wanted != held:
+                    rows = [held.index(h) for h in wanted]
+                    arrays[site] = array.index_select(axis[site], _indices(rows, array))
+    return replace(batch, arrays=arrays, heads=heads, kv_heads=kv_heads)
+
+
+def _indices(rows: Sequence[int], like: Any) -> Any:
+    import torch
+
+    return torch.tensor(rows, device=like.device)
+
+
+def _row_blocks(batch: Batch) -> list[Batch]:
+    """A batch cut into blocks of query rows, all other sites whole."""
+    square = [s for s in batch.arrays if s in SQUARE]
+    if not square:
+        return [batch]
+    blocks = []
+    n = batch[square[0]].shape[2]
+    for start in range(0, n, ROW_BLOCK):
+        arrays = {s: a[:, :, start : start + ROW_BLOCK] if s in square else a for s, a in batch.arrays.items()}
+        last = batch.last_rows and start + ROW_BLOCK >= n
+        blocks.append(replace(batch, arrays=arrays, rows=batch.rows + start, last_rows=last))
+    return blocks
+
+
+def _near_site(site: str, has: Sequence[str]) -> str:
+    from ..contract.sites import TRANSFORMER_LENS
+
+    plain = site.removeprefix("blocks.").removeprefix("attn.")
+    for theirs, ours in TRANSFORMER_LENS.items():
+        if site.endswith(theirs) or plain == theirs:
+            return f": TransformerLens' {theirs} is {ours!r} here"
+    return did_you_mean(site, has).split(";")[0]

@@ -1,0 +1,265 @@
+"""The plan: every step that a study asks for, with its key, before anything is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ..contract.errors import GausslensError, InputError
+from ..contract.protocols import Context, DerivedAnalysis, SourceContext, StepRef
+from ..contract.reference import resolve
+from ..contract.seeds import derive, digest
+from . import keys
+from .passes import check_request
+from .twin import check_edit
+
+if TYPE_CHECKING:
+    from ..contract.model import ModelInfo
+    from ..contract.prompts import Tokens
+    from .open import Opened
+    from .study import Point, PromptCall, Study, Use, Variant
+
+# The variant under which a derived analysis of scope "run" is stored.
+WHOLE_RUN = "all"
+
+
+class PlanError(InputError):
+    """A run file is well formed but asks for what cannot be."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One analysis on one draw of one point of one variant, or one comparison with a null.
+
+    ``inputs`` are the results it reads (derived steps and comparisons, whose ``against`` names the null variant; the
+    first input is then the result compared).
+    """
+
+    ref: StepRef
+    key: str
+    ingredients: Mapping[str, Any]
+    use: Use
+    point: Point
+    tokens: Tokens | None = None
+    inputs: tuple[StepRef, ...] = ()
+    against: str | None = None
+
+    @property
+    def folder(self) -> str:
+        """The name of the analysis, under which the part is filed."""
+        return self.ref.analysis
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All steps, inputs before what reads them; ``notes`` say what was left out and why."""
+
+    study: Study
+    info: ModelInfo | None
+    steps: tuple[Step, ...]
+    notes: tuple[str, ...] = ()
+    prompts: Mapping[str, Tokens] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """What the manifest is named by: the run file as resolved, and the key of each step."""
+        steps = [[s.ref.variant, s.ref.label, s.ref.draw, dict(s.ref.sweep), s.key] for s in self.steps]
+        return digest([self.study.resolved, steps])
+
+    @cached_property
+    def by_ref(self) -> Mapping[StepRef, Step]:
+        """The steps by their references."""
+        return {s.ref: s for s in self.steps}
+
+
+def make_plan(study: Study, opened: Opened | None) -> Plan:
+    """Plan a study on an open model; ``opened`` is None where every analysis is derived from nothing."""
+    planner = _Planner(study, opened)
+    planner.edited()
+    planner.measured()
+    planner.derived()
+    planner.compared()
+    info = opened.model.info if opened else None
+    return Plan(study, info, tuple(planner.steps.values()), tuple(planner.notes), planner.prompts)
+
+
+def step_seed(step: Step, run_seed: int) -> int:
+    """The seed of an analysis: by run seed, analysis and parameters; the same for all variants and draws."""
+    return derive(run_seed, step.use.analysis.descriptor.name, step.use.parameters.canonical())
+
+
+class _Planner:
+    def __init__(self, study: Study, opened: Opened | None) -> None:
+        self.study = study
+        self.opened = opened
+        self.variants = {v.name: v for v in study.variants}
+        self.steps: dict[StepRef, Step] = {}
+        self.prompts: dict[str, Tokens] = {}
+        self.notes: list[str] = []
+        self.requests: set[str] = set()
+
+    def edited(self) -> None:
+        """Look at every edit before anything is computed."""
+        calls = {id(call): call for v in self.study.variants for p in v.points for call in p.edits}
+        for call in calls.values() if self.opened else ():
+            assert self.opened is not None
+            try:
+                check_edit(call, self.opened.model)
+            except GausslensError as error:
+                raise PlanError(f"{call.mark}: {error}") from error
+
+    def measured(self) -> None:
+        """Steps that look at the model: stream, weights and forward."""
+        for use in self.study.uses:
+            if use.analysis.descriptor.shape == "derived":
+                continue
+            opened = self._needs_model(use)
+            self._check_view(use, opened.model.info)
+            for name in use.variants:
+                for point, draw in _twins(self.variants[name]):
+                    self._measure(use, opened, name, point, draw)
+
+    def derived(self) -> None:
+        """Derived analyses, in the order of the run file: each may read those before it."""
+        for use in self.study.uses:
+            if use.analysis.descriptor.shape != "derived":
+                continue
+            if use.analysis.descriptor.scope == "run":
+                place = StepRef(WHOLE_RUN, use.label, use.analysis.descriptor.name)
+                self._derive(use, place, tuple(self.steps), _untouched(self.study))
+                continue
+            for name in use.variants:
+                for point, draw in _twins(self.variants[name]):
+                    place = StepRef(name, use.label, use.analysis.descriptor.name, draw, point.values)
+                    same = tuple(r for r in self.steps if (r.variant, r.draw, r.sweep) == (name, draw, point.values))
+                    self._derive(use, place, same, point)
+
+    def compared(self) -> None:
+        """Comparisons of every other variant with each null."""
+        finished = list(self.steps.values())
+        for null in self.study.against:
+            for use in self.study.uses:
+                draws = [s for s in finished if (s.ref.variant, s.ref.label) == (null, use.label)]
+                others = [s for s in finished if s.ref.label == use.label and s.ref.variant not in (null, WHOLE_RUN)]
+                if others and not draws:
+                    self.notes.append(f"{use.mark}: {use.label} is not computed on {null}: it has no null columns")
+                if others and draws:
+                    for step in others:
+                        self._compare(step, null, draws)
+
+    def _needs_model(self, use: Use) -> Opened:
+        if self.opened is None:
+            raise PlanError(f"{use.mark}: {use.label} needs a model: add `model: {{path: ...}}` to the run file")
+        return self.opened
+
+    def _check_view(self, use: Use, info: ModelInfo) -> None:
+        try:
+            info.narrowed(use.layers, use.heads)
+        except GausslensError as error:
+            raise PlanError(f"{use.mark}: {use.label}: {error}") from error
+
+    def _check_request(self, use: Use, opened: Opened, tokens: Tokens) -> None:
+        """Ask a stream analysis once what it wants, so that a wrong site is told before anything runs."""
+        assert opened.running is not None
+        if use.label in self.requests:
+            return
+        self.requests.add(use.label)
+        context = Context(opened.model.info.narrowed(use.layers, use.heads), 0, tokens)
+        try:
+            request = resolve(use.analysis.descriptor.analysis)(use.parameters, context).request()
+            check_request(request, opened.running, opened.model)
+        except GausslensError as error:
+            raise PlanError(f"{use.mark}: {use.label}: {error}") from error
+        except Exception:
+            return  # a defect of the analysis: its steps fail, and say so, when the run comes to them
+
+    def _measure(self, use: Use, opened: Opened, variant: str, point: Point, draw: int | None) -> None:
+        shape = use.analysis.descriptor.shape
+        ref = StepRef(variant, use.label, use.analysis.descriptor.name, draw, point.values)
+        seed = self.study.seed
+        made: dict[str, Any] = {"host": keys.HOST_VERSION}
+        made["model"] = keys.of_model(opened.call, opened.model.info)
+        made["twin"] = keys.of_edits(point, seed, draw)
+        made["analysis"] = keys.of_use(use, seed)
+        tokens = None
+        if shape in ("stream", "forward"):
+            if opened.engine is None:
+                raise PlanError(
+                    f"{use.mark}: {use.label} runs the model, and no capture engine serves the loader "
+                    f"{opened.call.loader.descriptor.name!r}; use another loader, or leave this analysis out"
+                )
+            tokens = self._tokens(use, opened)
+            if shape == "stream":
+                self._check_request(use, opened, tokens)
+            made["engine"] = {"name": opened.engine.descriptor.name, "version": opened.engine.descriptor.version}
+            made["tokens"] = tokens.digest()
+        self.steps[ref] = Step(ref, keys.key_of(made), made, use, point, tokens)
+
+    def _tokens(self, use: Use, opened: Opened) -> Tokens:
+        call = use.prompts or self.study.prompts
+        if call is None:
+            raise PlanError(f"{use.mark}: {use.label} needs prompts: add `prompts: {{source: text, text: [...]}}`")
+        name = digest([call.source.descriptor.name, call.parameters.canonical()])
+        if name not in self.prompts:
+            self.prompts[name] = _tokenised(call, opened, self.study)
+        return self.prompts[name]
+
+    def _derive(self, use: Use, place: StepRef, candidates: Sequence[StepRef], point: Point) -> None:
+        info = self.opened.model.info if self.opened else None
+        seed = derive(self.study.seed, use.analysis.descriptor.name, use.parameters.canonical())
+        context = Context(info, seed)  # type: ignore[arg-type]  # a derived analysis may have no model
+        try:
+            analysis: DerivedAnalysis = resolve(use.analysis.descriptor.analysis)(use.parameters, context)
+            inputs = tuple(analysis.inputs(candidates))
+        except InputError as error:
+            raise PlanError(f"{use.mark}: {use.label}: {error}") from error
+        unknown = [i for i in inputs if i not in self.steps]
+        if unknown or not inputs:
+            known = ", ".join(sorted({c.label for c in candidates})) or "none"
+            what = f"asks for {unknown[0]}, which is not planned" if unknown else "finds none of the results it reads"
+            raise PlanError(f"{use.mark}: {use.label} {what}; the labels planned before it: {known}")
+        made = keys.of_results(use, self.study.seed, [self.steps[i].key for i in inputs])
+        self.steps[place] = Step(place, keys.key_of(made), made, use, point, inputs=inputs)
+
+    def _compare(self, step: Step, null: str, draws: Sequence[Step]) -> None:
+        exchangeable = step.use.analysis.descriptor.exchangeable
+        made = keys.of_comparison(step.key, [d.key for d in draws], exchangeable)
+        label = f"{step.ref.label}.against.{null}"
+        ref = StepRef(step.ref.variant, label, step.ref.analysis, step.ref.draw, step.ref.sweep)
+        inputs = (step.ref, *(d.ref for d in draws))
+        self.steps[ref] = Step(ref, keys.key_of(made), made, step.use, step.point, inputs=inputs, against=null)
+
+
+def _twins(variant: Variant) -> list[tuple[Point, int | None]]:
+    draws: list[int | None] = [None] if variant.draws is None else list(range(variant.draws))
+    return [(point, draw) for draw in draws for point in variant.points]
+
+
+def _untouched(study: Study) -> Point:
+    from .study import Point
+
+    return next((p for v in study.variants for p in v.points if not p.edits), Point((), ()))
+
+
+def _tokenised(call: PromptCall, opened: Opened, study: Study) -> Tokens:
+    name = call.source.descriptor.name
+    seed = derive(study.seed, "prompts", name, call.parameters.canonical())
+    info = opened.model.info
+    facts = {**info.facts, "vocabulary": info.vocabulary, "max_positions": info.max_positions}
+    prompts = resolve(call.source.descriptor.prompts)(call.parameters, SourceContext(study.directory, seed, facts))
+    if not prompts:
+        raise PlanError(f"{call.mark}: the prompt source {name} gave no prompts")
+    tokens = opened.model.tokenise(prompts)
+    empty = [i for i, n in enumerate(tokens.lengths) if n == 0]
+    if empty:
+        raise PlanError(f"{call.mark}: prompt {empty[0]} has no tokens")
+    most = opened.model.info.max_positions
+    if most is not None and max(tokens.lengths) > most:
+        longest = max(range(len(tokens)), key=lambda i: tokens.lengths[i])
+        raise PlanError(
+            f"{call.mark}: prompt {longest} has {tokens.lengths[longest]} tokens, the model takes {most}: shorten it, "
+            f"or cut the text with `source: file` and `max_tokens: {most}`"
+        )
+    return tokens

@@ -1,0 +1,107 @@
+"""A study: a run file after it was read, checked and resolved. Nothing downstream reads the YAML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..plugins.host import Owned as Owned
+from ..plugins.host import Owner as Owner
+
+if TYPE_CHECKING:
+    from ..contract.descriptors import Analysis, Edit, Loader, PromptSource
+    from ..contract.parameters import Parameters
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A place in a run file."""
+
+    file: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True)
+class ModelCall:
+    """The `model:` block, ``auto`` resolved. ``path`` is absolute, or ``builtin:x``, ``hub:o/n``, ``live:x``."""
+
+    path: str
+    loader: Owned[Loader]
+    parameters: Parameters
+    dtype: str | None
+    device: str
+    mark: Mark
+
+
+@dataclass(frozen=True)
+class PromptCall:
+    """A `prompts:` block."""
+
+    source: Owned[PromptSource]
+    parameters: Parameters
+    mark: Mark
+
+
+@dataclass(frozen=True)
+class EditCall:
+    """One edit of a variant. ``layers`` and ``heads`` restrict it; None means all."""
+
+    edit: Owned[Edit]
+    parameters: Parameters
+    layers: tuple[int, ...] | None
+    heads: tuple[int, ...] | None
+    mark: Mark
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of a variant's sweeps: the swept values in order, and the edits with these values."""
+
+    values: tuple[tuple[str, Any], ...]
+    edits: tuple[EditCall, ...]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """An edited twin, or several: ``draws`` of it, at each point of its sweeps."""
+
+    name: str
+    draws: int | None
+    points: tuple[Point, ...]
+    mark: Mark
+
+
+@dataclass(frozen=True)
+class Use:
+    """One entry of `analyses:`: an analysis with its parameters, on some variants."""
+
+    label: str
+    analysis: Owned[Analysis]
+    parameters: Parameters
+    layers: tuple[int, ...] | None
+    heads: tuple[int, ...] | None
+    variants: tuple[str, ...]
+    prompts: PromptCall | None
+    mark: Mark
+
+
+@dataclass(frozen=True)
+class Study:
+    """A whole run file, resolved. ``resolved`` is the file as plain data with every default filled in."""
+
+    name: str
+    seed: int
+    model: ModelCall | None
+    prompts: PromptCall | None
+    variants: tuple[Variant, ...]
+    uses: tuple[Use, ...]
+    against: tuple[str, ...]
+    report: bool
+    directory: Path
+    resolved: Mapping[str, Any] = field(default_factory=dict)

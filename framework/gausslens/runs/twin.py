@@ -1,0 +1,169 @@
+"""Edits as overlays: a twin is the base model plus a dictionary of edited tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..contract.errors import GausslensError, ModelError, did_you_mean
+from ..contract.model import HEAD_TENSORS, KV_HEAD_TENSORS, LayerWeights, ModelInfo, OpenModel
+from ..contract.reference import resolve
+from ..contract.seeds import derive
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+    from .study import EditCall
+
+
+class EditFailed(GausslensError):
+    """An edit raised, or returned what it may not."""
+
+
+@dataclass(frozen=True)
+class Generators:
+    """Random generators of one edit and draw: one for each tensor, the same in every process."""
+
+    seed: int
+    layer: int | None
+
+    def torch(self, name: str) -> torch.Generator:
+        """A torch generator (CPU) for the tensor of that name."""
+        import torch
+
+        return torch.Generator().manual_seed(self.of(name))
+
+    def numpy(self, name: str) -> np.random.Generator:
+        """A numpy generator for the tensor of that name."""
+        import numpy as np
+
+        return np.random.default_rng(self.of(name))
+
+    def of(self, name: str) -> int:
+        """The seed for the tensor of that name."""
+        return derive(self.seed, f"{'' if self.layer is None else self.layer}.{name}")
+
+
+@dataclass
+class Twin:
+    """A model with the edits of one variant, point and draw laid over it; with no edits, the base model itself.
+
+    Edited tensors are made once, layer by layer, and kept until ``forget``. Undoing is dropping the twin.
+    """
+
+    base: OpenModel
+    edits: Sequence[EditCall] = ()
+    run_seed: int = 0
+    draw: int | None = None
+    _made: dict[int | None, dict[str, torch.Tensor]] = field(default_factory=dict, repr=False)
+
+    @property
+    def info(self) -> ModelInfo:
+        """The facts of the base model."""
+        return self.base.info
+
+    def overlay(self, layer: int | None) -> Mapping[str, torch.Tensor]:
+        """The edited tensors of a layer by name (layer None: those outside the layers)."""
+        if not self.edits:
+            return {}
+        if layer not in self._made:
+            made: dict[str, torch.Tensor] = {}
+            for call in self.edits:
+                made |= _edited(self, call, layer, made)
+            self._made[layer] = made
+        return self._made[layer]
+
+    def weights(self, layer: int | None, info: ModelInfo | None = None) -> LayerWeights:
+        """The tensors of a layer as the edits leave them, narrowed to the heads in ``info``."""
+        return LayerWeights(self.base, layer, self.overlay(layer), info)
+
+    def adopt(self, layer: int | None, name: str, tensor: torch.Tensor) -> None:
+        """Keep an edited tensor in an engine's storage, which holds the same values, so that it is in memory once."""
+        self._made[layer][name] = tensor
+
+    def forget(self, layer: int | None) -> None:
+        """Drop the edited tensors of a layer; they are made again, the same, when next asked for."""
+        self._made.pop(layer, None)
+
+
+def touched(call: EditCall) -> tuple[str, ...]:
+    """The names of the tensors that an edit may change; with ``heads``, only those that have heads."""
+    touches = call.edit.descriptor.touches
+    names = tuple(resolve(touches)(call.parameters)) if isinstance(touches, str) else tuple(touches)
+    return names if call.heads is None else tuple(n for n in names if n in HEAD_TENSORS + KV_HEAD_TENSORS)
+
+
+def check_edit(call: EditCall, model: OpenModel) -> None:
+    """Refuse an edit that would change nothing, or is restricted to layers or heads that the model does not have."""
+    name, info = call.edit.descriptor.name, model.info
+    info.narrowed(call.layers, call.heads)
+    layers = call.layers if call.layers is not None else (*info.layers, None)
+    if not any(set(touched(call)) & set(model.names(layer)) for layer in layers):
+        has = sorted({n for layer in layers for n in model.names(layer)})
+        raise ModelError(
+            f"edit {name} would change nothing: it touches {', '.join(touched(call)) or 'no tensor that has heads'}; "
+            f"there the model has {', '.join(has) or 'nothing'}"
+        )
+
+
+def edit_seed(call: EditCall, run_seed: int, draw: int | None) -> int:
+    """The seed of an edit: by run seed, the edit and its parameters, and the draw."""
+    return derive(run_seed, call.edit.descriptor.name, call.parameters.canonical(), draw)
+
+
+def _edited(twin: Twin, call: EditCall, layer: int | None, made: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """What one edit makes of one layer that earlier edits left as ``made``; checked."""
+    allowed = set(touched(call))
+    if call.layers is not None and layer not in call.layers:
+        return {}
+    if not allowed & set(twin.base.names(layer)):
+        return {}
+    seed = edit_seed(call, twin.run_seed, twin.draw)
+    weights = _Copies(twin.base, layer, made, seed=derive(seed, "initial", layer), edited=call.heads)
+    name = call.edit.descriptor.name
+    try:
+        returned = resolve(call.edit.descriptor.edit)(weights, call.parameters, Generators(seed, layer))
+    except GausslensError:
+        raise
+    except Exception as error:
+        raise EditFailed(f"{call.mark}: edit {name} failed in layer {layer}: {error!r}") from error
+    result: dict[str, torch.Tensor] = {}
+    current = LayerWeights(twin.base, layer, made, edited=call.heads)
+    for tensor_name, tensor in returned.items():
+        where = f"{call.mark}: edit {name}, layer {layer}, {tensor_name}"
+        if call.heads is not None and tensor_name not in HEAD_TENSORS + KV_HEAD_TENSORS:
+            continue
+        if tensor_name not in allowed:
+            raise EditFailed(f"{where}: it says that it touches only {', '.join(sorted(allowed))}")
+        result[tensor_name] = _checked(where, call, current, tensor_name, tensor)
+    return result
+
+
+class _Copies(LayerWeights):
+    """What an edit reads are copies: one that works in place changes no tensor of the model."""
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return super().__getitem__(name).clone()
+
+
+def _checked(where: str, call: EditCall, weights: LayerWeights, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    if name not in weights:
+        raise ModelError(f"{where}: the model has no such tensor{did_you_mean(name, weights.names)}")
+    before = weights[name]
+    if tensor.shape != before.shape:
+        raise EditFailed(f"{where}: its shape is {tuple(tensor.shape)}, the model's is {tuple(before.shape)}")
+    if not bool(torch.isfinite(tensor).all()):
+        raise EditFailed(f"{where}: it holds values that are not finite")
+    after = tensor.to(before.dtype)
+    rows = weights.rows(name)
+    if rows is not None:
+        mixed = before.clone()
+        mixed[rows] = after[rows]
+        after = mixed
+    if call.edit.descriptor.random and torch.equal(after, before):
+        raise EditFailed(f"{where}: the edit is random and left the tensor bit-equal")
+    return after
