@@ -52,7 +52,7 @@ def update(rounds: int) -> None:
     """RunningMoments.add to scipy's dsyrk on the same, already centred, float64 numbers."""
     from scipy.linalg.blas import dsyrk
 
-    from gausslens_gaussian.covariance import RunningMoments
+    from gausslens.maths.moments import RunningMoments
 
     for tokens, width in ((2048, 576), (2048, 1536), (512, 576)):
         values = np.random.default_rng(0).normal(3, 1, (tokens, width)).astype(np.float32)

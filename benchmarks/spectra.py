@@ -22,10 +22,10 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import gausslens
+from gausslens.maths.laws import MarchenkoPastur
+from gausslens.maths.spectra import GRAM_TRUST, product_squared_singular_values, squared_singular_values
 from gausslens_bilinear.fit import bulk
-from gausslens_bilinear.laws import MarchenkoPastur
 from gausslens_bilinear.sidebyside import side_by_side
-from gausslens_bilinear.singular import GRAM_TRUST, product_squared_singular_values, squared_singular_values
 from gausslens_bilinear.tail import power_law
 
 NAMES = ("W_Q", "W_K", "W_V", "W_O", "W_in", "W_gate", "W_out")

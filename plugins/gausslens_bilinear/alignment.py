@@ -9,11 +9,11 @@ import numpy as np
 import xarray as xr
 
 from gausslens import Context, Estimate, LayerWeights, ModelError, ModelInfo, Tokens
+from gausslens.maths.laws import Product
+from gausslens.maths.spectra import effective_rank
 
 from .circuits import Circuit, circuit, composition, composition_z, read, wrote
-from .laws import Product
 from .sidebyside import side_by_side
-from .singular import effective_rank
 from .spectrum import against_bulk
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gausslens.figures import Figure, Line, Lines, Source, Spectrum, Table
+from gausslens.maths.laws import MarchenkoPastur
 
 from .drawing import told
-from .laws import MarchenkoPastur
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .singular import Floats, product_eigenvalues
+from gausslens.maths.spectra import Floats, product_eigenvalues
+
 from .traces import rotated_form_variance
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from .halves import GROUPS
-from .powers import jackknife
+from gausslens.maths.resampling import GROUPS, jackknife
 
 Floats: TypeAlias = NDArray[np.float64]
 KINDS = ("content", "score", "pattern")

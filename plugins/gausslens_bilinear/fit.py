@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .laws import RATE, Floats, Law, MarchenkoPastur, Product
+from gausslens.maths.laws import RATE, Floats, Law, MarchenkoPastur, Product
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

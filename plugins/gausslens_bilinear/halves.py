@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gausslens import InputError
+from gausslens.maths.resampling import GROUPS
 
 if TYPE_CHECKING:
     from gausslens import Tokens
-
-# Groups of held-out prompts; errors are those of leaving out one group at a time.
-GROUPS = 16
 
 
 class Halves:

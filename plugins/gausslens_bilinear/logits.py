@@ -9,11 +9,11 @@ import numpy as np
 import xarray as xr
 
 from gausslens import Batch, Context, Estimate, GausslensError, ModelInfo, Request, Tokens
+from gausslens.maths.resampling import GROUPS, MOMENTS, PowerSums
 
 from . import form
-from .halves import GROUPS, Halves
+from .halves import Halves
 from .pairs import Joint, Sample, token_numbers
-from .powers import MOMENTS, PowerSums
 from .rows import HIDDEN, MEASURES, Rows, bins
 from .told import rows_dataset, told
 

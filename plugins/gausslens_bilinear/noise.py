@@ -9,9 +9,9 @@ import numpy as np
 import xarray as xr
 
 from gausslens import Context, Estimate, LayerWeights, ModelError, ModelInfo, Tokens
+from gausslens.maths.laws import RATE, MarchenkoPastur
+from gausslens.maths.spectra import squared_singular_values
 
-from .laws import RATE, MarchenkoPastur
-from .singular import squared_singular_values
 from .spectrum import whole
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from .powers import jackknife, standard
+from gausslens.maths.resampling import jackknife, standard
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from .halves import GROUPS
-from .powers import jackknife
+from gausslens.maths.resampling import GROUPS, jackknife
+
 from .softmax import row_moments
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gausslens.figures import Figure, Heatmap, Line, Source, Spectrum
+from gausslens.maths.laws import MarchenkoPastur
 
 from .drawing import averaged
-from .laws import MarchenkoPastur
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gausslens.figures import Dial, Figure, Line, Scatter, Source, Spectrum, Table, TokenMap
+from gausslens.maths.laws import Product
 
 from .drawing import averaged, head_map, null_maps, told
-from .laws import Product
 from .roles import ROLES
 
 if TYPE_CHECKING:

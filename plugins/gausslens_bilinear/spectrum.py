@@ -8,11 +8,11 @@ import numpy as np
 import xarray as xr
 
 from gausslens import Context, Estimate, LayerWeights, ModelError, ModelInfo, Tokens
+from gausslens.maths.laws import MarchenkoPastur
+from gausslens.maths.spectra import effective_rank, squared_singular_values
 
 from .fit import NoSpectrum, bulk
-from .laws import MarchenkoPastur
 from .sidebyside import side_by_side
-from .singular import effective_rank, squared_singular_values
 from .tail import power_law
 
 if TYPE_CHECKING:

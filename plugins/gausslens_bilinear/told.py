@@ -9,7 +9,8 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from .powers import MOMENTS
+from gausslens.maths.resampling import MOMENTS
+
 from .rows import MEASURES
 
 Floats: TypeAlias = NDArray[np.float64]

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gausslens.maths.moments import Floats, effective_rank
+
 from . import weighted
-from .covariance import Floats, effective_rank
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

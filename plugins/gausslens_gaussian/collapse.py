@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from gausslens import Context, Estimate, GausslensError, ModelInfo, Runner, Tokens
+from gausslens.maths.moments import Floats, RunningMoments
 
 from .collapsed import dataset
-from .covariance import Floats, RunningMoments
 from .pureattention import PureAttention
 from .uniformity import cosine, diameter, relative_diameter
 

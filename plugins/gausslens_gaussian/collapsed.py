@@ -8,8 +8,8 @@ import numpy as np
 import xarray as xr
 
 from gausslens import ModelInfo
+from gausslens.maths.moments import Floats, RunningMoments
 
-from .covariance import Floats, RunningMoments
 from .described import attributes
 from .information import frechet
 from .uniformity import rates

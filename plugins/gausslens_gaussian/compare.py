@@ -9,8 +9,8 @@ import numpy as np
 import xarray as xr
 
 from gausslens import Context, InputError, StepRef
+from gausslens.maths.moments import Floats
 
-from .covariance import Floats
 from .described import attributes
 from .geometry import leading, principal_angles
 from .information import frechet, jensen_shannon, kl

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from .covariance import Floats, RunningMoments, anisotropy, effective_rank, rank, spectrum, support_entropy
+from gausslens.maths.moments import Floats, RunningMoments, anisotropy, effective_rank, rank, spectrum, support_entropy
+
 from .lengths import OWNED
 from .normality import kurtosis_law, normality_p, skewness_sd
 from .sampling import entropy_bias

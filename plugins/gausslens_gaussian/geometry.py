@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import gammaln
 
-from .covariance import Floats, tolerance
+from gausslens.maths.moments import Floats, tolerance
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

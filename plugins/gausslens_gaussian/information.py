@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from .covariance import Floats, tolerance
+from gausslens.maths.moments import Floats, tolerance
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gausslens import HEAD_AXIS, KV_HEAD_AXIS, Batch, Context, Estimate, GausslensError, ModelInfo, Request, Tokens
+from gausslens.maths.moments import Floats, RunningMoments
 
 from .bigrams import Bigrams
-from .covariance import Floats, RunningMoments
 from .described import WHOLE, attributes
 from .held import Held
 from .jointly import described

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from .covariance import Floats
+from gausslens.maths.moments import Floats
+
 from .described import SQUARE, WHOLE, attributes
 from .sampling import Information, information_bias
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .covariance import Floats, RunningMoments
+from gausslens.maths.moments import Floats, RunningMoments
 
 # A vector longer than so many medians is extreme: a Gaussian has none, an attention sink is one.
 EXTREME = 8.0

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gausslens import HEAD_AXIS, KV_HEAD_AXIS, Batch, Context, Estimate, GausslensError, ModelInfo, Request, Tokens
+from gausslens.maths.moments import Floats
 
-from .covariance import Floats
 from .described import WHOLE, first_pass, second_pass, stacked
 from .held import Held
 from .normality import directions

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import ndtr
 
-from .covariance import Floats
+from gausslens.maths.moments import Floats
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .covariance import Floats, RunningMoments
+from gausslens.maths.moments import Floats, RunningMoments
+
 from .lengths import RunningLengths
 from .normality import RunningShape
 from .robust import Ball, Sample, ball

@@ -8,8 +8,8 @@ import numpy as np
 import xarray as xr
 
 from gausslens import Context, Estimate, GausslensError, ModelInfo, Runner, Tokens
+from gausslens.maths.moments import Floats, RunningMoments
 
-from .covariance import Floats, RunningMoments
 from .described import attributes
 from .information import mutual_information
 from .mixing import mixed, mixed_by_many

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .covariance import Floats
+from gausslens.maths.moments import Floats
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gausslens import LayerWeights, ModelInfo
+from gausslens.maths.moments import Floats
 
-from .covariance import Floats
 from .norms import through_norm
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .covariance import Floats, RunningMoments, spectrum, support_entropy
+from gausslens.maths.moments import Floats, RunningMoments, spectrum, support_entropy
+
 from .sampling import Information, TooFewSamples, entropy_bias, needed, of_whitened, whitened
 
 

@@ -9,9 +9,9 @@ import torch
 import xarray as xr
 
 from gausslens import Context, LayerWeights, ModelError
+from gausslens.maths.heads import as_matrices
 
 from .claims import broken, multiset, spectra
-from .matrices import as_matrices
 
 if TYPE_CHECKING:
     from .parameters import CheckParameters

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
-from .matrices import as_matrices
+from gausslens.maths.heads import as_matrices
+
 from .noise import moments, pieces
 
 # Odd numbers with bits all over: multiplying by them and folding scatters what is close together.

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from gausslens import Generators, LayerWeights, ModelError
+from gausslens.maths.heads import as_matrices, as_tensor
 
 from . import noise, shapes
 from .claims import broken
-from .matrices import as_matrices, as_tensor
 from .parameters import BlockParameters, ConfigParameters
 from .tensors import BIAS_OF, present
 

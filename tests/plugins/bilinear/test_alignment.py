@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gausslens import ModelError
+from gausslens.maths.spectra import principal_cosines, product_eigenvalues, product_squared_singular_values
 from gausslens.testing import (
     TinyModel,
     TinyParameters,
@@ -23,7 +24,6 @@ from gausslens.testing import (
 from gausslens_bilinear import circuits
 from gausslens_bilinear.parameters import AlignmentParameters, LogitsParameters, SpectrumParameters
 from gausslens_bilinear.plugin import ALIGNMENT, ANGLES, LOGITS, ROLES, SPECTRUM
-from gausslens_bilinear.singular import principal_cosines, product_eigenvalues, product_squared_singular_values
 
 
 def haar(rng: np.random.Generator, n: int, draws: int) -> np.ndarray:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gausslens.maths.laws import MarchenkoPastur, beyond
+from gausslens.maths.spectra import product_squared_singular_values, squared_singular_values
 from gausslens_bilinear.fit import NoSpectrum, bulk
-from gausslens_bilinear.laws import MarchenkoPastur
-from gausslens_bilinear.singular import product_squared_singular_values, squared_singular_values
 from gausslens_bilinear.tail import power_law
-from gausslens_bilinear.tracy_widom import beyond
 
 SHAPES = [(50, 1000), (1000, 50), (100, 500), (200, 400), (300, 300), (64, 576)]
 PRODUCTS = [(576, 64, 576), (576, 64, 192), (200, 100, 150), (64, 64, 64)]

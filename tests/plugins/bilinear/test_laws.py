@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import quad
 
-from gausslens_bilinear import tracy_widom
-from gausslens_bilinear.laws import MarchenkoPastur
-from gausslens_bilinear.singular import squared_singular_values
+from gausslens.maths import laws as tracy_widom
+from gausslens.maths.laws import MarchenkoPastur
+from gausslens.maths.spectra import squared_singular_values
 
 SHAPES = [(60, 60), (40, 160), (160, 40), (10, 200), (1, 5), (1, 1), (2, 3)]
 

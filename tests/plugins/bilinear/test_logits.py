@@ -12,15 +12,15 @@ import xarray as xr
 from pydantic import ValidationError
 
 from gausslens import Batch, Context, InputError, LayerWeights, Part, Prompt
+from gausslens.maths.resampling import GROUPS, MOMENTS, PowerSums
 from gausslens.maths.rotary import Rotation
 from gausslens.testing import TinyModel, TinyParameters, check_round_trip, check_stream
 from gausslens_bilinear import form
-from gausslens_bilinear.halves import GROUPS, Halves
+from gausslens_bilinear.halves import Halves
 from gausslens_bilinear.logits import Logits
 from gausslens_bilinear.pairs import Sample, token_numbers
 from gausslens_bilinear.parameters import LogitsParameters
 from gausslens_bilinear.plugin import LOGITS
-from gausslens_bilinear.powers import MOMENTS, PowerSums
 from gausslens_bilinear.rows import bins, row_variances
 
 TEXTS = [

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gausslens_bilinear.laws import MarchenkoPastur, Product
-from gausslens_bilinear.singular import product_squared_singular_values
+from gausslens.maths.laws import MarchenkoPastur, Product
+from gausslens.maths.spectra import product_squared_singular_values
 
 SHAPES = [(576, 64, 576), (300, 64, 100), (64, 64, 64), (50, 50, 200), (40, 100, 60), (200, 20, 30)]
 

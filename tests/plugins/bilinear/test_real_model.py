@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 
 import gausslens
-from gausslens_bilinear.singular import product_squared_singular_values
+from gausslens.maths.spectra import product_squared_singular_values
 
 pytestmark = pytest.mark.real_model
 

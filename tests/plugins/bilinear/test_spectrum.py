@@ -16,10 +16,10 @@ from pydantic import ValidationError
 import gausslens
 import gausslens_bilinear.plugin
 from gausslens import Context, LayerWeights, ModelError
+from gausslens.maths.spectra import effective_rank, squared_singular_values
 from gausslens.testing import TinyModel, TinyParameters, check_references, check_round_trip, check_weights
 from gausslens_bilinear.parameters import SpectrumParameters
 from gausslens_bilinear.plugin import SPECTRUM
-from gausslens_bilinear.singular import effective_rank, squared_singular_values
 from gausslens_bilinear.spectrum import Spectrum
 
 

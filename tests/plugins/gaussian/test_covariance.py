@@ -10,14 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gausslens_gaussian.covariance import (
-    RunningMoments,
-    anisotropy,
-    effective_rank,
-    rank,
-    spectrum,
-    support_entropy,
-)
+from gausslens.maths.moments import RunningMoments, anisotropy, effective_rank, rank, spectrum, support_entropy
 from gausslens_gaussian.information import entropy
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gausslens.maths.moments import RunningMoments, rank, spectrum
 from gausslens_gaussian import weighted
-from gausslens_gaussian.covariance import RunningMoments, rank, spectrum
 from gausslens_gaussian.geometry import leading, log_volume, principal_angles, semi_axes
 from gausslens_gaussian.norms import through_norm
 

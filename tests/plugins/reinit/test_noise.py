@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kstest
 
+from gausslens.maths.heads import as_matrices, as_tensor
 from gausslens_reinit import shapes as shaped
 from gausslens_reinit.claims import broken, multiset, spectra
-from gausslens_reinit.matrices import as_matrices, as_tensor
 from gausslens_reinit.noise import haar, independent, is_constant, matched, rotated, shuffled
 
 shapes = st.lists(st.integers(1, 7), min_size=1, max_size=3).map(tuple)

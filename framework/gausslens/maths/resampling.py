@@ -8,9 +8,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from .halves import GROUPS
-
 Floats: TypeAlias = NDArray[np.float64]
+# Groups of prompts of which one at a time is left out, for standard errors.
+GROUPS = 16
 MOMENTS = ("mean", "variance", "skewness", "kurtosis")
 
 
