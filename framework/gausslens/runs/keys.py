@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # Raised when the host changes what is computed for every analysis (sharding, merging, the comparison with a null).
 HOST_VERSION = 1
+# Raised when the numbers of comparisons with a null change.
+COMPARISON_VERSION = 3
 
 Ingredients = Mapping[str, Any]
 
@@ -70,7 +72,13 @@ def of_results(use: Use, seed: int, inputs: Sequence[str]) -> dict[str, Any]:
 
 def of_comparison(of: str, null: Sequence[str], exchangeable: Sequence[str]) -> dict[str, Any]:
     """A comparison with a null: the keys of both sides."""
-    return {"host": HOST_VERSION, "comparison": 2, "of": of, "null": list(null), "exchangeable": list(exchangeable)}
+    return {
+        "host": HOST_VERSION,
+        "comparison": COMPARISON_VERSION,
+        "of": of,
+        "null": list(null),
+        "exchangeable": list(exchangeable),
+    }
 
 
 def _used(owned: Owned[Any], parameters: dict[str, Any]) -> dict[str, Any]:
