@@ -88,7 +88,8 @@ def drawing() -> str:
             places[room] = (WIDTH * (place + 1) / (len(row) + 1) - BOX[0] / 2, 12 + number * ROW)
     height = 24 + ROW * len(rows)
     drawn = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="13">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" '
+        'font-size="13">',
         "<title>The rooms of the host, and which imports which</title>",
         f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
