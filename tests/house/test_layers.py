@@ -52,3 +52,8 @@ def test_a_contract_bites(root: Path, tmp_path: Path, module: str, line: str, co
     assert found.returncode != 0
     broken = [text for text in found.stdout.splitlines() if " BROKEN" in text]
     assert [text for text in broken if contract in text], found.stdout
+
+
+def test_the_drawing_of_the_rooms_is_fresh(root: Path) -> None:
+    drawn = subprocess.run([sys.executable, str(root / "docs/draw_rooms.py"), "--check"], check=False)
+    assert drawn.returncode == 0, "python docs/draw_rooms.py draws it again"

@@ -24,6 +24,7 @@ import pytest
 if TYPE_CHECKING:
     from ..plugins import Host
     from ..store.results import Results
+    from . import wiring as wiring
     from .derived import check_derived as check_derived
     from .engine import TinyEngine as TinyEngine
     from .engine import TinyRunner as TinyRunner
