@@ -1,9 +1,10 @@
 """What spectra cost: every matrix of a model with its law, edges and spikes, beside LAPACK's values alone.
 
-    python benchmarks/spectra.py MODEL_DIRECTORY [ROUNDS] [--weightwatcher PYTHON [--watched N]]
+    python benchmarks/spectra.py [MODEL_DIRECTORY [ROUNDS]] [--weightwatcher PYTHON [--watched N]]
 
-Wall time, ratios of minima over interleaved rounds. The threads are the subject here, so all cores are used: LAPACK by
-its own threads on one matrix after another, ours by matrices side by side. WeightWatcher runs in the Python that has it
+Wall time, ratios of minima over interleaved rounds. Without a model the matrices are made: Gaussian, with a few spikes,
+of the sizes of a small model's layers. The threads are the subject here, so all cores are used: LAPACK by its own
+threads on one matrix after another, ours by a thread for each matrix. WeightWatcher runs in the Python that has it
 (--weightwatcher), once: it is slow. Products of a head's factors at d = 4096 and 32 heads, by QR of the factors, are
 held against forming the 4096 x 4096 product of one head, times 32.
 """
@@ -24,12 +25,15 @@ from threadpoolctl import threadpool_limits
 import gausslens
 from gausslens.maths.laws import MarchenkoPastur
 from gausslens.maths.spectra import GRAM_TRUST, product_squared_singular_values, squared_singular_values
-from gausslens_bilinear.fit import bulk
-from gausslens_bilinear.sidebyside import side_by_side
-from gausslens_bilinear.tail import power_law
+from gausslens_bilinear.maths.fit import bulk
+from gausslens_bilinear.maths.tail import power_law
+from gausslens_bilinear.maths.threads import in_threads
 
 NAMES = ("W_Q", "W_K", "W_V", "W_O", "W_in", "W_gate", "W_out")
 HEADS, WIDTH, INNER = 32, 4096, 128
+# A made model, with the sizes of SmolLM2-135M: W_Q, W_K, W_V, W_O, W_in, W_gate, W_out of each layer.
+MADE_LAYERS, MADE_SPIKES = 4, 8
+MADE_SHAPES = ((576, 576), (576, 192), (576, 192), (576, 576), (576, 1536), (576, 1536), (1536, 576))
 # Where the rounds of the baseline spread by more than this, a ratio says nothing.
 STEADY = 1.3
 WATCHED = """
@@ -70,6 +74,16 @@ def matrices(path: str) -> list[np.ndarray]:
     return found
 
 
+def made_matrices() -> list[np.ndarray]:
+    """Noise with a few spikes, as trained matrices have them: the seven matrices of each layer of a made model."""
+    rng = np.random.default_rng(0)
+    found = []
+    for rows, columns in [shape for _ in range(MADE_LAYERS) for shape in MADE_SHAPES]:
+        spikes = rng.normal(size=(rows, MADE_SPIKES)) @ rng.normal(size=(MADE_SPIKES, columns))
+        found.append((rng.normal(size=(rows, columns)) + 0.2 * spikes) / np.sqrt(columns))
+    return found
+
+
 def ours(each: list[np.ndarray]) -> None:
     """Values, law, distance, edges, level and spikes of each."""
 
@@ -79,7 +93,7 @@ def ours(each: list[np.ndarray]) -> None:
         fitted = bulk(squared, *matrix.shape)
         return law.distance(squared) + law.edges[1] + law.level() + fitted.edges[1], len(fitted.spikes)
 
-    side_by_side(one, each)
+    in_threads(one, each)
 
 
 def lapack(each: list[np.ndarray]) -> None:
@@ -120,7 +134,7 @@ def products(rounds: int) -> None:
     A, B = rng.normal(size=(2, HEADS, WIDTH, INNER))
 
     def factors() -> None:
-        side_by_side(lambda pair: product_squared_singular_values(*pair), zip(A, B, strict=True))
+        in_threads(lambda pair: product_squared_singular_values(*pair), zip(A, B, strict=True))
 
     found = interleaved({"factors": factors}, rounds)["factors"][0]
     formed = timed(lambda: np.linalg.svd(A[0] @ B[0].T, compute_uv=False)) * HEADS
@@ -158,13 +172,14 @@ def watched(python: str, each: list[np.ndarray]) -> None:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model")
+    parser.add_argument("model", nargs="?", help="a directory; without it, the matrices are made")
     parser.add_argument("rounds", type=int, nargs="?", default=5)
     parser.add_argument("--weightwatcher", help="a Python that has it")
     parser.add_argument("--watched", type=int, metavar="N", help="how many matrices WeightWatcher gets: it is slow")
     parser.add_argument("--no-products", action="store_true")
     chosen = parser.parse_args()
-    each = matrices(chosen.model)
+    each = made_matrices() if chosen.model is None else matrices(chosen.model)
+    whose = "a made model, for none was given" if chosen.model is None else Path(chosen.model).name
     found = interleaved(
         {"LAPACK": lambda: lapack(each), "one": lambda: alone(each), "ours": lambda: ours(each)}, chosen.rounds
     )
@@ -174,7 +189,7 @@ def main() -> None:
         "one": "LAPACK's values alone, one core",
         "ours": "ours, with law, distance, edges and spikes",
     }
-    print(f"{len(each)} matrices of {Path(chosen.model).name}; minima of {chosen.rounds} rounds")
+    print(f"{len(each)} matrices of {whose}; minima of {chosen.rounds} rounds")
     for name, (taken, spread) in found.items():
         verdict = "   MISSED" if name == "ours" and taken > reference else ""
         if name == "ours" and found["LAPACK"][1] > STEADY:

@@ -9,9 +9,9 @@ import numpy as np
 import xarray as xr
 
 from gausslens import Context, Estimate, ModelError, ModelInfo, Runner, Tokens
+from gausslens.maths.resampling import average
 
 from .beside import HELD, Beside, beside, has_logits
-from .intervals import average
 
 if TYPE_CHECKING:
     from .parameters import EffectParameters

@@ -3,6 +3,7 @@
 ``MarchenkoPastur`` is the law of a matrix of independent entries, ``Product`` that of a product of two such matrices,
 as W_Q W_K^T: its values are spread far wider, and judged by the first law all of them look like signal. Squared
 singular values are never divided by anything here, and the shape matters: 4 s2 n is the upper edge of a square only.
+The largest value is judged by the law of Tracy and Widom.
 """
 
 from __future__ import annotations
@@ -20,25 +21,25 @@ Floats = NDArray[np.float64]
 
 # The law of Tracy and Widom, of the largest eigenvalue of noise at the edge of its bulk: its mean and spread.
 # Bornemann, "On the numerical evaluation of distributions in random matrix theory" (2010).
-MEAN, SD = -1.2065335745820, 1.2680340580127
-# Chiani, "Distribution of the largest eigenvalue for real Wishart and Gaussian random matrices" (2014): the law is that
-# of theta g - alpha, with g of a gamma distribution of shape k, to 0.03 in its quantiles up to 99.9 %.
+TRACY_WIDOM_MEAN, TRACY_WIDOM_SD = -1.2065335745820, 1.2680340580127
 _K, _THETA, _ALPHA = 46.446, 0.186054, 9.84801
-
-
-def beyond(rate: ArrayLike) -> NDArray[np.float64]:
-    """The value that the law of Tracy and Widom exceeds with this probability: 0.01 gives 2.02."""
-    at = np.asarray(rate, dtype=np.float64)
-    if not ((at > 0) & (at < 1)).all():
-        raise ValueError(f"a rate lies between 0 and 1, not {rate!r}")
-    found: NDArray[np.float64] = np.asarray(_THETA * gammainccinv(_K, at) - _ALPHA)
-    return found
-
-
 # Noise goes beyond the level of a law once in a hundred matrices.
 RATE = 0.01
 # Points of the curve on which the law of a product is tabulated.
 _GRID = 4096
+
+
+def tracy_widom_level(rate: ArrayLike) -> Floats:
+    """The value that the law of Tracy and Widom exceeds with this probability: 0.01 gives 2.02.
+
+    The law is that of theta g - alpha, g of a gamma distribution of shape k, to 0.03 in its quantiles up to 99.9 %
+    (Chiani, "Distribution of the largest eigenvalue for real Wishart and Gaussian random matrices", 2014).
+    """
+    at = np.asarray(rate, dtype=np.float64)
+    if not ((at > 0) & (at < 1)).all():
+        raise ValueError(f"a rate lies between 0 and 1, not {rate!r}")
+    found: Floats = np.asarray(_THETA * gammainccinv(_K, at) - _ALPHA)
+    return found
 
 
 class Law(ABC):
@@ -87,12 +88,12 @@ class Law(ABC):
     def largest(self) -> tuple[float, float]:
         """Mean and standard deviation of the largest squared singular value, by Tracy and Widom's law."""
         centre, scale = self.soft_edge()
-        return centre + MEAN * scale, SD * scale
+        return centre + TRACY_WIDOM_MEAN * scale, TRACY_WIDOM_SD * scale
 
     def level(self, rate: float = RATE) -> float:
         """The largest squared singular value of noise is above this in so many of its matrices."""
         centre, scale = self.soft_edge()
-        return centre + float(beyond(rate)) * scale
+        return centre + float(tracy_widom_level(rate)) * scale
 
     def quantiles(self, shares: ArrayLike) -> Floats:
         """x with F(x) = share, for each share between 0 and 1, by halving the interval."""
@@ -112,7 +113,7 @@ class Law(ABC):
         return self.quantiles((np.arange(self.small, 0, -1) - 0.5) / self.small)
 
     def distance(self, squared: ArrayLike) -> float:
-        """Kolmogorov's distance of squared singular values from the law: the largest gap between distributions."""
+        """Kolmogorov's distance max |F_n - F| of squared singular values from the law, F_n their own distribution."""
         values = np.sort(np.asarray(squared, dtype=np.float64))
         F = self.distribution(values)
         steps = np.arange(len(values) + 1) / len(values)

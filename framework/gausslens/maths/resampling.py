@@ -1,12 +1,20 @@
-"""Moments of numbers that come in groups: power sums that merge, and errors by leaving out a group. Pure numpy."""
+"""Errors of averages over prompts, which are the independent units: tokens of one prompt go together. Pure numpy.
+
+Moments of numbers that come in groups of prompts (``PowerSums``) have errors by leaving out a group (``jackknife``);
+averages over prompts have plain errors (``mean_and_error``, ``ratio_and_error``) or Student intervals (``average``).
+``split_prompts`` parts prompts into those to fit on and those to measure on.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import stdtrit
 
 Floats: TypeAlias = NDArray[np.float64]
 # Groups of prompts of which one at a time is left out, for standard errors.
@@ -48,7 +56,11 @@ class PowerSums:
 
 
 def standard(sums: Floats) -> Floats:
-    """Mean, variance, skewness and excess kurtosis [..., 4] from sums of powers [..., 5]."""
+    """Mean, variance, skewness and excess kurtosis [..., 4] from sums of powers [..., 5].
+
+    With m_r = sum x^r / n: m_1, m_2 - m_1^2, and the third and fourth central moments over powers of the variance, the
+    fourth less 3. NaN for the last two where the variance is rounding.
+    """
     with np.errstate(invalid="ignore", divide="ignore"):
         raw = sums[..., 1:] / sums[..., :1]
         m, s, c, q = (raw[..., i] for i in range(4))
@@ -64,7 +76,7 @@ def standard(sums: Floats) -> Floats:
 def jackknife(left_out: Floats, seen: NDArray[np.bool_]) -> Floats:
     """Standard error sqrt((g-1)/g sum (t_i - mean t)^2) of a statistic from its values [group, ...] without each group.
 
-    ``seen`` [group, ...] says which groups there are.
+    ``seen`` [group, ...] says which groups there are (Tukey 1958). NaN where there is one group or none.
     """
     there = seen.reshape(seen.shape + (1,) * (left_out.ndim - seen.ndim))
     count = there.sum(axis=0)
@@ -74,3 +86,75 @@ def jackknife(left_out: Floats, seen: NDArray[np.bool_]) -> Floats:
         spread = np.where(there, (left_out - centre) ** 2, 0.0).sum(axis=0)
         error = np.sqrt((count - 1) / count * spread)
     return np.where(count > 1, error, np.nan)
+
+
+@dataclass(frozen=True)
+class Estimated:
+    """An average with its interval; low and high are NaN where a single prompt tells no spread."""
+
+    value: Floats
+    low: Floats
+    high: Floats
+
+
+def average(sums: ArrayLike, counts: ArrayLike, level: float) -> Estimated:
+    """The average sum / count over prompts, with a Student interval from the jackknife over prompts.
+
+    ``sums`` is [prompt, ...], ``counts`` [prompt]. With prompt i left out the average is a_i, and the variance is
+    (g - 1)/g sum_i (a_i - mean a)^2 over the g prompts that count (Tukey 1958), with g - 1 degrees of freedom. Prompts,
+    not tokens, are the independent units: an interval over tokens would be too narrow.
+    """
+    n = np.asarray(counts, dtype=np.float64)
+    s = np.asarray(sums, dtype=np.float64)[n > 0]
+    n = n[n > 0].reshape(-1, *[1] * (s.ndim - 1))
+    g = len(s)
+    if g == 0:
+        nothing = np.full(s.shape[1:], np.nan)
+        return Estimated(nothing, nothing, nothing)
+    value = s.sum(axis=0) / n.sum(axis=0)
+    if g == 1:
+        return Estimated(value, np.full_like(value, np.nan), np.full_like(value, np.nan))
+    without = (s.sum(axis=0) - s) / (n.sum(axis=0) - n)
+    variance = (g - 1) / g * np.square(without - without.mean(axis=0)).sum(axis=0)
+    half = stdtrit(g - 1, (1 + level) / 2) * np.sqrt(variance)
+    return Estimated(value, value - half, value + half)
+
+
+def mean_and_error(values: ArrayLike, axis: int = 0) -> tuple[Floats, Floats]:
+    """The mean over an axis of m independent values (prompts), and its standard error s / sqrt(m).
+
+    s^2 = sum (x - mean)^2 / (m - 1). The error of one value is NaN.
+    """
+    x = np.asarray(values, dtype=np.float64)
+    m = x.shape[axis]
+    mean = np.asarray(x.mean(axis=axis))
+    error = np.asarray(x.std(axis=axis, ddof=1) / np.sqrt(m)) if m > 1 else np.full(mean.shape, np.nan)
+    return mean, error
+
+
+def ratio_and_error(sums: ArrayLike, counts: ArrayLike) -> tuple[Floats, Floats]:
+    """The ratio r = sum s / sum n over prompts, of sums s [prompt, ...] over n tokens [prompt], and its standard error.
+
+    sqrt(m/(m - 1) sum (s_i - r n_i)^2) / sum n, by linearisation (Cochran, "Sampling Techniques", 1977, 6.4): of a
+    difference per token, sums are differences on the same prompt, so that what prompts have in common drops out. The
+    error of one prompt is NaN.
+    """
+    s, n = np.asarray(sums, dtype=np.float64), np.asarray(counts, dtype=np.float64)
+    m, tokens, total = len(s), n.sum(), s.sum(axis=0)
+    residual = s - n.reshape(m, *(1,) * (s.ndim - 1)) * total / tokens
+    error = np.sqrt((residual**2).sum(axis=0) * m / max(m - 1, 1)) / tokens if m > 1 else np.full(total.shape, np.nan)
+    return np.asarray(total / tokens), np.asarray(error)
+
+
+def split_prompts(prompts: Sequence[ArrayLike], share: float) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Which prompts (their token ids) to measure on, the others being to fit on; and their group, -1 for those.
+
+    By the hash of their tokens: nothing depends on order, and equal prompts are on one side. Of the n different ones
+    round(share n) are measured on, in ``GROUPS`` groups for the jackknife.
+    """
+    hashes = [sha256(np.asarray(ids).astype("<i8").tobytes()).digest() for ids in prompts]
+    order = sorted(set(hashes))
+    place = {one: i for i, one in enumerate(order)}
+    places = np.array([place[one] for one in hashes], dtype=np.int64)
+    measured = places < round(share * len(order))
+    return measured, np.where(measured, places % GROUPS, -1)

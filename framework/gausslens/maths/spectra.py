@@ -31,7 +31,7 @@ def squared_singular_values(matrices: ArrayLike) -> Floats:
 def product_squared_singular_values(A: ArrayLike, B: ArrayLike) -> Floats:
     """Those of A B^T, A [..., n, h] and B [..., m, h], that need not be 0: min(n, h, m) of them, largest first.
 
-    With A = Q R and B = P S they are those of the small R S^T: A B^T [n, m] is never formed.
+    With A = Q R and B = P S (Q, P orthonormal) they are those of the small R S^T: A B^T [n, m] is never formed.
     """
     R, S = (np.asarray(np.linalg.qr(np.asarray(X, dtype=np.float64), mode="r")) for X in (A, B))
     singular: Floats = np.linalg.svd(R @ np.swapaxes(S, -1, -2), compute_uv=False).astype(np.float64)
@@ -39,7 +39,10 @@ def product_squared_singular_values(A: ArrayLike, B: ArrayLike) -> Floats:
 
 
 def product_eigenvalues(A: ArrayLike, B: ArrayLike) -> NDArray[np.complex128]:
-    """The eigenvalues of the square A B^T that need not be 0: those of B^T A [h, h], largest in modulus first."""
+    """The eigenvalues of the square A B^T that need not be 0: those of B^T A [h, h], largest in modulus first.
+
+    A B^T and B^T A have the same eigenvalues but for zeros (Sylvester 1883).
+    """
     small = np.swapaxes(np.asarray(B, dtype=np.float64), -1, -2) @ np.asarray(A, dtype=np.float64)
     values = np.linalg.eigvals(small).astype(np.complex128)
     # Conjugates have equal moduli: the sign of the imaginary part orders them.
@@ -48,14 +51,20 @@ def product_eigenvalues(A: ArrayLike, B: ArrayLike) -> NDArray[np.complex128]:
 
 
 def principal_cosines(A: ArrayLike, B: ArrayLike) -> Floats:
-    """Cosines of the principal angles between the column spaces of A [..., n, h] and B [..., n, k], largest first."""
+    """Cosines of the principal angles between the column spaces of A [..., n, h] and B [..., n, k], largest first.
+
+    The singular values of Q^T P, with orthonormal bases Q and P of the two (Bjorck and Golub 1973).
+    """
     Q, P = (np.linalg.qr(np.asarray(X, dtype=np.float64)).Q for X in (A, B))
     cosines: Floats = np.linalg.svd(np.swapaxes(Q, -1, -2) @ P, compute_uv=False)
     return np.clip(cosines, 0.0, 1.0)
 
 
 def effective_rank(squared: ArrayLike) -> Floats:
-    """exp(-sum p_i log p_i), p_i the shares of the squared singular values; 0 for a matrix of zeros."""
+    """exp(-sum p_i log p_i), p_i the shares of squared singular values, or of a covariance's eigenvalues, in their sum.
+
+    Roy and Vetterli (2007), on energies. d for a sphere of d dimensions, 1 for a line, 0 where all are zero.
+    """
     values = np.asarray(squared, dtype=np.float64)
     total = values.sum(axis=-1)
     p = values / np.where(total > 0, total, 1.0)[..., None]

@@ -21,7 +21,7 @@ from gausslens.testing import (
     check_stream,
     check_weights,
 )
-from gausslens_bilinear import circuits
+from gausslens_bilinear.maths import circuits
 from gausslens_bilinear.parameters import AlignmentParameters, LogitsParameters, SpectrumParameters
 from gausslens_bilinear.plugin import ALIGNMENT, ANGLES, LOGITS, ROLES, SPECTRUM
 

@@ -9,7 +9,7 @@ import torch
 from gausslens import Context, GausslensError, Prompt, Twin
 from gausslens.maths.rotary import Rotation
 from gausslens.testing import TinyEngine, TinyModel, TinyParameters, check_forward, check_round_trip
-from gausslens_bilinear.angles import Angles, form_numbers
+from gausslens_bilinear.analyses.angles import Angles, form_numbers
 from gausslens_bilinear.parameters import AnglesParameters
 from gausslens_bilinear.plugin import ANGLES
 

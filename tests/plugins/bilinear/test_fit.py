@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gausslens.maths.laws import MarchenkoPastur, beyond
+from gausslens.maths.laws import MarchenkoPastur, tracy_widom_level
 from gausslens.maths.spectra import product_squared_singular_values, squared_singular_values
-from gausslens_bilinear.fit import NoSpectrum, bulk
-from gausslens_bilinear.tail import power_law
+from gausslens_bilinear.maths.fit import NoSpectrum, bulk
+from gausslens_bilinear.maths.tail import power_law
 
 SHAPES = [(50, 1000), (1000, 50), (100, 500), (200, 400), (300, 300), (64, 576)]
 PRODUCTS = [(576, 64, 576), (576, 64, 192), (200, 100, 150), (64, 64, 64)]
@@ -142,9 +142,9 @@ def test_what_cannot_be_fitted_is_refused(values: np.ndarray, rows: int, columns
 
 @pytest.mark.parametrize(("rate", "quantile"), [(0.1, 0.4501), (0.05, 0.9793), (0.01, 2.0234), (0.001, 3.2724)])
 def test_tracy_widom(rate: float, quantile: float) -> None:
-    assert float(beyond(rate)) == pytest.approx(quantile, abs=0.03)
+    assert float(tracy_widom_level(rate)) == pytest.approx(quantile, abs=0.03)
     with pytest.raises(ValueError, match="between 0 and 1"):
-        beyond(rate + 1)
+        tracy_widom_level(rate + 1)
 
 
 @pytest.mark.parametrize("alpha", [1.5, 2.5, 4.0])

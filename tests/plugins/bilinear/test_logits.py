@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -11,17 +12,16 @@ import torch
 import xarray as xr
 from pydantic import ValidationError
 
-from gausslens import Batch, Context, InputError, LayerWeights, Part, Prompt
-from gausslens.maths.resampling import GROUPS, MOMENTS, PowerSums
+from gausslens import Batch, Context, InputError, LayerWeights, ModelError, ModelInfo, Part, Prompt
+from gausslens.maths.resampling import MOMENTS
 from gausslens.maths.rotary import Rotation
 from gausslens.testing import TinyModel, TinyParameters, check_round_trip, check_stream
-from gausslens_bilinear import form
-from gausslens_bilinear.halves import Halves
-from gausslens_bilinear.logits import Logits
-from gausslens_bilinear.pairs import Sample, token_numbers
+from gausslens_bilinear.analyses.logits import Logits
+from gausslens_bilinear.maths import form
+from gausslens_bilinear.maths.attention_rows import bins, row_variances
+from gausslens_bilinear.maths.query_key_pairs import Sample, token_numbers
 from gausslens_bilinear.parameters import LogitsParameters
 from gausslens_bilinear.plugin import LOGITS
-from gausslens_bilinear.rows import bins, row_variances
 
 TEXTS = [
     f"{word} {i} was here, and {word[::-1]} went there {i * 7} times." for i, word in enumerate(["otter", "ibex"] * 6)
@@ -175,42 +175,6 @@ def test_variances_of_rows_over_lags(frequencies: tuple[float, ...], judge: Any,
     assert mixed[n - 1] > inside[n - 1]
 
 
-@pytest.mark.parametrize("frequencies", [(1.0, 0.3), (1.0, 0.3, 0.1)])
-def test_rotation_is_a_form_of_the_lag(frequencies: tuple[float, ...], rng: Any) -> None:
-    rotation = Rotation(6, frequencies, 1.1)
-    q, k = rng.normal(size=(2, 1, 9, 1, 6))
-    turned = [np.stack([rotation.scales * (rotation.matrix(t) @ x[0, t, 0]) for t in range(9)]) for x in (q, k)]
-    assert turned[0][7] @ turned[1][4] == pytest.approx(q[0, 7, 0] @ rotation.between(3) @ k[0, 4, 0])
-    np.testing.assert_allclose(rotation.undone(turned[0][None, :, None]), q, atol=1e-12)
-    P, angles = rotation.diagonal
-    np.testing.assert_allclose(P @ np.diag(np.exp(5j * angles)) @ P.conj().T, rotation.matrix(5), atol=1e-12)
-    np.testing.assert_allclose(rotation.matrix(2) @ rotation.matrix(3), rotation.matrix(5), atol=1e-12)
-
-
-def test_power_sums_tell_moments_and_their_errors(judge: Any, rng: Any) -> None:
-    x = rng.gamma(2.0, size=(200, 320, 3))
-    found, errors = [], []
-    for draw in x:
-        sums = PowerSums.empty(3)
-        other = PowerSums.empty(3)
-        groups = np.arange(320) % GROUPS
-        sums.add(draw[:100], groups[:100])
-        other.add(draw[100:], groups[100:])
-        sums.merge(other)
-        one, error = sums.moments()
-        found.append(one)
-        errors.append(error)
-    means, spread = np.mean(found, axis=0), np.std(found, axis=0)
-    np.testing.assert_allclose(means[:, 0], 2, atol=4 * 0.08 / np.sqrt(200))
-    np.testing.assert_allclose(means[:, 1], 2, rtol=0.03)
-    np.testing.assert_allclose(means[:, 2], np.sqrt(2), rtol=0.08)
-    # Errors by the jackknife are the spread of the estimates, to its own error: 200 draws, 16 groups.
-    np.testing.assert_allclose(np.mean(errors, axis=0)[:, :2], spread[:, :2], rtol=0.15)
-    empty, nothing = PowerSums.empty(2).moments()
-    assert np.isnan(empty).all()
-    assert np.isnan(nothing).all()
-
-
 def test_a_sample_does_not_depend_on_the_order() -> None:
     rng = np.random.default_rng(0)
     prompts, at = np.repeat(np.arange(30), 5), np.tile(np.arange(5), 30)
@@ -240,16 +204,41 @@ def test_a_sample_does_not_depend_on_the_order() -> None:
     np.testing.assert_allclose(found[1, 0, :2], [np.mean(values), np.var(values)], rtol=1e-9)
 
 
-def test_prompts_are_halved_by_what_they_are() -> None:
+def test_a_single_prompt_cannot_be_fitted_on_and_measured_on() -> None:
     model = TinyModel()
-    tokens = model.tokenise([Prompt((Part(t),)) for t in ["a", "b", "c", "a", "d", "e"]])
-    halves = Halves(tokens, 0.4, "x")
-    assert halves.held[0] == halves.held[3]
-    assert halves.held.sum() >= 2
-    again = Halves(model.tokenise([Prompt((Part(t),)) for t in ["e", "d", "a", "c", "b"]]), 0.4, "x")
-    assert [again.held[2], again.held[4], again.held[3]] == [halves.held[0], halves.held[1], halves.held[2]]
-    with pytest.raises(InputError, match="give more prompts"):
-        Halves(model.tokenise([Prompt((Part("a"),))] * 3), 0.5, "x")
+    tokens = model.tokenise([Prompt((Part("a"),))] * 3)
+    with pytest.raises(InputError, match=r"1 different prompts and holdout 0\.5 .* give more prompts"):
+        Logits(LogitsParameters(), Context(model.info, 0, tokens))
+
+
+class _Stranger(TinyModel):
+    """A model of whose family the loader knows nothing."""
+
+    told: ClassVar[dict[str, Any]] = {"position": "unknown", "norm": "unknown"}
+
+    @property
+    def info(self) -> ModelInfo:
+        return replace(super().info, facts=self.told)
+
+
+def test_of_a_family_that_nobody_knows_scores_and_rows_are_measured_and_the_rest_is_missing() -> None:
+    parameters = LogitsParameters(lags=(1, 3), sample=40)
+    strange = check_stream(LOGITS, parameters, model=_Stranger(), texts=TEXTS, rtol=1e-6, atol=1e-7)
+    known = check_stream(LOGITS, parameters, texts=TEXTS, rtol=1e-6, atol=1e-7)
+    measured = [n for n in known if str(n).startswith(("score", "row")) and str(n).endswith(("_measured", "_error"))]
+    assert len(measured) == 16
+    for name in measured:
+        np.testing.assert_array_equal(strange[name], known[name])
+    for name in set(known) - set(measured) - {"score_non_normality"}:
+        assert np.isnan(strange[name]).all(), name
+
+
+def test_a_scale_that_the_loader_does_not_tell_is_refused_by_its_name() -> None:
+    class Forgetful(_Stranger):
+        told: ClassVar[dict[str, Any]] = {k: v for k, v in TinyModel().info.facts.items() if k != "scale"}
+
+    with pytest.raises(ModelError, match="'scale'"):
+        check_stream(LOGITS, LogitsParameters(), model=Forgetful(), texts=TEXTS)
 
 
 def test_bins_of_rows() -> None:

@@ -14,7 +14,13 @@ import gausslens_models.plugin
 import gausslens_reinit.plugin
 from gausslens.figures import Figure, Heatmap, Lines, Scatter, Spectrum, Table
 from gausslens.testing import check_references, host_of
-from gausslens_bilinear import chance, section, sections
+from gausslens_bilinear.figures.alignment import alignment
+from gausslens_bilinear.figures.angles import angles
+from gausslens_bilinear.figures.head_roles import head_roles
+from gausslens_bilinear.figures.logits import logits
+from gausslens_bilinear.figures.noise import noise
+from gausslens_bilinear.figures.slerp import slerp
+from gausslens_bilinear.figures.spectrum import spectrum
 from gausslens_bilinear.plugin import SECTIONS
 
 WORDS = ["".join(chr(97 + (7 * i + 3 * j) % 26) for j in range(18 + i % 4)) for i in range(24)]
@@ -45,13 +51,13 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 SHOWN = {
-    section.spectrum: Heatmap,
-    sections.alignment: Spectrum,
-    sections.logits: Scatter,
-    sections.angles: Scatter,
-    sections.roles: Heatmap,
-    chance.noise: Spectrum,
-    chance.slerp: Lines,
+    spectrum: Heatmap,
+    alignment: Spectrum,
+    logits: Scatter,
+    angles: Scatter,
+    head_roles: Heatmap,
+    noise: Spectrum,
+    slerp: Lines,
 }
 
 
@@ -70,7 +76,7 @@ def test_every_section_gives_figures_whose_sources_are_there(show: Any, results:
         assert isinstance(figure, Figure)
         for source in figure.sources:
             assert source.array in results[source.variant, source.label], source
-            assert source.variant == "trained" or show is section.spectrum
+            assert source.variant == "trained" or show is spectrum
 
 
 def test_every_section_is_wired() -> None:
@@ -92,12 +98,12 @@ def test_laws_need_no_draws_and_the_rest_is_compared(results: Any) -> None:
 
 
 def test_the_table_of_errors_holds_every_family_and_lag(results: Any) -> None:
-    table = next(f for f in sections.logits(results) if isinstance(f, Table))
+    table = next(f for f in logits(results) if isinstance(f, Table))
     assert len(list(table.rows)) == 3 * 3
 
 
 def test_composing_heads_are_told_strongest_first(results: Any) -> None:
-    table = next(f for f in sections.alignment(results) if isinstance(f, Table))
+    table = next(f for f in alignment(results) if isinstance(f, Table))
     rows = [list(row) for row in table.rows]
     for kind in "QKV":
         z = [row[-1] for row in rows if row[0] == kind]

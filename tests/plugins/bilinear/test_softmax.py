@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import hyp0f1
 
-from gausslens_bilinear import softmax as sm
-from gausslens_bilinear.slerp import js, kl, kl_nearly_flat, kl_on_arc, phase, slerp
+from gausslens_bilinear.maths import softmax as sm
+from gausslens_bilinear.maths.slerp import js, kl, kl_nearly_flat, kl_on_arc, phase, slerp
 
 MILLION = 1_000_000
 

@@ -18,9 +18,9 @@ import gausslens_bilinear.plugin
 from gausslens import Context, LayerWeights, ModelError
 from gausslens.maths.spectra import effective_rank, squared_singular_values
 from gausslens.testing import TinyModel, TinyParameters, check_references, check_round_trip, check_weights
+from gausslens_bilinear.analyses.spectrum import Spectrum
 from gausslens_bilinear.parameters import SpectrumParameters
 from gausslens_bilinear.plugin import SPECTRUM
-from gausslens_bilinear.spectrum import Spectrum
 
 
 @given(n=st.integers(1, 12), m=st.integers(1, 12), seed=st.integers(0, 2**32 - 1), stack=st.integers(1, 3))

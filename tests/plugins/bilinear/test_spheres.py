@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gausslens_bilinear import spheres
+from gausslens_bilinear.maths import spheres
 
 
 def pairs(rng: np.random.Generator, draws: int, n: int, k: float) -> tuple[np.ndarray, np.ndarray]:

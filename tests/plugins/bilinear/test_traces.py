@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gausslens.maths.laws import MarchenkoPastur
-from gausslens_bilinear import traces
+from gausslens_bilinear.maths import traces
 
 
 def haar(rng: np.random.Generator, n: int, draws: int) -> np.ndarray:

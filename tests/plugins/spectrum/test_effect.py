@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 import gausslens_spectrum.beside as beside_module
 from gausslens import Context, ModelError, Results, Tokens, Twin
+from gausslens.maths.resampling import average
 from gausslens.testing import TinyEngine, TinyModel, check_forward
 from gausslens_models.engine import TransformersEngine
 from gausslens_spectrum import plugin
 from gausslens_spectrum.beside import beside, held_together
 from gausslens_spectrum.distance import attention, entropy, predictions
 from gausslens_spectrum.effect import Effect
-from gausslens_spectrum.intervals import average
 from gausslens_spectrum.parameters import EffectParameters
 
 Runs = Callable[..., Results]

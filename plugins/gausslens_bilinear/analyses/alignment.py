@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from gausslens import Context, Estimate, LayerWeights, ModelError, ModelInfo, Tokens
+from gausslens import Context, Estimate, LayerWeights, ModelError, ModelInfo, Tokens, variable
 from gausslens.maths.laws import Product
 from gausslens.maths.spectra import effective_rank
 
-from .circuits import Circuit, circuit, composition, composition_z, read, wrote
-from .sidebyside import side_by_side
-from .spectrum import against_bulk
+from ..maths.circuits import Circuit, circuit, composition, composition_z, read, wrote
+from ..maths.fit import bulk_numbers
+from ..maths.threads import in_threads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .parameters import AlignmentParameters
+    from ..parameters import AlignmentParameters
 
 _SQUARE = "weight^4"
 _LAW: dict[str, Any] = {"null": "law"}
@@ -69,7 +69,7 @@ class Alignment:
         factors = {"qk": (W_Q, W_K), "ov": (W_V, W_O.swapaxes(-1, -2))}
         found: dict[str, Any] = {}
         for name, (A, B) in factors.items():
-            found |= _described(name, side_by_side(_circuit, list(zip(A, B, strict=True))))
+            found |= _described(name, in_threads(_circuit, list(zip(A, B, strict=True))))
         dataset = xr.Dataset(found, coords={"head": list(weights.heads)})
         if self.parameters.composition:
             kept = {
@@ -101,7 +101,7 @@ class Alignment:
         of = list(weights.kv_of_head)
         W_Q, W_K, W_V, W_O = (weights[n].detach().cpu().double().numpy() for n in ("W_Q", "W_K", "W_V", "W_O"))
         if self.parameters.gains:
-            if "ln1.w" not in weights or not self.model.facts.get("norm_first", True):
+            if "ln1.w" not in weights or not self.model.facts.norm_first:
                 raise ModelError(f"{self.model.name} has no gain before its attention: leave out `gains`")
             gain = weights["ln1.w"].detach().cpu().double().numpy()[:, None]
             W_Q, W_K, W_V = (gain * W for W in (W_Q, W_K, W_V))
@@ -123,11 +123,11 @@ def _described(name: str, each: list[Circuit]) -> dict[str, Any]:
     scalars = [_numbers(c) for c in each]
     made: dict[str, Any] = {}
     for what, (text, units, more) in _BY_COMPONENT.items():
-        attrs = {"long_name": f"{_CIRCUITS[name]}: {text}", "units": units, **more}
-        made[f"{name}_{what}"] = (("head", "component"), np.stack(arrays[what]), attrs)
+        long_name, values = f"{_CIRCUITS[name]}: {text}", np.stack(arrays[what])
+        made[f"{name}_{what}"] = variable(("head", "component"), values, long_name, units, **more)
     for what, (text, units, more) in _BY_HEAD.items():
-        attrs = {"long_name": f"{_CIRCUITS[name]}: {text}", "units": units, **more}
-        made[f"{name}_{what}"] = (("head",), np.array([one.get(what, np.nan) for one in scalars]), attrs)
+        long_name, values = f"{_CIRCUITS[name]}: {text}", np.array([one.get(what, np.nan) for one in scalars])
+        made[f"{name}_{what}"] = variable("head", values, long_name, units, **more)
     return made
 
 
@@ -150,7 +150,7 @@ def _numbers(one: Circuit) -> dict[str, float]:
         law = Product(one.dimension, one.inner, one.dimension, 1.0)
         law = replace(law, variance=float(one.squared.mean()) / law.mean)
         found |= {"distance": law.distance(one.squared), "beyond": float((one.squared > law.level()).sum())}
-    return found | against_bulk(one.squared, one.dimension, one.dimension, inner=one.inner)
+    return found | bulk_numbers(one.squared, one.dimension, one.dimension, inner=one.inner)
 
 
 def _composed(layers: Mapping[int, xr.Dataset], order: list[int]) -> xr.Dataset:
@@ -170,13 +170,13 @@ def _composed(layers: Mapping[int, xr.Dataset], order: list[int]) -> xr.Dataset:
             width = later.sizes["d_model"]
             made[f"{kind}_composition_z"][places[0], :, places[1], :] = composition_z(found, width, *squared)
 
-    side_by_side(pair, [(i, j) for i in range(len(order)) for j in range(i)])
+    in_threads(pair, [(i, j) for i in range(len(order)) for j in range(i)])
     variables: dict[str, Any] = {}
     for kind, what in _COMPOSES.items():
         text = f"{kind.upper()}-composition: how much an earlier head's output enters {what}"
-        variables[f"{kind}_composition"] = (dims, made[f"{kind}_composition"], {"long_name": text, "units": "1"})
-        attrs = {"long_name": f"{text}, against heads turned at random", "units": "z", **_LAW}
-        variables[f"{kind}_composition_z"] = (dims, made[f"{kind}_composition_z"], attrs)
+        variables[f"{kind}_composition"] = variable(dims, made[f"{kind}_composition"], text)
+        against = f"{text}, against heads turned at random"
+        variables[f"{kind}_composition_z"] = variable(dims, made[f"{kind}_composition_z"], against, "z", **_LAW)
     ids = layers[order[0]]["head"].values
     return xr.Dataset(variables, coords={"layer": order, "head": ids, "from_layer": order, "from_head": ids})
 

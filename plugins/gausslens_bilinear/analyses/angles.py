@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -10,22 +11,23 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from gausslens import Context, Estimate, GausslensError, ModelInfo, Runner, Tokens
+from gausslens import Context, Estimate, GausslensError, ModelInfo, Runner, Tokens, variable
 from gausslens.maths.rotary import Rotation
 
-from .beside import Beside
-from .correlation import KINDS, Correlations
-from .rows import HIDDEN
-from .spheres import angle_share
+from ..maths.attention_rows import HIDDEN
+from ..maths.correlations import KINDS, Correlations
+from ..maths.spheres import angle_share
 
 if TYPE_CHECKING:
     import torch
 
     from gausslens import LayerWeights
 
-    from .parameters import AnglesParameters
+    from ..parameters import AnglesParameters
 
 Floats: TypeAlias = NDArray[np.float64]
+# Positions of a prompt that a map has.
+_MAP_POSITIONS = 128
 # Tokens of one forward pass: what is held of it is that of all layers.
 _AT_ONCE = 512
 _WORDS = {
@@ -36,14 +38,14 @@ _WORDS = {
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _Prompt:
     """One prompt at one layer: vectors and their queries and keys [position, ...], and which tokens count."""
 
     x: Floats
     q: NDArray[Any]
     k: NDArray[Any]
     counted: NDArray[np.bool_]
-    group: int
+    number: int
 
 
 class Angles:
@@ -55,16 +57,16 @@ class Angles:
     def run(self, runner: Runner, prompts: Tokens) -> xr.Dataset:
         """Correlations of cosine with content form, score and pattern, and the share that theory predicts."""
         layers: dict[int, Correlations] = defaultdict(lambda: Correlations(len(self.info.heads)))
-        beside = Beside(prompts, self.parameters.maps)
+        maps = TokenMaps(prompts, self.parameters.maps)
         for shard in prompts.shards(_AT_ONCE):
             ids, text, mask = prompts.padded(shard)
             counted = text & mask
             counted[:, 0] = False
             vectors = self._vectors(runner, ids, mask)
-            seen: dict[int, list[_Seen]] = {}
+            seen: dict[int, list[_Prompt]] = {}
             for layer, (x, q, k) in vectors.items():
                 rows = range(len(shard))
-                seen[layer] = [_Seen(x[i], q[i], k[i], counted[i], int(shard[i])) for i in rows]
+                seen[layer] = [_Prompt(x[i], q[i], k[i], counted[i], int(shard[i])) for i in rows]
 
             def look(
                 layer: int, scores: torch.Tensor, pattern: torch.Tensor, _: torch.Tensor, seen: Any = seen
@@ -72,14 +74,14 @@ class Angles:
                 for place, one in enumerate(seen.get(layer, ())):
                     score, attended = (a[place].float().cpu().numpy() for a in (scores, pattern))
                     self._add(layers[layer], layer, one, score, attended)
-                    beside.add(one.group, layer, one.x @ one.x.T, attended, score[self.info.heads[0]] > HIDDEN)
+                    maps.add(one.number, layer, one.x @ one.x.T, attended, score[self.info.heads[0]] > HIDDEN)
 
             runner.forward(ids, sites=("resid_pre",), replace=look, mask=mask)
         if not layers or not any(one.pairs for one in layers.values()):
             raise GausslensError(
                 f"bilinear.angles: {self.info.name} attends to no pair of text tokens in these prompts"
             )
-        return self._described(layers, runner).assign(beside.variables(sorted(layers), runner))
+        return self._described(layers, runner).assign(maps.variables(sorted(layers), runner))
 
     def _vectors(
         self, runner: Runner, ids: NDArray[np.int64], mask: NDArray[np.bool_]
@@ -101,7 +103,7 @@ class Angles:
             x = x - x.mean(axis=-1, keepdims=True)
         return np.asarray(x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), np.finfo(np.float64).tiny))
 
-    def _add(self, into: Correlations, layer: int, one: _Seen, scores: NDArray[Any], pattern: NDArray[Any]) -> None:
+    def _add(self, into: Correlations, layer: int, one: _Prompt, scores: NDArray[Any], pattern: NDArray[Any]) -> None:
         """All pairs of different tokens that count and can be seen."""
         n = len(one.counted)
         pairs = (
@@ -111,7 +113,7 @@ class Angles:
         if not len(rows):
             return
         lags = np.arange(n)[:, None] - np.arange(n)[None, :]
-        into.see(one.group, (one.x @ one.x.T)[rows], pairs[rows], lags[rows])
+        into.take_cosines(one.number, (one.x @ one.x.T)[rows], pairs[rows], lags[rows])
         for place, head in enumerate(self.info.heads):
             key = self.info.kv_of_head[head]
             content = self.info.facts.scale(layer) * (one.q[:, head] @ one.k[:, key].T)
@@ -127,13 +129,13 @@ class Angles:
                 text = f"correlation of the angle's cosine with the {_WORDS[kind]}, {where}"
                 values = np.stack([found[layer][0][:, i, j] for layer in order])
                 errors = np.stack([found[layer][1][:, i, j] for layer in order])
-                variables[f"{kind}_correlation{end}"] = (dims, values, {"long_name": text, "units": "1"})
-                more = {"long_name": f"standard error of the {text}", "units": "1", "against": 0}
-                variables[f"{kind}_correlation{end}_error"] = (dims, errors, more)
+                name = f"{kind}_correlation{end}"
+                variables[name] = variable(dims, values, text)
+                variables[f"{name}_error"] = variable(dims, errors, f"standard error of the {text}", against=False)
         for kind in ("content", "score"):
             text = f"share of the variance of the {_WORDS[kind]} that the angle explains"
             measured = variables[f"{kind}_correlation"][1] ** 2
-            variables[f"{kind}_share"] = (dims, measured, {"long_name": f"{text}: measured", "units": "1"})
+            variables[f"{kind}_share"] = variable(dims, measured, f"{text}: measured")
         predicted = np.array([self._predicted(runner.weights(n), n, layers[n]) for n in order])
         random = np.array([[layers[n].cosines()[1] / self._width] * len(self.info.heads) for n in order])
         for name, values, how in (
@@ -146,17 +148,17 @@ class Angles:
             ("share_untied", random, "content form, as untied random weights would give: Var(cosine)/d_model"),
         ):
             text = f"share of the variance that the angle explains of the {how}"
-            variables[name] = (dims, values, {"long_name": text, "units": "1", "against": 0})
+            variables[name] = variable(dims, values, text, against=False)
         means, spreads = zip(*(layers[n].cosines() for n in order), strict=True)
         for name, one in (("mean", np.array(means)), ("sd", np.sqrt(spreads))):
-            variables[f"cosine_{name}"] = (("layer",), one, {"long_name": f"{name} of the cosines", "units": "1"})
+            variables[f"cosine_{name}"] = variable("layer", one, f"{name} of the cosines")
         coords = {"layer": order, "head": list(self.info.heads)}
         return xr.Dataset(variables, coords=coords).assign_attrs(model=self.info.name, between=self.parameters.between)
 
     @property
     def _centres(self) -> bool:
         """Whether what a layer reads has mean 0: then it fills one dimension less."""
-        return self.info.facts.get("norm") == "layer" and bool(self.info.facts.get("norm_first", True))
+        return self.info.facts.norm == "layer" and self.info.facts.norm_first
 
     @property
     def _width(self) -> int:
@@ -168,21 +170,61 @@ class Angles:
         mean, variance = seen.cosines()
         lags, counts = seen.lags()
         W_Q, W_K = (weights[n].detach().cpu().double().numpy() for n in ("W_Q", "W_K"))
-        if "ln1.w" in weights and self.info.facts.get("norm_first", True):
+        if "ln1.w" in weights and self.info.facts.norm_first:
             gain = weights["ln1.w"].detach().cpu().double().numpy()[:, None]
             W_Q, W_K = gain * W_Q, gain * W_K
         if self._centres:
             W_Q, W_K = (W - W.mean(axis=-2, keepdims=True) for W in (W_Q, W_K))
-        plain, turned = Rotation(self.info.d_head), self.info.facts.rotation(layer)
-        unknown = bool(self.info.facts.get("query_norm")) or self.info.facts.get("position") == "unknown"
+        facts = self.info.facts
+        known = [(Rotation(self.info.d_head), np.zeros(1), np.ones(1))]
+        # Where q and k have norms of their own, or nobody knows what turns them, weights do not tell the score.
+        if facts.position_is_known and not facts.query_norm:
+            known.append((facts.rotation(layer), lags, counts))
         found = np.full((len(self.info.heads), 2), np.nan)
         for place, head in enumerate(self.info.heads):
             factors = W_Q[head], W_K[self.info.kv_of_head[head]]
-            known = [(plain, np.zeros(1), np.ones(1))] + ([] if unknown else [(turned, lags, counts)])
             for column, (rotation, at, p) in enumerate(known):
                 numbers = form_numbers(*factors, rotation, at)
                 found[place, column] = angle_share(self._width, *numbers, mean, variance, p)
         return found
+
+
+class TokenMaps:
+    """Maps of the first prompts, layer by layer: the cosine of each pair of tokens, and the attention between them."""
+
+    def __init__(self, prompts: Tokens, maps: int) -> None:
+        self.prompts = prompts
+        self.longest = [min(length, _MAP_POSITIONS) for length in prompts.lengths[:maps]]
+        self.seen: dict[tuple[int, int], tuple[NDArray[Any], NDArray[Any]]] = {}
+
+    def add(self, prompt: int, layer: int, cosine: Floats, pattern: NDArray[Any], visible: NDArray[np.bool_]) -> None:
+        """Of one prompt at one layer [query, key]; what a query cannot see is left empty in both."""
+        if prompt >= len(self.longest):
+            return
+        n = self.longest[prompt]
+        attended = pattern[:, :n, :n].mean(axis=0)
+        made = (np.where(visible[:n, :n], values, np.nan) for values in (cosine[:n, :n], attended))
+        one, other = (values.astype(np.float32) for values in made)
+        self.seen[prompt, layer] = one, other
+
+    def variables(self, layers: Sequence[int], runner: Runner) -> dict[str, Any]:
+        """Variables [map, layer, query, key], padded with NaN, and the text of the tokens [map, query]."""
+        if not self.longest:
+            return {}
+        n = max(self.longest)
+        maps = np.full((2, len(self.longest), len(layers), n, n), np.nan, dtype=np.float32)
+        text = np.full((len(self.longest), n), "", dtype=object)
+        for prompt, length in enumerate(self.longest):
+            text[prompt, :length] = [runner.decode([int(i)]) for i in self.prompts.ids[prompt][:length]]
+            for place, layer in enumerate(layers):
+                for which, values in enumerate(self.seen.get((prompt, layer), ())):
+                    maps[which, prompt, place, :length, :length] = values
+        said = ("cosine between the vectors of query and key", "attention, mean over heads")
+        made = {
+            name: variable(("map", "layer", "query", "key"), values, words, against=False)
+            for name, values, words in zip(("cosine_map", "attention_map"), maps, said, strict=True)
+        }
+        return made | {"map_text": variable(("map", "query"), text, "token")}
 
 
 def form_numbers(W_Q: Floats, W_K: Floats, rotation: Rotation, lags: Floats) -> tuple[Floats, Floats, Floats]:
@@ -191,10 +233,10 @@ def form_numbers(W_Q: Floats, W_K: Floats, rotation: Rotation, lags: Floats) -> 
     P, angles = rotation.diagonal
     Q, K = W_Q * s, W_K * s
 
-    def seen(X: Floats) -> NDArray[np.complex128]:
+    def turned(X: Floats) -> NDArray[np.complex128]:
         return np.asarray(P.conj().T @ X @ P)
 
-    M, QQ, KK = seen(K.T @ Q), seen(Q.T @ Q), seen(K.T @ K)
+    M, QQ, KK = turned(K.T @ Q), turned(Q.T @ Q), turned(K.T @ K)
     v = np.exp(-1j * np.asarray(lags)[:, None] * angles[None, :])
     # R = P diag(v) P^H: Tr(M R), Tr(M R M R), Tr(Q'Q R K'K R^T).
     trace = v @ np.diagonal(M)

@@ -19,6 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 
 Floats: TypeAlias = NDArray[np.float64]
 Form: TypeAlias = ArrayLike | tuple[ArrayLike, ArrayLike]
+# Of n eigenvalues, those nearer to a number than n times this share of the largest may be that number.
+_ROUNDING = 10 * float(np.finfo(np.float64).eps)
 
 
 def mean(C: Form, mean_x: ArrayLike, mean_y: ArrayLike, cov_yx: ArrayLike | None = None) -> Floats:
@@ -89,7 +91,8 @@ def generating_function(C: Form, mean: ArrayLike, cov: ArrayLike, t: float = 1.0
     """log E exp(t x^T C y) = -1/2 log det(1 - 2 t M S) + t m^T (1 - 2 t M S)^-1 M m; inf where there is no mean.
 
     At t = 1 it is the mean of exp(logit): infinite as soon as an eigenvalue of 2 M S reaches 1 (independent, centred:
-    as soon as the largest singular value of Sxx^(1/2) C Syy^(1/2) does).
+    as soon as the largest singular value of Sxx^(1/2) C Syy^(1/2) does). One that is below it by
+    rounding alone has reached it.
     """
     M, m, S = _joint(C, mean, cov)
     root = _root(S)
@@ -100,7 +103,8 @@ def generating_function(C: Form, mean: ArrayLike, cov: ArrayLike, t: float = 1.0
         # m^T (1 - 2tMS)^-1 M m = m^T M m + 2 t (S^(1/2) M m)^T (1 - 2 t S^(1/2) M S^(1/2))^-1 S^(1/2) M m
         quadratic = _dot(m, _times(M, m)) + 2 * t * (carried**2 / (1 - values)).sum(axis=-1)
         found = -0.5 * np.log(1 - values).sum(axis=-1) + t * quadratic
-    return np.where((values < 1).all(axis=-1), found, np.inf)
+    rounding = _ROUNDING * values.shape[-1] * np.abs(values).max(axis=-1, initial=1.0)
+    return np.where(1 - values.max(axis=-1, initial=0.0) > rounding, found, np.inf)
 
 
 def shape(cumulants: ArrayLike) -> tuple[Floats, Floats]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from gausslens import Context, Estimate, LayerWeights, ModelError, ModelInfo, Tokens
+from gausslens import Context, Estimate, LayerWeights, ModelError, ModelInfo, Tokens, variable
 from gausslens.maths.laws import RATE, MarchenkoPastur
 from gausslens.maths.spectra import squared_singular_values
 
@@ -17,7 +17,7 @@ from .spectrum import whole
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .parameters import NoiseParameters
+    from ..parameters import NoiseParameters
 
 _SQUARE = "squared weight"
 _MEASURES = {
@@ -53,12 +53,12 @@ class Noise:
 
     def join(self, layers: Mapping[int, xr.Dataset]) -> xr.Dataset:
         """Each size once, in the order given, or as the layers have them."""
-        held = [layers[n]["sizes"].values for n in sorted(layers) if "sizes" in layers[n]]
-        found = [(int(rows), int(columns)) for sizes in held for rows, columns in sizes]
+        own = [layers[n]["sizes"].values for n in sorted(layers) if "sizes" in layers[n]]
+        found = [(int(rows), int(columns)) for sizes in own for rows, columns in sizes]
         sizes = list(dict.fromkeys(self.parameters.sizes or found))
         if not sizes:
             raise ModelError(f"no layer of {self.context.model.name} has a matrix: give sizes, as [[1024, 1024]]")
-        return _told(sizes, [self._drawn(rows, columns) for rows, columns in sizes])
+        return _variables(sizes, [self._drawn(rows, columns) for rows, columns in sizes])
 
     def _drawn(self, rows: int, columns: int) -> tuple[NDArray[np.float64], dict[str, float]]:
         """The squared singular values of the first draw, and what all draws say."""
@@ -90,22 +90,22 @@ class Noise:
         }
 
 
-def _told(sizes: Sequence[tuple[int, int]], made: Sequence[tuple[NDArray[np.float64], dict[str, float]]]) -> xr.Dataset:
+def _variables(
+    sizes: Sequence[tuple[int, int]], made: Sequence[tuple[NDArray[np.float64], dict[str, float]]]
+) -> xr.Dataset:
     longest = max(len(squared) for squared, _ in made)
     padded = np.stack([np.pad(s, (0, longest - len(s)), constant_values=np.nan) for s, _ in made])
     variables: dict[str, Any] = {
-        "squared": (
-            ("size", "feature"),
-            padded,
-            {"long_name": "squared singular values of one draw, largest first", "units": _SQUARE, "against": 0},
+        "squared": variable(
+            ("size", "feature"), padded, "squared singular values of one draw, largest first", _SQUARE, against=False
         )
     }
     for i, what in enumerate(("rows", "columns")):
-        attrs = {"long_name": f"{what} of the matrix", "units": "1", "against": 0}
-        variables[what] = (("size",), np.array([size[i] for size in sizes]), attrs)
+        values = np.array([size[i] for size in sizes])
+        variables[what] = variable("size", values, f"{what} of the matrix", against=False)
     for name, (long_name, units) in _MEASURES.items():
         values = np.array([found[name] for _, found in made])
-        variables[name] = (("size",), values, {"long_name": long_name, "units": units, "against": 0})
+        variables[name] = variable("size", values, long_name, units, against=False)
     names = [f"{rows} x {columns}" for rows, columns in sizes]
     return xr.Dataset(variables, coords={"size": names, "feature": np.arange(longest)})
 

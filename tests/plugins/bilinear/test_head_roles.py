@@ -11,9 +11,9 @@ import xarray as xr
 
 from gausslens import Batch, Context, Prompt
 from gausslens.testing import TinyModel, TinyParameters, check_round_trip, check_stream
+from gausslens_bilinear.analyses.head_roles import ROLES, HeadRoles, keys_of, positional_share
 from gausslens_bilinear.parameters import HeadRolesParameters
 from gausslens_bilinear.plugin import ROLES as DESCRIPTOR
-from gausslens_bilinear.roles import ROLES, HeadRoles, keys_of, positional_share
 
 
 @pytest.mark.parametrize("positions", [3, 48])

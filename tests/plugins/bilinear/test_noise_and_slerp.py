@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 import gausslens
 from gausslens.testing import check_round_trip, check_weights
-from gausslens_bilinear.arcs import cosine_misfit
+from gausslens_bilinear.analyses.slerp import cosine_misfit
 from gausslens_bilinear.parameters import NoiseParameters, SlerpParameters
 from gausslens_bilinear.plugin import NOISE
 

@@ -1,7 +1,7 @@
-"""Matrices side by side: one thread each, as many at once as there are threads to use.
+"""Work on many matrices in threads: one thread for each matrix, as many at once as there are threads to use.
 
 LAPACK gains little from several threads on one matrix of a head's or a layer's size, and loses where cores are shared;
-matrices side by side gain all of it. What is found depends on no number of threads, for each matrix has one.
+one matrix to a thread gains all of it. What is found depends on no number of threads, for each matrix has one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 
-def side_by_side(work: Callable[[Item], Made], items: Iterable[Item]) -> list[Made]:
+def in_threads(work: Callable[[Item], Made], items: Iterable[Item]) -> list[Made]:
     """``[work(item) for item in items]``, in threads. The user's own limits (OMP_NUM_THREADS) say how many."""
     each = list(items)
     threads = min(_threads(), len(each))

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from gausslens import Context, Estimate, LayerWeights, ModelError, ModelInfo, Tokens
+from gausslens import Context, Estimate, LayerWeights, ModelError, ModelInfo, Tokens, attributes, variable
 from gausslens.maths.laws import MarchenkoPastur
 from gausslens.maths.spectra import effective_rank, squared_singular_values
 
-from .fit import NoSpectrum, bulk
-from .sidebyside import side_by_side
-from .tail import power_law
+from ..maths.fit import bulk_numbers
+from ..maths.tail import power_law
+from ..maths.threads import in_threads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .parameters import SpectrumParameters
+    from ..parameters import SpectrumParameters
 
 # Attention's matrices carry heads on their first axis; the MLP's do not.
 _HEAD_OF = {"W_Q": "head", "W_O": "head", "W_K": "kv_head", "W_V": "kv_head"}
@@ -70,12 +70,12 @@ class Spectrum:
         if not names:
             return xr.Dataset()
         tensors = {name: weights[name].detach().cpu().double().numpy() for name in names}
-        found = _described({n: whole(n, t)[None] for n, t in tensors.items()}, "", "tensor").isel(block=0)
+        found = _variables({n: whole(n, t)[None] for n, t in tensors.items()}, "", "tensor").isel(block=0)
         if self.parameters.per_head:
             for head, ids in (("head", weights.heads), ("kv_head", weights.kv_heads)):
                 blocks = {n: t for n, t in tensors.items() if _HEAD_OF.get(n) == head}
                 if blocks:
-                    apart = _described(blocks, f"{head}_", f"{head}_tensor").rename(block=head)
+                    apart = _variables(blocks, f"{head}_", f"{head}_tensor").rename(block=head)
                     found = found.merge(apart.assign_coords({head: np.array(ids)}))
         return found.expand_dims(layer=[layer])
 
@@ -95,25 +95,25 @@ def whole(name: str, tensor: np.ndarray) -> np.ndarray:
     return tensor.reshape(-1, tensor.shape[-1]) if name == "W_O" else np.concatenate(list(tensor), axis=1)
 
 
-def _described(blocks: Mapping[str, np.ndarray], prefix: str, tensor: str) -> xr.Dataset:
+def _variables(blocks: Mapping[str, np.ndarray], prefix: str, tensor: str) -> xr.Dataset:
     """Measures [tensor, block] and squared singular values [tensor, block, feature] of stacks of equal matrices."""
     each = [matrix for stack in blocks.values() for matrix in stack]
-    made = side_by_side(described, each)
+    made = in_threads(_numbers, each)
     longest = max(len(squared) for squared, _ in made)
     padded = np.stack([np.pad(s, (0, longest - len(s)), constant_values=np.nan) for s, _ in made])
     lead = (len(blocks), len(next(iter(blocks.values()))))
     feature = f"{prefix}feature" if prefix else "feature"
-    gauge = {"gauge": GAUGE} if set(blocks) & set(_HEAD_OF) else {}
-    name = {"long_name": "squared singular values, largest first", "units": _SQUARE, "against": 0} | gauge
-    variables: dict[str, Any] = {f"{prefix}squared": ((tensor, "block", feature), padded.reshape(*lead, -1), name)}
+    gauge: dict[str, Any] = {"gauge": GAUGE} if set(blocks) & set(_HEAD_OF) else {}
+    attrs = attributes("squared singular values, largest first", _SQUARE, **_LEFT, **gauge)
+    variables: dict[str, Any] = {f"{prefix}squared": ((tensor, "block", feature), padded.reshape(*lead, -1), attrs)}
     for measure, (long_name, units, more) in _MEASURES.items():
         values = np.array([found[measure] for _, found in made]).reshape(lead)
         more = more if measure in _OF_SHAPE else more | gauge
-        variables[prefix + measure] = ((tensor, "block"), values, {"long_name": long_name, "units": units, **more})
+        variables[prefix + measure] = variable((tensor, "block"), values, long_name, units, **more)
     return xr.Dataset(variables, coords={tensor: list(blocks), feature: np.arange(longest)})
 
 
-def described(matrix: np.ndarray) -> tuple[np.ndarray, dict[str, float]]:
+def _numbers(matrix: np.ndarray) -> tuple[np.ndarray, dict[str, float]]:
     """Squared singular values of one matrix, and its numbers; NaN where there is no noise to compare it with."""
     squared, (rows, columns) = squared_singular_values(matrix), matrix.shape
     tail = power_law(squared)
@@ -131,11 +131,11 @@ def described(matrix: np.ndarray) -> tuple[np.ndarray, dict[str, float]]:
         "tail_count": tail.count,
         "tail_distance": tail.distance,
     }
-    found |= against_law(squared, rows, columns, float(found["variance"])) | against_bulk(squared, rows, columns)
+    found |= _law_numbers(squared, rows, columns, float(found["variance"])) | bulk_numbers(squared, rows, columns)
     return squared, {name: float(value) for name, value in found.items()}
 
 
-def against_law(squared: np.ndarray, rows: int, columns: int, variance: float) -> dict[str, float]:
+def _law_numbers(squared: np.ndarray, rows: int, columns: int, variance: float) -> dict[str, float]:
     """Beside noise of the same shape and entry variance; nothing where all entries are equal."""
     if variance == 0:
         return {}
@@ -149,22 +149,6 @@ def against_law(squared: np.ndarray, rows: int, columns: int, variance: float) -
         "maximum_law_mean": centre,
         "maximum_law_sd": sd,
         "maximum_law_z": float(squared[0] - centre) / sd,
-    }
-
-
-def against_bulk(squared: np.ndarray, rows: int, columns: int, inner: int | None = None) -> dict[str, float]:
-    """The fitted bulk of noise and the spikes beyond it; no spikes are told where the bulk is none."""
-    try:
-        fitted = bulk(squared, rows, columns, inner)
-    except NoSpectrum:
-        return {"bulk_accepted": 0.0}
-    return {
-        "spikes": float(len(fitted.spikes)) if fitted.accepted else np.nan,
-        "bulk_variance": fitted.variance,
-        "bulk_lower": fitted.edges[0],
-        "bulk_upper": fitted.edges[1],
-        "bulk_distance": fitted.distance,
-        "bulk_accepted": float(fitted.accepted),
     }
 
 

@@ -2,25 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import xarray as xr
+from numpy.typing import NDArray
 
-from gausslens import Batch, Context, Estimate, GausslensError, ModelInfo, Request, Tokens
-from gausslens.maths.resampling import GROUPS, MOMENTS, PowerSums
+from gausslens import Batch, Context, Estimate, GausslensError, InputError, ModelInfo, Request, Tokens, variable
+from gausslens.maths.resampling import GROUPS, MOMENTS, PowerSums, split_prompts
+from gausslens.maths.rotary import Rotation
 
-from . import form
-from .halves import Halves
-from .pairs import Joint, Sample, token_numbers
-from .rows import HIDDEN, MEASURES, Rows, bins
-from .told import rows_dataset, told
+from ..maths import form
+from ..maths.attention_rows import HIDDEN, MEASURES, Rows, bins
+from ..maths.query_key_pairs import Joint, Sample, token_numbers
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from ..parameters import LogitsParameters
 
-    from .parameters import LogitsParameters
+
+Floats: TypeAlias = NDArray[np.float64]
+
+_FAMILIES = {
+    "content": "content form <W_q x, W_k y>/sqrt(d_head) of tokens at this lag, without position",
+    "score": "true score of tokens at this lag",
+    "independent": "score of tokens of different prompts, as if at this lag",
+}
+_UNITS = {"mean": "logits", "variance": "logits squared", "skewness": "1", "kurtosis": "1"}
+_OFF = {
+    "mean": "(predicted - measured) / measured standard deviation",
+    "variance": "predicted / measured - 1",
+    "skewness": "predicted - measured",
+    "kurtosis": "predicted - measured",
+}
+_NAMES = {"kurtosis": "excess kurtosis"}
+_ROWS = {
+    "entropy": ("entropy of a row over the keys that count", "nats"),
+    "concentration": ("sum of the squared probabilities of such a row", "1"),
+    "variance": ("variance of the logits within a row", "logits squared"),
+    "outside": ("share of a row that goes to keys that do not count", "1"),
+}
 
 
 @dataclass
@@ -52,10 +74,14 @@ class Logits:
         assert context.tokens is not None
         self.parameters, self.info = parameters, context.model
         self.lags = (0, *parameters.lags)
-        self.halves = Halves(context.tokens, parameters.holdout, "bilinear.logits")
+        self.held_out, self.group = _split(context.tokens, parameters.holdout)
         self.longest = max(context.tokens.lengths)
+        facts = self.info.facts
+        # Of a family that nobody knows there are measured scores and rows; what the scale of a score enters is missing.
+        self.known = facts.position_is_known or "scale" in facts
         # With a norm on q and k, what is scored is seen after position alone: content is that, turned back.
-        self.turned = bool(self.info.facts.get("query_norm"))
+        self.turned = self.known and facts.query_norm
+        self.cap = facts.soft_cap if self.known else None
         self.key_of = [self.info.kv_heads.index(self.info.kv_of_head[h]) for h in self.info.heads]
         self.layers: dict[int, _Layer] = {}
 
@@ -88,9 +114,9 @@ class Logits:
         order = sorted(self.layers)
         parts = [self._described(layer, self.layers[layer]).expand_dims(layer=[layer]) for layer in order]
         joined = xr.concat(parts, dim="layer", join="outer", combine_attrs="override")
-        held = int(self.halves.held.sum())
-        notes = {"fitted_on": f"{len(self.halves.held) - held} prompts", "measured_on": f"{held} prompts"}
-        if self.info.facts.get("soft_cap"):
+        held_out = int(self.held_out.sum())
+        notes = {"fitted_on": f"{len(self.held_out) - held_out} prompts", "measured_on": f"{held_out} prompts"}
+        if self.cap:
             notes["soft_cap"] = "scores are those before the soft cap; rows are as the model makes them"
         return joined.assign_attrs(model=self.info.name, **notes)
 
@@ -98,6 +124,14 @@ class Logits:
         heads, lags = len(self.info.heads), len(self.lags)
         content, score = PowerSums.empty(lags, heads), PowerSums.empty(lags, heads)
         return _Layer({}, content, score, Sample(self.parameters.sample), Rows.empty(heads, self.longest))
+
+    def _scale(self, layer: int) -> float:
+        """What q . k is multiplied by; NaN where nobody knows."""
+        return self.info.facts.scale(layer) if self.known else np.nan
+
+    def _rotation(self, layer: int) -> Rotation:
+        """How q and k are turned; where nobody knows, the score is not predicted."""
+        return self.info.facts.rotation(layer) if self.info.facts.position_is_known else Rotation(self.info.d_head)
 
     def _counted(self, batch: Batch) -> NDArray[np.bool_]:
         """Which tokens count, [prompt, position]."""
@@ -113,16 +147,16 @@ class Logits:
         self, seen: _Layer, layer: int, batch: Batch, prompts: NDArray[np.int64], counted: NDArray[np.bool_]
     ) -> None:
         if self.turned:
-            rotation = self.info.facts.rotation(layer)
+            rotation = self._rotation(layer)
             q, k = rotation.undone(batch.numpy("q_rot")), rotation.undone(batch.numpy("k_rot"))
         else:
             q, k = batch.numpy("q"), batch.numpy("k")
-        held, group = self.halves.held[prompts], self.halves.group[prompts]
-        scale = self.info.facts.scale(layer)
+        held_out, group = self.held_out[prompts], self.group[prompts]
+        scale = self._scale(layer)
         for place, lag in enumerate(self.lags):
             pairs = counted[:, lag:] & counted[:, : counted.shape[1] - lag]
             for measured in (False, True):
-                rows, late = np.nonzero(pairs & (held == measured)[:, None])
+                rows, late = np.nonzero(pairs & (held_out == measured)[:, None])
                 if not len(rows):
                     continue
                 query, key = q[rows, late + lag], k[rows, late][:, self.key_of]
@@ -135,39 +169,37 @@ class Logits:
                         seen.joints[lag].merge(joint)
                     else:
                         seen.joints[lag] = joint
-        rows, at = np.nonzero(counted & held[:, None])
+        rows, at = np.nonzero(counted & held_out[:, None])
         if len(rows):
             order = token_numbers(prompts[rows], at)
             seen.sample.add(order, prompts[rows], group[rows], q[rows, at], k[rows, at])
 
     def _scores(self, seen: _Layer, batch: Batch, prompts: NDArray[np.int64], counted: NDArray[np.bool_]) -> None:
         scores, pattern = batch.numpy("scores"), batch.numpy("pattern")
-        held, group = self.halves.held[prompts], self.halves.group[prompts]
+        held_out, group = self.held_out[prompts], self.group[prompts]
         queries = np.arange(batch.rows, batch.rows + scores.shape[2])
-        cap = self.info.facts.get("soft_cap")
         for place, lag in enumerate(self.lags):
             late = queries[queries >= lag]
             found = scores[:, :, late - batch.rows, late - lag].transpose(0, 2, 1)
-            pairs = counted[:, late] & counted[:, late - lag] & held[:, None] & (found[..., 0] > HIDDEN)
+            pairs = counted[:, late] & counted[:, late - lag] & held_out[:, None] & (found[..., 0] > HIDDEN)
             if pairs.any():
                 values = found[pairs].astype(np.float64)
-                if cap:
-                    values = cap * np.arctanh(np.clip(values / cap, -1 + 1e-12, 1 - 1e-12))
+                if self.cap:
+                    values = self.cap * np.arctanh(np.clip(values / self.cap, -1 + 1e-12, 1 - 1e-12))
                 seen.score.add(values, np.broadcast_to(group[:, None], pairs.shape)[pairs], (place,))
-        for row in np.flatnonzero(held):
+        for row in np.flatnonzero(held_out):
             own = np.flatnonzero(counted[row, queries])
             if len(own):
                 seen.rows.add(scores[row][:, own], pattern[row][:, own], counted[row], int(group[row]))
 
     def _described(self, layer: int, seen: _Layer) -> xr.Dataset:
-        rotation, scale = self.info.facts.rotation(layer), self.info.facts.scale(layer)
-        unknown = self.info.facts.get("position") == "unknown"
+        rotation, scale = self._rotation(layer), self._scale(layer)
         forms = [scale * rotation.between(lag) for lag in self.lags]
         heads, lags, d = len(self.info.heads), len(self.lags), self.info.d_head
         predicted = {name: np.full((heads, lags, 4), np.nan) for name in ("content", "score", "independent")}
         if 0 not in seen.joints:
             raise GausslensError(
-                f"bilinear.logits: the {(~self.halves.held).sum()} prompts to fit on hold no token that counts"
+                f"bilinear.logits: the {(~self.held_out).sum()} prompts to fit on hold no token that counts"
             )
         mean, cov = seen.joints[0].gaussian()
         apart = cov.copy()
@@ -178,7 +210,7 @@ class Logits:
                 z = seen.joints[lag].gaussian()
                 predicted["content"][:, place] = _moments(scale * np.eye(d), *z)
                 predicted["score"][:, place] = _moments(forms[place], *z)
-        if unknown:
+        if not self.info.facts.position_is_known:
             predicted["score"][:], predicted["independent"][:, 1:] = np.nan, np.nan
         independent = seen.sample.moments(forms, heads, self.key_of)
         measured = {
@@ -187,15 +219,76 @@ class Logits:
             "independent": independent,
         }
         coords = {"head": list(self.info.heads), "lag": list(self.lags)}
-        found = told(predicted, {name: (m, e) for name, (m, e) in measured.items()}, coords)
+        found = _variables_of_pairs(predicted, {name: (m, e) for name, (m, e) in measured.items()}, coords)
         rows = seen.rows.predicted(mean, cov, rotation, scale)
-        return found.merge(rows_dataset(rows, *seen.rows.measured(), seen.rows.lows, coords["head"]))
+        return found.merge(_variables_of_rows(rows, *seen.rows.measured(), seen.rows.lows, coords["head"]))
 
 
-def _moments(C: NDArray[np.float64], mean: NDArray[np.float64], cov: NDArray[np.float64]) -> NDArray[np.float64]:
+def _split(tokens: Tokens, holdout: float) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Which prompts to measure on, and their groups; the others are fitted on."""
+    held_out, group = split_prompts(tokens.ids, holdout)
+    if held_out.all() or not held_out.any():
+        different = len({tuple(ids) for ids in tokens.ids})
+        raise InputError(
+            f"bilinear.logits fits on some prompts and measures on others: {different} different prompts and holdout "
+            f"{holdout:g} leave none for one of them; give more prompts"
+        )
+    return held_out, group
+
+
+def _moments(C: Floats, mean: Floats, cov: Floats) -> Floats:
     """Mean, variance, skewness and excess kurtosis [head, 4] of q^T C k for Gaussian (q, k)."""
     k = form.cumulants(C, mean, cov)
     return np.stack([k[:, 0], k[:, 1], *form.shape(k)], axis=-1)
+
+
+def _variables_of_pairs(
+    predicted: Mapping[str, Floats], measured: Mapping[str, tuple[Floats, Floats]], coords: Mapping[str, Sequence[int]]
+) -> xr.Dataset:
+    """Variables [head, lag] of each family and moment: predicted, measured, its standard error, and how far off."""
+    variables: dict[str, Any] = {}
+    dims = ("head", "lag")
+    for family, text in _FAMILIES.items():
+        (found, errors), expected = measured[family], predicted[family]
+        for i, moment in enumerate(MOMENTS):
+            said, units = f"{_NAMES.get(moment, moment)} of the {text}", _UNITS[moment]
+            one, wanted = found[..., i], expected[..., i]
+            off = _off(moment, wanted, one, found[..., 1])
+            name = f"{family}_{moment}"
+            variables[f"{name}_measured"] = variable(dims, one, f"{said}: measured", units)
+            for end, values, how, unit in (
+                ("error", errors[..., i], "standard error of the measurement", units),
+                ("predicted", wanted, "predicted from the Gaussian of (query, key)", units),
+                ("off", off, _OFF[moment], "1"),
+            ):
+                variables[f"{name}_{end}"] = variable(dims, values, f"{said}: {how}", unit, against=False)
+        negentropy = found[..., 2] ** 2 / 12 + found[..., 3] ** 2 / 48
+        said = f"negentropy of the {text}, to second order: skewness^2/12 + kurtosis^2/48"
+        variables[f"{family}_non_normality"] = variable(dims, negentropy, said, "nats")
+    return xr.Dataset(variables, coords=dict(coords))
+
+
+def _variables_of_rows(
+    predicted: Floats, measured: Floats, errors: Floats, lows: Sequence[int], heads: Sequence[int]
+) -> xr.Dataset:
+    """Variables [head, row_keys] of the rows, by the number of keys: from this one to less than twice as many."""
+    variables: dict[str, Any] = {}
+    dims = ("head", "row_keys")
+    for i, measure in enumerate(MEASURES):
+        (text, units), name = _ROWS[measure], f"row_{measure}"
+        variables[f"{name}_measured"] = variable(dims, measured[..., i], f"{text}: measured", units)
+        variables[f"{name}_error"] = variable(dims, errors[..., i], f"{text}: standard error", units, against=False)
+        if i < predicted.shape[-1]:
+            said = f"{text}: predicted from the logit variance"
+            variables[f"{name}_predicted"] = variable(dims, predicted[..., i], said, units, against=False)
+    return xr.Dataset(variables, coords={"head": list(heads), "row_keys": list(lows)})
+
+
+def _off(moment: str, predicted: Floats, measured: Floats, variance: Floats) -> Floats:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        if moment == "mean":
+            return np.asarray((predicted - measured) / np.sqrt(variance))
+        return np.asarray(predicted / measured - 1 if moment == "variance" else predicted - measured)
 
 
 def estimate(parameters: LogitsParameters, info: ModelInfo, tokens: Tokens | None) -> Estimate:

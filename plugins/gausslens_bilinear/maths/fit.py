@@ -85,6 +85,22 @@ def bulk(
     return other if other.accepted or other.distance < plain.distance else plain
 
 
+def bulk_numbers(squared: ArrayLike, rows: int, columns: int, inner: int | None = None) -> dict[str, float]:
+    """``bulk`` in numbers; no spikes are told where the bulk is none."""
+    try:
+        fitted = bulk(squared, rows, columns, inner)
+    except NoSpectrum:
+        return {"bulk_accepted": 0.0}
+    return {
+        "spikes": float(len(fitted.spikes)) if fitted.accepted else np.nan,
+        "bulk_variance": fitted.variance,
+        "bulk_lower": fitted.edges[0],
+        "bulk_upper": fitted.edges[1],
+        "bulk_distance": fitted.distance,
+        "bulk_accepted": float(fitted.accepted),
+    }
+
+
 def _settled(values: Floats, sizes: tuple[int, ...], count: int, rate: float, tolerance: float) -> Bulk:
     """The fit whose number of spikes explains itself, from this one on; of some that explain each other, the last."""
     seen: set[int] = set()

@@ -1,4 +1,4 @@
-"""Correlations of cosines with what attention makes of the pairs, over all pairs and within each query. Numpy."""
+"""Correlations of cosines with what attention makes of pairs of tokens, over all pairs and within each query. Numpy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KINDS = ("content", "score", "pattern")
 
 
 class Correlations:
-    """Sums of one layer: ``see`` the cosines of a prompt's pairs, then ``add`` what each head makes of them.
+    """Sums of one layer: ``take_cosines`` of a prompt's pairs, then ``add`` what each head makes of them.
 
     Sums [group, head, kind, all pairs or within queries, (n, c, c^2, v, v^2, c v)]; groups are of prompts, for errors.
     """
@@ -32,7 +32,7 @@ class Correlations:
         """How many pairs were seen."""
         return sum(self.about.values())
 
-    def see(self, prompt: int, cosine: Floats, mask: NDArray[np.bool_], lags: NDArray[np.int64]) -> None:
+    def take_cosines(self, prompt: int, cosine: Floats, mask: NDArray[np.bool_], lags: NDArray[np.int64]) -> None:
         """The cosines of a prompt's pairs [query, key], which of them count, and how far apart they are."""
         self.group, self.mask = prompt % GROUPS, mask
         self.cosine = [np.where(mask, cosine, 0.0), self._centred(cosine)]

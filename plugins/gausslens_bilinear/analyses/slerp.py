@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import xarray as xr
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from gausslens import Context, Estimate, ModelInfo, Runner, Tokens
+from gausslens import Context, Estimate, ModelInfo, Runner, Tokens, variable
 
-from .slerp import js, kl, kl_on_arc, slerp
+from ..maths.slerp import cosine_misfit, js, kl, kl_on_arc, slerp
 
 if TYPE_CHECKING:
-    from .parameters import SlerpParameters
+    from ..parameters import SlerpParameters
 
 Floats: TypeAlias = NDArray[np.float64]
 _KINDS = {"kl": "KL(softmax(l w) || softmax(l v(t)))", "js": "Jensen-Shannon divergence of the two"}
@@ -37,22 +37,10 @@ class Slerp:
         t = np.linspace(0.0, 1.0, self.parameters.points)
         found = [[_along(v, w, t, length) for length in self.parameters.lengths] for v, w in ends.values()]
         dimensions = [v.shape[-1] for v, _ in ends.values()]
-        return _told(list(ends), dimensions, self.parameters.lengths, t, found)
+        return _variables(list(ends), dimensions, self.parameters.lengths, t, found)
 
     def _drawn(self, name: str) -> np.random.Generator:
         return self.context.generator(f"pairs {name}")
-
-
-def cosine_misfit(t: ArrayLike, curve: ArrayLike) -> Floats:
-    """How far curves [..., t] are from the nearest a cos(pi t/2 + b) + c: the largest gap over the curve's range.
-
-    The nearest in least squares: the family is linear in cos(pi t/2), sin(pi t/2) and 1.
-    """
-    at, values = np.asarray(t, dtype=np.float64), np.asarray(curve, dtype=np.float64)
-    basis = np.stack([np.cos(np.pi * at / 2), np.sin(np.pi * at / 2), np.ones_like(at)])
-    Q = np.linalg.qr(basis.T).Q
-    left = values - values @ Q @ Q.T
-    return np.asarray(np.abs(left).max(axis=-1) / (values.max(axis=-1) - values.min(axis=-1)))
 
 
 def _random(n: int, pairs: int, generator: np.random.Generator) -> tuple[Floats, Floats]:
@@ -81,27 +69,27 @@ def _along(v: Floats, w: Floats, t: Floats, length: float) -> dict[str, Floats]:
     return {kind: np.stack(found) for kind, found in curves.items()}
 
 
-def _told(
+def _variables(
     ends: Sequence[str],
     dimensions: Sequence[int],
     lengths: Sequence[float],
     t: Floats,
     found: Sequence[Sequence[dict[str, Floats]]],
 ) -> xr.Dataset:
-    off = {"against": 0}
-    nats = {"units": "nats", **off}
-    variables: dict[str, Any] = {"dimension": ("ends", list(dimensions), {"long_name": "n", "units": "1", **off})}
+    variables: dict[str, Any] = {"dimension": variable("ends", list(dimensions), "n", against=False)}
     nearly = [[kl_on_arc(n, length, t) for length in lengths] for n in dimensions]
     said = "(l^2/n)(1 - sin(pi t/2)): leading order of KL, for orthogonal ends of mean 0"
-    variables["leading_order"] = (("ends", "length", "t"), np.array(nearly), {"long_name": said, **nats})
+    dims = ("ends", "length", "t")
+    variables["leading_order"] = variable(dims, np.array(nearly), said, "nats", against=False)
     for kind, text in _KINDS.items():
         curves = [[one[kind] for one in row] for row in found]
-        for end, how in (("mean", np.mean), ("low", _low), ("high", _high)):
+        for end, how, said in (
+            ("mean", np.mean, "mean over pairs"),
+            ("low", _low, "5th percentile of pairs"),
+            ("high", _high, "95th percentile of pairs"),
+        ):
             values = np.array([[how(one, axis=0) for one in row] for row in curves])
-            said = {"mean": "mean over pairs", "low": "5th percentile of pairs", "high": "95th percentile of pairs"}[
-                end
-            ]
-            variables[f"{kind}_{end}"] = (("ends", "length", "t"), values, {"long_name": f"{text}: {said}", **nats})
+            variables[f"{kind}_{end}"] = variable(dims, values, f"{text}: {said}", "nats", against=False)
         misfits = [[cosine_misfit(t, one) for one in row] for row in curves]
         of_mean = [[cosine_misfit(t, one.mean(axis=0)) for one in row] for row in curves]
         said = f"largest gap between {text} and the nearest a cos(pi t/2 + b) + c, over its range"
@@ -110,8 +98,7 @@ def _told(
             ("misfit_most", np.array([[m.max() for m in row] for row in misfits]), "largest of pairs"),
             ("misfit_mean", np.array(of_mean, dtype=np.float64), "of the mean curve"),
         ):
-            attrs = {"long_name": f"{said}: {who}", "units": "1", **off}
-            variables[f"{kind}_{name}"] = (("ends", "length"), values, attrs)
+            variables[f"{kind}_{name}"] = variable(("ends", "length"), values, f"{said}: {who}", against=False)
     return xr.Dataset(variables, coords={"ends": list(ends), "length": list(lengths), "t": t})
 
 

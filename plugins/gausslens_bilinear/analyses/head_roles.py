@@ -9,10 +9,10 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from gausslens import Batch, Context, Estimate, GausslensError, ModelInfo, Request, Tokens
+from gausslens import Batch, Context, Estimate, GausslensError, ModelInfo, Request, Tokens, variable
 
 if TYPE_CHECKING:
-    from .parameters import HeadRolesParameters
+    from ..parameters import HeadRolesParameters
 
 Floats: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
@@ -49,7 +49,7 @@ def keys_of(tokens: NDArray[np.int64], real: Bools, rows: NDArray[np.int64]) -> 
 
 
 @dataclass
-class _Layer:
+class _Sums:
     """Sums over prompts of each role's mean attention, its square and chance [role, head, 3], and prompts [role].
 
     ``pattern`` are sums over prompts of the first positions' attention and its square [2, head, query, key], of queries
@@ -61,7 +61,7 @@ class _Layer:
     pattern: Floats
     rows: Floats
 
-    def merge(self, other: _Layer) -> None:
+    def merge(self, other: _Sums) -> None:
         self.sums += other.sums
         self.prompts += other.prompts
         self.pattern += other.pattern
@@ -73,7 +73,7 @@ class HeadRoles:
 
     def __init__(self, parameters: HeadRolesParameters, context: Context) -> None:
         self.info, self.positions = context.model, parameters.positions
-        self.layers: dict[int, _Layer] = {}
+        self.layers: dict[int, _Sums] = {}
         self.open: dict[int, tuple[Floats, Floats, Floats]] = {}
 
     def request(self) -> Request:
@@ -119,32 +119,30 @@ class HeadRoles:
         variables: dict[str, Any] = {}
         dims = ("layer", "head")
         for place, (role, what) in enumerate(ROLES.items()):
-            for end, text, more in (
-                ("", "mean attention to", {}),
-                ("_error", "standard error over prompts of the mean attention to", {"against": 0}),
-                ("_chance", "what even attention would give to", {"against": 0}),
+            for end, text, against in (
+                ("", "mean attention to", None),
+                ("_error", "standard error over prompts of the mean attention to", False),
+                ("_chance", "what even attention would give to", False),
             ):
                 values = np.stack([found[f"roles{end}"][place] for found in each])
-                variables[f"{role}{end}"] = (dims, values, {"long_name": f"{text} {what}", "units": "1", **more})
+                variables[f"{role}{end}"] = variable(dims, values, f"{text} {what}", against=against)
         long_name = "share of attention's departure from even that depends on positions alone"
-        variables["positional"] = (
-            dims,
-            np.stack([f["positional"] for f in each]),
-            {"long_name": long_name, "units": "1"},
-        )
+        variables["positional"] = variable(dims, np.stack([found["positional"] for found in each]), long_name)
         return xr.Dataset(variables, coords={"layer": order}).assign_attrs(model=self.info.name)
 
-    def _fresh(self) -> _Layer:
+    def _fresh(self) -> _Sums:
         heads, n = len(self.info.heads), self.positions
-        return _Layer(np.zeros((len(ROLES), heads, 3)), np.zeros(len(ROLES)), np.zeros((2, heads, n, n)), np.zeros(n))
+        return _Sums(np.zeros((len(ROLES), heads, 3)), np.zeros(len(ROLES)), np.zeros((2, heads, n, n)), np.zeros(n))
 
-    def _visible(self, layer: int, rows: NDArray[np.int64], real: Bools) -> NDArray[np.int64]:
-        """How many keys each query may look at [prompt, query]."""
+    def _visible(self, layer: int, rows: NDArray[np.int64], real: Bools) -> NDArray[Any]:
+        """How many keys each query may look at [prompt, query]; NaN for a family that nobody knows."""
         count = np.broadcast_to(rows + 1, (len(real), len(rows))) if self.info.causal else real.sum(axis=1)[:, None]
-        window = (self.info.facts.get("sliding_window") or {layer: None})[layer]
+        if not self.info.facts.position_is_known:
+            return np.full(count.shape, np.nan)
+        window = self.info.facts.window(layer)
         return count if window is None else np.minimum(count, window)
 
-    def _close(self, seen: _Layer, attended: Floats, chance: Floats, queries: Floats) -> None:
+    def _close(self, seen: _Sums, attended: Floats, chance: Floats, queries: Floats) -> None:
         """Each prompt's mean over its queries is one sample, if it has such queries."""
         there = queries > 0
         mean = np.where(there[..., None], attended / np.maximum(queries, 1)[..., None], 0.0)
@@ -153,7 +151,7 @@ class HeadRoles:
         seen.prompts += there.sum(axis=1)
 
     def _positional(
-        self, seen: _Layer, pattern: NDArray[Any], rows: NDArray[np.int64], real: Bools, duplicates: Bools
+        self, seen: _Sums, pattern: NDArray[Any], rows: NDArray[np.int64], real: Bools, duplicates: Bools
     ) -> None:
         n = min(self.positions, pattern.shape[3])
         mine = rows < n
@@ -167,7 +165,7 @@ class HeadRoles:
         seen.pattern[1][:, rows[mine], :n] += (P**2).sum(axis=0)
         seen.rows[rows[mine]] += new.sum(axis=0)
 
-    def _described(self, seen: _Layer) -> dict[str, Floats]:
+    def _described(self, seen: _Sums) -> dict[str, Floats]:
         with np.errstate(invalid="ignore", divide="ignore"):
             n = seen.prompts[:, None]
             mean, square, chance = (seen.sums[..., i] / n for i in range(3))

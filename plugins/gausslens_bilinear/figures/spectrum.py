@@ -1,4 +1,4 @@
-"""What the report shows of bilinear.spectrum."""
+"""What the report shows of bilinear.spectrum: how far each matrix is from noise, and the spectra furthest from it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gausslens.figures import Figure, Heatmap, Line, Source, Spectrum
+from gausslens.figures import Figure, Heatmap, Line, Source, Spectrum, averaged, pooled_over
 from gausslens.maths.laws import MarchenkoPastur
 
-from .drawing import averaged
+from . import shown
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from gausslens import Results
+    from gausslens import Result, Results
+
 
 _MAPS = {
     "beyond": (
@@ -33,22 +34,21 @@ _MAPS = {
 def spectrum(results: Results) -> list[Figure]:
     """For each step: how far each matrix is from noise, and the most striking spectra beside their law and the null."""
     figures: list[Figure] = []
-    for label, found in results.of("bilinear.spectrum").items():
-        nulls = {null for variant in found for null in results.nulls(variant, label)}
-        for variant in [v for v in found if v not in nulls] or list(found):
-            data = found[variant]
-            figures += [_map(label, variant, data[name], *words) for name, words in _MAPS.items()]
-            chance = {null: found[null] for null in results.nulls(variant, label) if null in found}
-            figures += [_beside_law(label, variant, data, chance, *place) for place in _furthest(data)]
+    by_label = results.by_label("bilinear.spectrum")
+    for result in shown(results, "bilinear.spectrum"):
+        figures += [_map(result, name, *words) for name, words in _MAPS.items()]
+        nulls = [other for other in by_label[result.label] if other.variant in result.nulls]
+        figures += [_spectrum(result, nulls, *place) for place in _furthest(result.data)]
     return figures
 
 
-def _map(label: str, variant: str, values: xr.DataArray, title: str, caption: str) -> Figure:
+def _map(result: Result, name: str, title: str, caption: str) -> Figure:
+    values = result.data[name]
     others = [f"{d}s" for d in map(str, values.dims) if d not in ("layer", "tensor")]
     return Heatmap(
-        title=f"{title}, {variant}",
+        title=f"{title}, {result.variant}",
         caption=caption + (f" Mean over {' and '.join(others)}." if others else ""),
-        sources=(Source(variant, label, str(values.name)),),
+        sources=(Source(result.variant, result.label, name),),
         units=values.attrs["units"],
         values=averaged(values, "layer", "tensor"),
         rows=values["layer"].values,
@@ -67,21 +67,21 @@ def _furthest(data: xr.Dataset, most: int = 4) -> list[tuple[int, str]]:
     return [(int(data["layer"].values[layers[j]]), str(data["tensor"].values[j])) for j in furthest]
 
 
-def _beside_law(
-    label: str, variant: str, data: xr.Dataset, chance: dict[str, xr.Dataset], layer: int, tensor: str
-) -> Figure:
-    one = data.sel(layer=layer, tensor=tensor)
+def _spectrum(result: Result, nulls: list[Result], layer: int, tensor: str) -> Figure:
+    """One matrix beside its law and its nulls."""
+    one = result.data.sel(layer=layer, tensor=tensor)
     rows, columns = (int(np.mean(one[name].values)) for name in ("rows", "columns"))
     law = MarchenkoPastur(rows, columns, float(np.mean(one["variance"].values)))
-    series = [Line(variant, averaged(one["squared"], "feature"))]
-    for null, other in chance.items():
-        drawn = other["squared"].sel(layer=layer, tensor=tensor)
-        series.append(Line(f"{null}, mean of {drawn.size // drawn.sizes['feature']}", averaged(drawn, "feature")))
+    series = [Line(result.variant, averaged(one["squared"], "feature"))]
+    for null in nulls:
+        drawn = null.data["squared"].sel(layer=layer, tensor=tensor)
+        name = f"{null.variant}, mean of {drawn.size // drawn.sizes['feature']}"
+        series.append(Line(name, averaged(drawn, "feature")))
     return Spectrum(
-        title=f"{tensor} of layer {layer}, {variant}",
+        title=f"{tensor} of layer {layer}, {result.variant}",
         caption=f"Squared singular values of {tensor} ({rows} by {columns}), and those expected of noise of this shape "
-        f"and entry variance; the layer is the one where {tensor} is furthest from that law.",
-        sources=tuple(Source(v, label, "squared") for v in (variant, *chance)),
+        f"and entry variance; the layer is the one where {tensor} is furthest from that law." + pooled_over(result),
+        sources=tuple(Source(each.variant, each.label, "squared") for each in (result, *nulls)),
         units=one["squared"].attrs["units"],
         series=(*series, Line("Marchenko-Pastur law", law.typical(), reference=True)),
         edges=law.edges,

@@ -58,6 +58,18 @@ def kl_on_arc(n: int, length: float, t: ArrayLike) -> Floats:
     return length**2 / n * (1 - np.sin(np.pi * np.asarray(t, dtype=np.float64) / 2))
 
 
+def cosine_misfit(t: ArrayLike, curve: ArrayLike) -> Floats:
+    """How far curves [..., t] are from the nearest a cos(pi t/2 + b) + c: the largest gap over the curve's range.
+
+    The nearest in least squares: the family is linear in cos(pi t/2), sin(pi t/2) and 1.
+    """
+    at, values = np.asarray(t, dtype=np.float64), np.asarray(curve, dtype=np.float64)
+    basis = np.stack([np.cos(np.pi * at / 2), np.sin(np.pi * at / 2), np.ones_like(at)])
+    Q = np.linalg.qr(basis.T).Q
+    left = values - values @ Q @ Q.T
+    return np.asarray(np.abs(left).max(axis=-1) / (values.max(axis=-1) - values.min(axis=-1)))
+
+
 def phase(v: ArrayLike, w: ArrayLike) -> tuple[Floats, Floats]:
     """Amplitude and phase with cos(a) w + sin(a) v = A cos(a - phase), in each coordinate: hypot and atan2(v, w).
 

@@ -82,11 +82,14 @@ class Rows:
 
         Of the mean number of keys of the rows that were seen. Entropy and concentration are those of that many Gaussian
         logits of the variance s2 that a query meets on the average; queries differ in it, which this does not know.
+        NaN where the scale is.
         """
         counts = self.counts.sum(axis=0)
         n = np.arange(len(counts))
         half = mean.shape[-1] // 2
         found = np.full((len(mean), len(self.lows), 3), np.nan)
+        if np.isnan(scale):
+            return found
         for head, (m, S) in enumerate(zip(mean, cov, strict=True)):
             seen = S[:half, :half] + np.outer(m[:half], m[:half])
             s2, inside = row_variances(seen, m[half:], S[half:, half:], rotation, scale, len(counts) - 1)

@@ -1,0 +1,1 @@
+"""What this plugin computes: a module for each analysis, named like it."""
