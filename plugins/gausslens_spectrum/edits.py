@@ -11,6 +11,7 @@ import torch
 from gausslens import Generators, LayerWeights, ModelError
 from gausslens.maths.frames import haar
 from gausslens.maths.heads import BIAS_OF, as_matrices, as_tensor
+from gausslens.maths.laws import Law
 
 from .maths import singular_values
 from .maths.decomposition import Decomposed, mapped_bias
@@ -35,11 +36,11 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Spectra:
-    """The singular values [block, value] of one matrix with ``sizes`` (reads, writes), or product (.., inner, ..)."""
+    """The singular values [block, value] of one matrix or product, and the law of noise of its shape."""
 
     name: str
     s: torch.Tensor
-    sizes: tuple[int, ...]
+    noise: Law
 
 
 Change = Callable[[Spectra], torch.Tensor]
@@ -93,7 +94,7 @@ def flatten(weights: LayerWeights, parameters: FlattenParameters, generators: Ge
 def law(weights: LayerWeights, parameters: LawParameters, generators: Generators) -> Tensors:  # noqa: ARG001
     """Put a law's quantiles in place of the singular values."""
     return _with_values(
-        weights, parameters, lambda found: singular_values.quantiles(found.s, parameters.law, found.sizes)
+        weights, parameters, lambda found: singular_values.quantiles(found.s, parameters.law, found.noise)
     )
 
 
@@ -150,7 +151,7 @@ def _with_values(weights: LayerWeights, parameters: SurgeryParameters, change: C
             made |= _product_with_values(weights, name, change, parameters)
             continue
         before = Decomposed.of(_matrices(weights, name, parameters))
-        found = change(Spectra(name, before.s, before.sizes))
+        found = change(Spectra(name, before.s, before.noise))
         if not torch.equal(found, before.s):
             made |= _rebuilt(weights, name, before, Decomposed(before.U, found, before.V), parameters)
     return _changed(weights, made)
@@ -172,7 +173,7 @@ def _rebuilt(
 def _product_with_values(weights: LayerWeights, name: str, change: Change, parameters: SurgeryParameters) -> Tensors:
     product = HeadProduct.of(name, weights)
     s = product.core()[3].s
-    found = change(Spectra(name, s, product.sizes))
+    found = change(Spectra(name, s, product.noise))
     if torch.equal(found, s):
         return {}
     first, _, bias = PARTS[name]

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
+from gausslens.maths.laws import MarchenkoPastur
+
 
 @dataclass(frozen=True)
 class Decomposed:
@@ -29,9 +31,9 @@ class Decomposed:
         return (self.U * self.s.unsqueeze(-2)) @ self.V.mT
 
     @property
-    def sizes(self) -> tuple[int, int]:
-        """What each matrix reads, and what it writes."""
-        return self.U.shape[-2], self.V.shape[-2]
+    def noise(self) -> MarchenkoPastur:
+        """The law of noise of this shape, of variance 1."""
+        return MarchenkoPastur(self.U.shape[-2], self.V.shape[-2], 1.0)
 
 
 def mapped_bias(bias: torch.Tensor, before: Decomposed, after: Decomposed) -> torch.Tensor:

@@ -14,6 +14,7 @@ import torch
 
 from gausslens import LayerWeights, ModelError
 from gausslens.maths.frames import haar
+from gausslens.maths.laws import Product
 
 from .decomposition import Decomposed
 
@@ -38,9 +39,9 @@ class HeadProduct:
         return cls(name, (A.mT if name == "OV" else A).contiguous(), B.contiguous(), weights.kv_of_head)
 
     @property
-    def sizes(self) -> tuple[int, int, int]:
-        """What the product reads, the head's size, and what it writes."""
-        return self.A.shape[1], self.A.shape[2], self.B.shape[1]
+    def noise(self) -> Product:
+        """The law of a product of noise of these shapes, of variance 1."""
+        return Product(self.A.shape[1], self.A.shape[2], self.B.shape[1], 1.0)
 
     def core(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Decomposed]:
         """Q_a, R_a, R_b for each head, and the decomposition of the core."""

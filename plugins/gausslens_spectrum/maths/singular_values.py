@@ -5,11 +5,11 @@ The order of the new values is that of the vectors they belong to. Pure torch, f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 
-from gausslens.maths.laws import Law, MarchenkoPastur, Product
+from gausslens.maths.laws import Law
 
 
 def energy(s: torch.Tensor) -> torch.Tensor:
@@ -63,25 +63,19 @@ def flatten(s: torch.Tensor, amount: float) -> torch.Tensor:
     return at_energy(s + amount * (level - s), energy(s))
 
 
-def quantiles(s: torch.Tensor, law: str, sizes: Sequence[int]) -> torch.Tensor:
+def quantiles(s: torch.Tensor, law: str, noise: Law) -> torch.Tensor:
     """The quantiles of a law at (i - 1/2)/n in place of the n values, at the same energy.
 
-    ``noise`` is the law of independent entries: of a matrix with ``sizes`` (rows, columns) Marchenko and Pastur's, of a
-    product of two with (rows, inner, columns) theirs.
+    ``noise`` is the law of squared singular values that "noise" stands for; its variance does not matter.
     """
     n = s.shape[-1]
     shares = (torch.arange(n, 0, -1, dtype=torch.float64) - 0.5) / n
     make: dict[str, Callable[[], torch.Tensor]] = {
-        "noise": lambda: torch.from_numpy(_noise(sizes).typical()).sqrt(),
+        "noise": lambda: torch.from_numpy(noise.typical()).sqrt(),
         "uniform": lambda: shares,
         "exponential": lambda: -torch.log1p(-shares),
     }
     return at_energy(make[law]().expand_as(s), energy(s))
-
-
-def _noise(sizes: Sequence[int]) -> Law:
-    # The energy is that of the values replaced: whatever the variance.
-    return MarchenkoPastur(*sizes, 1.0) if len(sizes) == 2 else Product(*sizes, 1.0)
 
 
 def grafted(s: torch.Tensor, other: torch.Tensor, hold: str) -> torch.Tensor:

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gausslens.maths.laws import MarchenkoPastur, Product
 from gausslens_spectrum.maths import singular_values
 
 sizes = st.tuples(st.integers(1, 4), st.integers(1, 12))
@@ -81,7 +82,8 @@ def test_flattening_goes_from_nothing_to_equal(size: tuple[int, int], seed: int)
 def test_a_law_takes_the_energy_over_and_is_sorted(size: tuple[int, int], seed: int, law: str, factors: int) -> None:
     s = some(size, seed)
     n = s.shape[-1]
-    made = singular_values.quantiles(s, law, (2 * n, n, 2 * n)[: factors + 1])
+    noise = MarchenkoPastur(2 * n, n, 1.0) if factors == 1 else Product(2 * n, n, 2 * n, 1.0)
+    made = singular_values.quantiles(s, law, noise)
     torch.testing.assert_close(made.square().sum(-1), s.square().sum(-1))
     assert (made.diff(dim=-1) <= 1e-12).all()
 
@@ -90,4 +92,7 @@ def test_the_noise_law_leaves_noise_as_it_is() -> None:
     W = torch.randn(1, 400, 100, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     s = torch.linalg.svdvals(W)
     # Rigid: each value within a few hundredths of its quantile.
-    assert float(((singular_values.quantiles(s, "noise", (400, 100)) - s).abs() / s[:, :1]).max()) < 0.03
+    assert (
+        float(((singular_values.quantiles(s, "noise", MarchenkoPastur(400, 100, 1.0)) - s).abs() / s[:, :1]).max())
+        < 0.03
+    )
