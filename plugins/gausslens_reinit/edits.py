@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from gausslens import Generators, LayerWeights, ModelError
-from gausslens.maths.heads import as_matrices, as_tensor
+from gausslens.maths.heads import BIAS_OF, as_matrices, as_tensor
 
-from . import noise, shapes
-from .claims import broken
-from .parameters import BlockParameters, ConfigParameters
-from .tensors import BIAS_OF, present
+from .maths import noise, shapes
+from .maths.claims import broken_claim
+from .parameters import BlockParameters, ConfigParameters, touched
 
 if TYPE_CHECKING:
     from .parameters import (
@@ -50,7 +49,7 @@ class Scheme:
 def from_config(weights: LayerWeights, parameters: ReinitParameters, generators: Generators) -> Tensors:  # noqa: ARG001
     """The model's own initialisation; the host seeds it by run, edit, draw, layer and tensor."""
     made: Tensors = {}
-    for name in present(weights, parameters):
+    for name in _present(weights, parameters):
         fresh = weights.initial(name)
         # A constant (zeros for a bias) that the tensor has already changes nothing.
         if not (noise.is_constant(fresh) and torch.equal(fresh, weights[name].to(fresh))):
@@ -140,6 +139,11 @@ def low_rank(weights: LayerWeights, parameters: RankParameters, generators: Gene
     return _shaped(weights, parameters, generators, lambda shape, generator: shapes.low_rank(shape, rank, generator))
 
 
+def _present(weights: LayerWeights, parameters: ReinitParameters) -> list[str]:
+    """The tensors to draw anew that this layer has."""
+    return [name for name in touched(parameters) if name in weights]
+
+
 def _shaped(
     weights: LayerWeights,
     parameters: ShapedParameters,
@@ -174,7 +178,7 @@ def _drawn(weights: LayerWeights, parameters: ReinitParameters, generators: Gene
     """
     biases = set(BIAS_OF.values())
     made: Tensors = {}
-    for name in present(weights, parameters):
+    for name in _present(weights, parameters):
         whole = weights[name].contiguous()  # a loader's views are turned once, not at every look
         rows = weights.rows(name)
         held = whole if rows is None else whole[rows]
@@ -182,7 +186,8 @@ def _drawn(weights: LayerWeights, parameters: ReinitParameters, generators: Gene
         if noise.is_constant(held) and torch.equal(drawn, held):
             continue
         # A bias that a scheme sets to zero keeps nothing.
-        claim = None if scheme.bias is _zeros and name in biases else broken(name, held, drawn, scheme.keeps, scheme.by)
+        keeps = () if scheme.bias is _zeros and name in biases else scheme.keeps
+        claim = broken_claim(name, held, drawn, keeps, scheme.by)
         if claim:
             raise ModelError(
                 f"layer {weights.layer}, {name}: the draw does not keep the {claim} that it claims to keep"

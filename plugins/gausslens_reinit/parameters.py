@@ -1,4 +1,4 @@
-"""The parameters of the edits and the analysis of this plugin."""
+"""The parameters of the edits and the analysis of this plugin, and which tensors an edit with them draws anew."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from gausslens import Parameters
+from gausslens.maths.heads import BIAS_OF
 
 Matrix = Literal["W_Q", "W_K", "W_V", "W_O", "W_in", "W_gate", "W_out", "W_conv", "W_conv_in", "W_conv_out"]
 MATRICES: tuple[Matrix, ...] = (
@@ -20,6 +21,13 @@ MATRICES: tuple[Matrix, ...] = (
     "W_conv",
     "W_conv_in",
     "W_conv_out",
+)
+# Norms within a layer: before and after attention and MLP, and of queries and keys.
+NORMS = tuple(f"{norm}.{part}" for norm in ("ln1", "ln1_post", "ln2", "ln2_post", "q_norm", "k_norm") for part in "wb")
+# Outside the layers; heads of other tasks, which no run reads, are left alone.
+OUTSIDE = (
+    *("W_E", "W_pos", "W_token_type", "W_project_in", "W_project_out", "W_head", "W_U", "b_head", "b_U"),
+    *(f"{norm}.{part}" for norm in ("ln_embed", "ln_head", "ln_final") for part in "wb"),
 )
 Claim = Literal["mean", "variance", "energy", "values", "spectrum"]
 
@@ -147,3 +155,17 @@ class CheckParameters(Parameters):
     )
 
     _matrices = field_validator("matrices", "claims")(_each_once)
+
+
+def touched(parameters: ReinitParameters) -> tuple[str, ...]:
+    """Every tensor that may be drawn anew: the matrices, their biases, and for reinit.config norms and embeddings."""
+    biases = tuple(BIAS_OF[m] for m in parameters.matrices) if parameters.biases else ()
+    norms = NORMS if _with_norms(parameters) else ()
+    outside = OUTSIDE if isinstance(parameters, ConfigParameters) and parameters.embeddings else ()
+    return (*parameters.matrices, *biases, *norms, *outside)
+
+
+def _with_norms(parameters: ReinitParameters) -> bool:
+    if isinstance(parameters, CascadeParameters):
+        return parameters.scheme == "config"
+    return isinstance(parameters, ConfigParameters) and parameters.norms

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gausslens import Analysis, Edit, ReportSection, hookimpl
 
-_TOUCHES = "gausslens_reinit.tensors:touched"
+_TOUCHES = "gausslens_reinit.parameters:touched"
 CONFIG = Edit(
     name="reinit.config",
     version=1,
@@ -118,13 +118,13 @@ CHECK = Analysis(
     shape="weights",
     summary="What a variant's matrices keep of the model's own: mean, variance, values, spectrum, places.",
     parameters="gausslens_reinit.parameters:CheckParameters",
-    analysis="gausslens_reinit.check:Check",
+    analysis="gausslens_reinit.analyses.check:Check",
 )
 SECTION = ReportSection(
     name="reinit.check",
     version=1,
     summary="What each null keeps and what it changes.",
-    section="gausslens_reinit.section:check",
+    section="gausslens_reinit.figures.check:check",
     analyses=("reinit.check",),
     order=90,
 )

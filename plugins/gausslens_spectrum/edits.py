@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from gausslens import Generators, LayerWeights, ModelError
+from gausslens.maths.frames import haar
+from gausslens.maths.heads import BIAS_OF, as_matrices, as_tensor
+from gausslens.maths.laws import Law
 
-from . import values
-from .blocks import BIAS_OF, Decomposed, bias_of, carried, matrices_of, tensor_of
-from .frames import haar
-from .products import PARTS, Product
-from .touched import BIASES, NORM_AFTER, present
+from .maths import singular_values
+from .maths.decomposition import Decomposed, mapped_bias
+from .maths.products import PARTS, HeadProduct
+from .parameters import NORM_AFTER, biases_of, factors_of
 
 if TYPE_CHECKING:
     from .parameters import (
@@ -34,12 +36,11 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Spectra:
-    """The singular values of the blocks of one matrix or product: ``ratio`` of its sides, number of ``factors``."""
+    """The singular values [block, value] of one matrix or product, and the law of noise of its shape."""
 
     name: str
     s: torch.Tensor
-    ratio: float
-    factors: int
+    noise: Law
 
 
 Change = Callable[[Spectra], torch.Tensor]
@@ -48,7 +49,7 @@ Change = Callable[[Spectra], torch.Tensor]
 def scale(weights: LayerWeights, parameters: ScaleParameters, generators: Generators) -> Tensors:  # noqa: ARG001
     """Every singular value times alpha; a product's through its query-side or output-side factor."""
     alpha, made = parameters.alpha, _zeroed(weights, parameters)
-    for name in present(weights, parameters):
+    for name in _present(weights, parameters):
         matrix, _, bias = PARTS.get(name, (name, None, BIAS_OF.get(name)))
         scaled = [matrix]
         if parameters.biases == "follow" and bias is not None and bias in weights:
@@ -81,18 +82,19 @@ def drop_random(weights: LayerWeights, parameters: ChoiceParameters, generators:
 
 def power(weights: LayerWeights, parameters: PowerParameters, generators: Generators) -> Tensors:  # noqa: ARG001
     """Raise the singular values to a power."""
-    return _with_values(weights, parameters, lambda found: values.power(found.s, parameters.p, parameters.hold))
+    p, hold = parameters.p, parameters.hold
+    return _with_values(weights, parameters, lambda found: singular_values.power(found.s, p, hold))
 
 
 def flatten(weights: LayerWeights, parameters: FlattenParameters, generators: Generators) -> Tensors:  # noqa: ARG001
     """Make the singular values more equal."""
-    return _with_values(weights, parameters, lambda found: values.flatten(found.s, parameters.amount))
+    return _with_values(weights, parameters, lambda found: singular_values.flatten(found.s, parameters.amount))
 
 
 def law(weights: LayerWeights, parameters: LawParameters, generators: Generators) -> Tensors:  # noqa: ARG001
     """Put a law's quantiles in place of the singular values."""
     return _with_values(
-        weights, parameters, lambda found: values.lawful(found.s, parameters.law, found.ratio, found.factors)
+        weights, parameters, lambda found: singular_values.quantiles(found.s, parameters.law, found.noise)
     )
 
 
@@ -103,13 +105,13 @@ def graft(weights: LayerWeights, parameters: GraftParameters, generators: Genera
     source = weights.base(parameters.source)
 
     def change(found: Spectra) -> torch.Tensor:
-        if any(n not in source for n in PARTS.get(found.name, (found.name, None))[:2] if n):
+        if any(n not in source for n in factors_of(found.name)):
             raise ModelError(f"layer {parameters.source} has no {found.name} to graft from")
         if found.name in PARTS:
-            other = Product.of(found.name, source).core()[3].s
+            other = HeadProduct.of(found.name, source).core()[3].s
         else:
-            other = torch.linalg.svdvals(matrices_of(found.name, source[found.name], parameters.by))
-        return values.grafted(found.s, other, parameters.hold)
+            other = torch.linalg.svdvals(as_matrices(found.name, source[found.name], parameters.by))
+        return singular_values.grafted(found.s, other, parameters.hold)
 
     return _with_values(weights, parameters, change)
 
@@ -117,10 +119,10 @@ def graft(weights: LayerWeights, parameters: GraftParameters, generators: Genera
 def vectors(weights: LayerWeights, parameters: VectorParameters, generators: Generators) -> Tensors:
     """Put Haar-random singular vectors in place of these, and keep the values."""
     made = _zeroed(weights, parameters)
-    for name in present(weights, parameters):
+    for name in _present(weights, parameters):
         draw = generators.torch(name)
         if name in PARTS:
-            made |= _turned(weights, name, parameters.sides, draw)
+            made |= _product_with_vectors(weights, name, parameters.sides, draw)
             continue
         before = Decomposed.of(_matrices(weights, name, parameters))
         U = before.U if parameters.sides == "right" else haar(before.U.shape, draw)
@@ -129,22 +131,27 @@ def vectors(weights: LayerWeights, parameters: VectorParameters, generators: Gen
     return _changed(weights, made)
 
 
+def _present(weights: LayerWeights, parameters: SurgeryParameters) -> list[str]:
+    """The matrices and products that this layer has."""
+    return [name for name in parameters.matrices if all(factor in weights for factor in factors_of(name))]
+
+
 def _matrices(weights: LayerWeights, name: str, parameters: SurgeryParameters) -> torch.Tensor:
     """The blocks whose spectra are edited. The one of all heads cannot be edited in some of them."""
     if parameters.by == "matrix" and weights.rows(name) is not None:
         raise ModelError(f"{name} has one spectrum with by: matrix, of all heads: leave out heads, or say by: head")
-    return matrices_of(name, weights[name], parameters.by)
+    return as_matrices(name, weights[name], parameters.by)
 
 
 def _with_values(weights: LayerWeights, parameters: SurgeryParameters, change: Change) -> Tensors:
     """The matrices with other singular values; those whose values stay as they are, are not made again."""
     made = _zeroed(weights, parameters)
-    for name in present(weights, parameters):
+    for name in _present(weights, parameters):
         if name in PARTS:
-            made |= _product_with(weights, name, change, parameters)
+            made |= _product_with_values(weights, name, change, parameters)
             continue
         before = Decomposed.of(_matrices(weights, name, parameters))
-        found = change(Spectra(name, before.s, before.ratio, 1))
+        found = change(Spectra(name, before.s, before.noise))
         if not torch.equal(found, before.s):
             made |= _rebuilt(weights, name, before, Decomposed(before.U, found, before.V), parameters)
     return _changed(weights, made)
@@ -153,18 +160,20 @@ def _with_values(weights: LayerWeights, parameters: SurgeryParameters, change: C
 def _rebuilt(
     weights: LayerWeights, name: str, before: Decomposed, after: Decomposed, parameters: SurgeryParameters
 ) -> Tensors:
-    made = {name: tensor_of(name, after.matrices(), weights[name])}
-    bias = bias_of(name, weights, parameters.by, len(before.s)) if parameters.biases == "follow" else None
-    if bias is not None:
-        held = weights[BIAS_OF[name]]
-        made[BIAS_OF[name]] = carried(bias, before, after).reshape(held.shape).to(held)
+    made = {name: as_tensor(name, after.matrices(), weights[name])}
+    bias = BIAS_OF[name]
+    # b_O belongs to no head.
+    of_blocks = name != "W_O" or parameters.by == "matrix"
+    if parameters.biases == "follow" and bias in weights and of_blocks:
+        rows = as_matrices(bias, weights[bias], parameters.by)
+        made[bias] = as_tensor(bias, mapped_bias(rows, before, after), weights[bias])
     return made
 
 
-def _product_with(weights: LayerWeights, name: str, change: Change, parameters: SurgeryParameters) -> Tensors:
-    product = Product.of(name, weights)
+def _product_with_values(weights: LayerWeights, name: str, change: Change, parameters: SurgeryParameters) -> Tensors:
+    product = HeadProduct.of(name, weights)
     s = product.core()[3].s
-    found = change(Spectra(name, s, product.A.shape[2] / product.A.shape[1], 2))
+    found = change(Spectra(name, s, product.noise))
     if torch.equal(found, s):
         return {}
     first, _, bias = PARTS[name]
@@ -176,16 +185,16 @@ def _product_with(weights: LayerWeights, name: str, change: Change, parameters: 
     return made
 
 
-def _turned(weights: LayerWeights, name: str, sides: str, draw: torch.Generator) -> Tensors:
-    product = Product.of(name, weights)
+def _product_with_vectors(weights: LayerWeights, name: str, sides: str, draw: torch.Generator) -> Tensors:
+    product = HeadProduct.of(name, weights)
     first, second, _ = PARTS[name]
     # The query head's factor is on the left of QK and on the right of OV.
     of_head, of_group = ("left", "right") if name == "QK" else ("right", "left")
     made = {}
     if sides in (of_head, "both"):
-        made[first] = product.tensor("A", product.turned("A", draw), weights[first])
+        made[first] = product.tensor("A", product.in_random_frame("A", draw), weights[first])
     if sides in (of_group, "both"):
-        made[second] = product.tensor("B", product.turned("B", draw), weights[second])
+        made[second] = product.tensor("B", product.in_random_frame("B", draw), weights[second])
     return made
 
 
@@ -193,7 +202,7 @@ def _zeroed(weights: LayerWeights, parameters: SurgeryParameters) -> Tensors:
     """Zeros for the biases, where they are to go."""
     if parameters.biases != "zero":
         return {}
-    biases = [b for name in present(weights, parameters) for b in BIASES[name] if b in weights]
+    biases = [b for name in _present(weights, parameters) for b in biases_of(name) if b in weights]
     return {b: torch.zeros_like(weights[b]) for b in biases}
 
 
@@ -203,9 +212,9 @@ def _changed(weights: LayerWeights, made: Tensors) -> Tensors:
 
 
 def _counted(s: torch.Tensor, parameters: EndParameters) -> torch.Tensor:
-    return values.chosen(s, values.counted(s, parameters.end), parameters.k, parameters.energy)
+    return singular_values.chosen(s, singular_values.order_from(s, parameters.end), parameters.k, parameters.energy)
 
 
 def _drawn(found: Spectra, parameters: ChoiceParameters, generators: Generators) -> torch.Tensor:
-    order = values.shuffled(found.s, generators.torch(found.name))
-    return values.chosen(found.s, order, parameters.k, parameters.energy)
+    order = singular_values.random_order(found.s, generators.torch(found.name))
+    return singular_values.chosen(found.s, order, parameters.k, parameters.energy)

@@ -1,4 +1,4 @@
-"""The parameters of the edits and the analysis of this plugin."""
+"""The parameters of the edits and the analysis of this plugin, and which tensors an edit with them may change."""
 
 from __future__ import annotations
 
@@ -7,11 +7,21 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from gausslens import Parameters
+from gausslens.maths.heads import BIAS_OF
 
 Matrix = Literal["W_Q", "W_K", "W_V", "W_O", "W_in", "W_gate", "W_out", "QK", "OV"]
 Hold = Literal["energy", "largest", "nothing"]
 # The tensors that a product is made of: editing both it and one of them would be editing twice.
 FACTORS = {"QK": ("W_Q", "W_K"), "OV": ("W_V", "W_O")}
+# The factor of the query head, which takes a change of a product's singular values.
+HEAD_FACTOR = {"QK": "W_Q", "OV": "W_O"}
+# The norm, if any, that reads the output of a matrix and nothing else.
+NORM_AFTER = {
+    "W_Q": ("q_norm.w", "q_norm.b"),
+    "W_K": ("k_norm.w", "k_norm.b"),
+    "W_O": ("ln1_post.w", "ln1_post.b"),
+    "W_out": ("ln2_post.w", "ln2_post.b"),
+}
 
 
 class SurgeryParameters(Parameters):
@@ -138,3 +148,37 @@ class EffectParameters(Parameters):
     tokens: int = Field(32, ge=0, description="So many tokens are written after each prompt, by both models; 0: none.")
     attention: bool = Field(True, description="Compare attention too; without, only what the model predicts.")
     level: float = Field(0.95, gt=0, lt=1, description="The level of the intervals.")
+
+
+def factors_of(name: str) -> tuple[str, ...]:
+    """The tensors that a product is made of; of a matrix itself."""
+    return FACTORS.get(name, (name,))
+
+
+def biases_of(name: str) -> tuple[str, ...]:
+    """The biases that belong to a matrix or a product."""
+    return tuple(BIAS_OF[factor] for factor in factors_of(name))
+
+
+def touched_by_values(parameters: SurgeryParameters) -> tuple[str, ...]:
+    """The tensors that an edit of singular values may change: of a product the factor of the query head."""
+    named: list[str] = []
+    for name in parameters.matrices:
+        matrix = HEAD_FACTOR.get(name, name)
+        named.append(matrix)
+        if parameters.biases != "keep":
+            named += biases_of(name)
+        if isinstance(parameters, ScaleParameters) and parameters.norms:
+            named += NORM_AFTER.get(matrix, ())
+    return tuple(dict.fromkeys(named))
+
+
+def touched_by_vectors(parameters: VectorParameters) -> tuple[str, ...]:
+    """The tensors that an edit of singular vectors may change: of a product the factor on each side turned."""
+    named: list[str] = []
+    for name in parameters.matrices:
+        left, right = FACTORS.get(name, (name, name))
+        named += [m for m, side in ((left, "left"), (right, "right")) if parameters.sides in (side, "both")]
+        if parameters.biases != "keep":
+            named += biases_of(name)
+    return tuple(dict.fromkeys(named))

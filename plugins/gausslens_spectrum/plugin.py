@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gausslens import Analysis, Edit, ReportSection, hookimpl
 
-_VALUES = "gausslens_spectrum.touched:of_values"
+_VALUES = "gausslens_spectrum.parameters:touched_by_values"
 
 SCALE = Edit(
     name="spectrum.scale",
@@ -66,7 +66,7 @@ FLATTEN = Edit(
 )
 LAW = Edit(
     name="spectrum.law",
-    version=1,
+    version=2,
     summary="Replace the singular values by the quantiles of a law, as that of noise, and keep the vectors.",
     parameters="gausslens_spectrum.parameters:LawParameters",
     edit="gausslens_spectrum.edits:law",
@@ -78,7 +78,7 @@ VECTORS = Edit(
     summary="Replace the left or right singular vectors, or both, by Haar-random ones and keep the values.",
     parameters="gausslens_spectrum.parameters:VectorParameters",
     edit="gausslens_spectrum.edits:vectors",
-    touches="gausslens_spectrum.touched:of_vectors",
+    touches="gausslens_spectrum.parameters:touched_by_vectors",
     random=True,
 )
 GRAFT = Edit(
@@ -95,15 +95,15 @@ EFFECT = Analysis(
     shape="forward",
     summary="What a variant's edits do to what the model predicts, attends to and writes, beside the unedited model.",
     parameters="gausslens_spectrum.parameters:EffectParameters",
-    analysis="gausslens_spectrum.effect:Effect",
+    analysis="gausslens_spectrum.analyses.effect:Effect",
     exchangeable=("head",),
-    estimate="gausslens_spectrum.effect:estimate",
+    estimate="gausslens_spectrum.analyses.effect:estimate",
 )
 SECTION = ReportSection(
     name="spectrum.effect",
     version=1,
     summary="Loss, attention entropy and generated text of each edited variant, and their curves over swept values.",
-    section="gausslens_spectrum.section:effect",
+    section="gausslens_spectrum.figures.effect:effect",
     analyses=("spectrum.effect",),
     order=40,
 )

@@ -40,12 +40,7 @@ CRUMBS = {
     "plugins/gausslens_models/initial.py",
     "plugins/gausslens_models/swept.py",
     "plugins/gausslens_models/wordgroups.py",
-    "plugins/gausslens_reinit/shapes.py",
-    "plugins/gausslens_reinit/tensors.py",
-    "plugins/gausslens_spectrum/distance.py",
-    "plugins/gausslens_spectrum/law.py",
-    "plugins/gausslens_spectrum/products.py",
-    "plugins/gausslens_spectrum/touched.py",
+    "plugins/gausslens_spectrum/intervals.py",
 }
 NAMES_THAT_SAY_NOTHING = {"util", "common", "base", "core", "helper", "manager", "misc", "tool"}
 

@@ -16,7 +16,7 @@ from gausslens import plugins
 from gausslens.figures import Lines
 from gausslens.perform import perform
 from gausslens.testing import wiring
-from gausslens_spectrum.section import effect
+from gausslens_spectrum.figures.effect import effect
 
 # Of each edit a parameter, three values of it, and what else the edit needs.
 SWEEPS: dict[str, tuple[str, list[Any], dict[str, Any]]] = {

@@ -11,6 +11,19 @@ if TYPE_CHECKING:
     import torch
 
 HEADED = ("W_Q", "W_K", "W_V", "W_O")
+# The bias that is added to what a matrix writes.
+BIAS_OF = {
+    "W_Q": "b_Q",
+    "W_K": "b_K",
+    "W_V": "b_V",
+    "W_O": "b_O",
+    "W_in": "b_in",
+    "W_gate": "b_gate",
+    "W_out": "b_out",
+    "W_conv": "b_conv",
+    "W_conv_in": "b_conv_in",
+    "W_conv_out": "b_conv_out",
+}
 
 
 def as_matrices(name: str, tensor: torch.Tensor, by: str) -> torch.Tensor:

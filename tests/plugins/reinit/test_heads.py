@@ -13,7 +13,7 @@ from scipy.stats import kstest
 import gausslens_reinit.plugin as plugin
 from gausslens import Results
 from gausslens.testing import TinyModel, TinyParameters
-from gausslens_reinit.claims import broken
+from gausslens_reinit.maths.claims import broken_claim
 
 # Four heads read two key/value heads: 0 and 1 the first, 2 and 3 the second.
 ROWS = {
@@ -53,7 +53,7 @@ def test_the_claim_holds_of_the_part_and_the_rest_stays(
             before, after = model.tensor(layer, name), twin.weights(layer)[name]
             rest = [row for row in range(len(before)) if row not in rows]
             assert torch.equal(before[rest], after[rest])
-            assert broken(name, before[rows], after[rows], claims, by) is None
+            assert broken_claim(name, before[rows], after[rows], claims, by) is None
             assert all(not torch.equal(before[row], after[row]) for row in rows)
 
 

@@ -10,11 +10,11 @@ from scipy.stats import kstest
 
 import gausslens_reinit.plugin
 from gausslens import Generators, LayerWeights
+from gausslens.maths.heads import BIAS_OF
 from gausslens.testing import TinyModel, TinyParameters, check_edit, check_references
 from gausslens_reinit.edits import from_config, gaussian, permute
-from gausslens_reinit.parameters import ConfigParameters, GaussianParameters, ReinitParameters
+from gausslens_reinit.parameters import ConfigParameters, GaussianParameters, ReinitParameters, touched
 from gausslens_reinit.plugin import CONFIG, GAUSSIAN, PERMUTE
-from gausslens_reinit.tensors import BIAS_OF, touched
 
 
 class Biased(TinyModel):

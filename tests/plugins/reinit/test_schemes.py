@@ -16,7 +16,7 @@ from gausslens import ModelError, Results
 from gausslens.contract.errors import RunFailed
 from gausslens.contract.reference import resolve
 from gausslens.testing import TinyModel, TinyParameters, check_edit, check_weights
-from gausslens_reinit.check import kept
+from gausslens_reinit.analyses.check import measured
 
 Runs = Callable[..., Results]
 SCHEMES: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -69,7 +69,7 @@ def test_as_the_host_applies_it(scheme: str, model: TinyModel) -> None:
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_it_keeps_exactly_what_it_claims(scheme: str, model: TinyModel, twin_of: Any) -> None:
     twin = twin_of(model, SCHEMES[scheme])
-    found = kept("W_Q", model.tensor(0, "W_Q"), twin.weights(0).W_Q)
+    found = measured("W_Q", model.tensor(0, "W_Q"), twin.weights(0).W_Q)
     same = {n for n in LOOKED_AT if (found[n] == 1 if n == "values_kept" else abs(found[n]) < 1e-6)}
     assert same == KEPT.get(scheme, set())
     if scheme != "identity":

@@ -11,15 +11,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import gausslens_spectrum.beside as beside_module
+import gausslens_spectrum.analyses.paired_runs as paired_runs
 from gausslens import Context, ModelError, Results, Tokens, Twin
 from gausslens.maths.resampling import average
 from gausslens.testing import TinyEngine, TinyModel, check_forward
 from gausslens_models.engine import TransformersEngine
 from gausslens_spectrum import plugin
-from gausslens_spectrum.beside import beside, held_together
-from gausslens_spectrum.distance import attention, entropy, predictions
-from gausslens_spectrum.effect import Effect
+from gausslens_spectrum.analyses.effect import Effect
+from gausslens_spectrum.analyses.paired_runs import layers_that_fit, run_both
+from gausslens_spectrum.maths.distances import attention, entropy, predictions
 from gausslens_spectrum.parameters import EffectParameters
 
 Runs = Callable[..., Results]
@@ -128,7 +128,7 @@ def test_it_agrees_with_the_analyses_that_measure_the_same(gausslens_run: Runs) 
     np.testing.assert_allclose(effect["layer_entropy_change"], effect["entropy_change"].mean("head"))
 
 
-def test_only_the_layers_and_heads_in_view_are_told(gausslens_run: Runs) -> None:
+def test_only_the_layers_and_heads_asked_for_are_compared(gausslens_run: Runs) -> None:
     study = {
         "prompts": PROMPTS,
         "variants": {"sharp": [{"edit": "spectrum.scale", "alpha": 2.0}]},
@@ -146,16 +146,16 @@ SOME = {"layers": [1], "heads": [0, 3]}
 
 
 def test_layers_that_do_not_fit_together_are_compared_in_turns(monkeypatch: pytest.MonkeyPatch, twin_of: Any) -> None:
-    assert list(held_together(range(5), heads=2, length=8)) == [range(5)]
-    monkeypatch.setattr(beside_module, "HELD", 2 * 4 * 2 * 8 * 8)
-    assert [list(some) for some in held_together(range(5), heads=2, length=8)] == [[0, 1], [2, 3], [4]]
+    assert list(layers_that_fit(range(5), heads=2, length=8)) == [range(5)]
+    monkeypatch.setattr(paired_runs, "PATTERN_BYTES", 2 * 4 * 2 * 8 * 8)
+    assert [list(some) for some in layers_that_fit(range(5), heads=2, length=8)] == [[0, 1], [2, 3], [4]]
     model = TinyModel()
     runner = TinyEngine().runner(twin_of(model, (plugin.SCALE, {"alpha": 2.0})))
     tokens = np.arange(40, 60)
     whole, turns = (
-        beside(runner, tokens, np.ones(20, dtype=bool), model.info.layers, model.info.heads, True)
-        for held in (2**30, 1)
-        if monkeypatch.setattr(beside_module, "HELD", held) is None
+        run_both(runner, tokens, np.ones(20, dtype=bool), model.info.layers, model.info.heads, True)
+        for kept in (2**30, 1)
+        if monkeypatch.setattr(paired_runs, "PATTERN_BYTES", kept) is None
     )
     assert whole.predicted == turns.predicted
     assert whole.attended is not None
@@ -182,7 +182,7 @@ def test_models_without_a_head_and_layers_without_attention(
 
 def test_a_model_that_is_not_edited_is_run_all_the_same(twin_of: Any) -> None:
     model = TinyModel()
-    one = beside(TinyEngine().runner(Twin(model)), np.arange(40, 50), np.ones(10, dtype=bool), (), (), True)
+    one = run_both(TinyEngine().runner(Twin(model)), np.arange(40, 50), np.ones(10, dtype=bool), (), (), True)
     assert one.attended is None
     assert one.predicted is not None
     assert one.predicted["kl"] == 0

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from gausslens import Results
+from gausslens import Result, Results
 from gausslens.figures import Heatmap, Lines, Table, Texts
-from gausslens_spectrum.section import _attention, _points, _spread, _texts, effect
+from gausslens_spectrum.figures.effect import _attention, _points, _spread, _texts, effect
 
 Runs = Callable[..., Results]
 
@@ -81,10 +81,15 @@ def test_the_page_is_drawn(store: Results) -> None:
     assert "&lt;b&gt;&amp;amp;" in page
 
 
+def result_of(variant: str, data: xr.Dataset, *swept: str) -> Result:
+    return Result(variant, "effect", data, swept=swept)
+
+
 def test_where_there_are_too_many_points_every_variant_is_seen() -> None:
     swept = xr.Dataset({"entropy": ("k", np.arange(9.0))}, {"k": np.arange(9)})
     plain = xr.Dataset({"entropy": 0.5})
-    points = [_points(v, data) for v, data in {"top": swept, "bottom": swept, "sharp": plain}.items()]
+    results = [result_of("top", swept, "k"), result_of("bottom", swept, "k"), result_of("sharp", plain)]
+    points = [_points(result) for result in results]
     assert len(_spread(points, 19)) == 19
     assert list(_spread(points, 9)) == [*(f"{v}, k {k}" for v in ("top", "bottom") for k in (0, 4, 8)), "sharp"]
     assert list(_spread(points, 2)) == ["top, k 0", "bottom, k 0"]
@@ -97,18 +102,16 @@ def test_captions_count_what_is_left_out() -> None:
     moved = {n: (dims, np.ones((9, 2, 3))) for n in ("entropy", "divergence")}
     still = {"entropy": (dims[1:], np.ones((2, 3))), "divergence": (dims[1:], np.zeros((2, 3)))}
     axes = {"layer": [0, 1], "head": [0, 1, 2]}
-    found = {
-        "top": xr.Dataset({**moved, **base}, {"k": np.arange(9), **axes}),
-        "still": xr.Dataset({**still, **base}, axes),
-    }
-    lines, *maps = _attention("effect", found)
+    top = xr.Dataset({**moved, **base}, {"k": np.arange(9), **axes})
+    unmoved = result_of("still", xr.Dataset({**still, **base}, axes))
+    lines, *maps = _attention("effect", [result_of("top", top, "k"), unmoved])
     assert isinstance(lines, Lines)
     shown = sum(not line.reference for line in lines.series)
     assert f" {shown} of 10 variants and swept values are shown; the others are in the data." in lines.caption
     assert shown <= 6
     assert len(maps) == 8
     assert all(" 8 of 9 variants and swept values that move attention are shown" in m.caption for m in maps)
-    few, *maps = _attention("effect", {"top": found["top"].isel(k=[0, 1]), "still": found["still"]})
+    few, *maps = _attention("effect", [result_of("top", top.isel(k=[0, 1]), "k"), unmoved])
     assert "shown" not in few.caption
     assert len(maps) == 2
     assert not any("shown" in m.caption for m in maps)
@@ -118,7 +121,7 @@ def test_texts_that_are_left_out_are_counted() -> None:
     dims = ("k", "prompt")
     words = {"base_text": (dims[1:], ["a"] * 5), "after": (dims[1:], ["Once"] * 5)}
     data = xr.Dataset({"text": (dims, [["b"] * 5] * 30), **words}, {"k": np.arange(30), "prompt": np.arange(5)})
-    texts = _texts("effect", {"top": data})
+    texts = _texts("effect", [result_of("top", data, "k")])
     assert len(texts) == 4
     left_out = "24 of 30 variants and swept values are shown; the others are in the data."
     prompts = "4 of 5 prompts are shown; the others are in the data."

@@ -28,7 +28,7 @@ def _table(label: str, found: dict[str, xr.Dataset]) -> Table:
     names = [str(n) for n in first.data_vars if n not in ("zeros", "matrix_rank", "correlation")]
     rows = []
     for variant, data in found.items():
-        cells = [_said(name, data[name].values) for name in names]
+        cells = [_cell(name, data[name].values) for name in names]
         correlation = data["correlation"].values
         zeros = data["zeros"].values
         rows.append([variant, *cells, float(np.nanmean(correlation)), float(np.nanmean(zeros))])
@@ -47,7 +47,7 @@ def _table(label: str, found: dict[str, xr.Dataset]) -> Table:
     )
 
 
-def _said(name: str, values: np.ndarray) -> str:
+def _cell(name: str, values: np.ndarray) -> str:
     known = values[~np.isnan(values)]
     if name == "values_kept":
         return "kept" if known.size and bool((known == 1).all()) else "changed"

@@ -9,7 +9,7 @@ import torch
 
 from gausslens.maths.heads import as_matrices
 
-from .noise import moments, pieces
+from .noise import chunks, moments
 
 # Odd numbers with bits all over: multiplying by them and folding scatters what is close together.
 _SCATTER = (-0x61C88647, -0x7A143595)
@@ -22,8 +22,8 @@ def multiset(tensor: torch.Tensor) -> int:
     Two different multisets agree once in billions; sorting both would say the same and takes thirty times as long.
     """
     total = 0
-    for piece in pieces(tensor.detach().cpu()):
-        words = piece.view(_WORDS[tensor.element_size()])
+    for chunk in chunks(tensor.detach().cpu()):
+        words = chunk.view(_WORDS[tensor.element_size()])
         if words.dtype == torch.int64:
             words = words ^ (words >> 32) * _SCATTER[0]
         words = words.to(torch.int32, copy=True)
@@ -44,7 +44,9 @@ def spectra(name: str, tensor: torch.Tensor, by: str) -> torch.Tensor:
     return found
 
 
-def broken(name: str, before: torch.Tensor, after: torch.Tensor, claims: Sequence[str], by: str = "head") -> str | None:
+def broken_claim(
+    name: str, before: torch.Tensor, after: torch.Tensor, claims: Sequence[str], by: str = "head"
+) -> str | None:
     """The first claim that does not hold between two tensors, in words; None where all do.
 
     What may differ is what rounding the entries to the type of the weights leaves: eps of their root mean square in the

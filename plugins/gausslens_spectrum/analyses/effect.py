@@ -1,4 +1,4 @@
-"""spectrum.effect: what edits do to a model's predictions, attention and text, beside the same model without them."""
+"""spectrum.effect: what edits do to predictions, attention and text, compared with the same model without them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from gausslens import Context, Estimate, ModelError, ModelInfo, Runner, Tokens
+from gausslens import Context, Estimate, ModelError, ModelInfo, Runner, Tokens, variable
 from gausslens.maths.resampling import average
 
-from .beside import HELD, Beside, beside, has_logits
+from .paired_runs import PATTERN_BYTES, PairedSums, predicts, run_both
 
 if TYPE_CHECKING:
-    from .parameters import EffectParameters
+    from ..parameters import EffectParameters
 
 # name: long_name, units. Those that begin with base_ are the same whatever the edits.
 PREDICTED = {
@@ -42,44 +42,40 @@ class Effect:
 
     def run(self, runner: Runner, prompts: Tokens) -> xr.Dataset:
         """Predictions, attention and text of both models."""
-        headed = has_logits(runner, prompts.ids[0])
+        headed = predicts(runner, prompts.ids[0])
         layers = self.info.layers if self.parameters.attention else ()
         if not (headed or layers):
             raise ModelError(f"{runner.info.name} predicts nothing: leave attention on to compare that")
         each = zip(prompts.ids, prompts.text, strict=True)
-        seen = [beside(runner, ids, text, layers, self.info.heads, headed) for ids, text in each]
+        pairs = [run_both(runner, ids, text, layers, self.info.heads, headed) for ids, text in each]
         found: dict[str, Any] = {}
         if headed:
-            found |= self._predicted(seen)
+            found |= self._predicted(pairs)
         if layers:
-            found |= self._attended(seen)
+            found |= self._attended(pairs)
         if self.parameters.tokens and headed and runner.info.causal:
             found |= self._written(runner, prompts)
         return xr.Dataset(found, {"prompt": list(prompts.names)}, {"level": self.parameters.level})
 
-    def _predicted(self, seen: Sequence[Beside]) -> dict[str, Any]:
-        counts = np.array([one.tokens for one in seen])
+    def _predicted(self, pairs: Sequence[PairedSums]) -> dict[str, Any]:
+        counts = np.array([one.tokens for one in pairs])
         sums = {
-            n: np.array([one.predicted[n] for one in seen if one.predicted is not None])
-            for n in seen[0].predicted or ()
+            n: np.array([one.predicted[n] for one in pairs if one.predicted is not None])
+            for n in pairs[0].predicted or ()
         }
         sums["loss_change"] = sums["loss"] - sums["base_loss"]
         with np.errstate(invalid="ignore"):
             by_prompt = sums["loss_change"] / counts
         return {
             **self._variables((), PREDICTED, sums, counts),
-            "prompt_loss_change": (
-                ("prompt",),
-                by_prompt,
-                _attrs("change of the mean loss of a prompt's tokens", "nat"),
-            ),
-            "counted": (("prompt",), counts, _attrs("tokens that count", "token") | {"against": 0}),
+            "prompt_loss_change": variable("prompt", by_prompt, "change of the mean loss of a prompt's tokens", "nat"),
+            "counted": variable("prompt", counts, "tokens that count", "token", against=False),
         }
 
-    def _attended(self, seen: Sequence[Beside]) -> dict[str, Any]:
-        rows = np.array([one.rows for one in seen])
+    def _attended(self, pairs: Sequence[PairedSums]) -> dict[str, Any]:
+        rows = np.array([one.rows for one in pairs])
         sums = {
-            n: np.stack([one.attended[n] for one in seen if one.attended is not None]) for n in seen[0].attended or ()
+            n: np.stack([one.attended[n] for one in pairs if one.attended is not None]) for n in pairs[0].attended or ()
         }
         sums["entropy_change"] = sums["entropy"] - sums["base_entropy"]
         # Heads of a layer see the same prompts: the interval of their mean is not the mean of their intervals.
@@ -92,14 +88,14 @@ class Effect:
     def _variables(self, dims: tuple[str, ...], names: Any, sums: Any, counts: Any) -> dict[str, Any]:
         """Averages and, where edits move them, their intervals."""
         made: dict[str, Any] = {}
-        for name, (said, units) in names.items():
+        for name, (long_name, units) in names.items():
             found = average(sums[name], counts, self.parameters.level)
             if name.startswith("base_"):
-                made[name] = (dims, found.value, _attrs(said, units) | {"against": 0})
+                made[name] = variable(dims, found.value, long_name, units, against=False)
                 continue
-            made[name] = (dims, found.value, _attrs(said, units))
+            made[name] = variable(dims, found.value, long_name, units)
             for end, values in (("low", found.low), ("high", found.high)):
-                made[f"{name}_{end}"] = (dims, values, _attrs(f"{said}: {end} end", units) | {"against": 0})
+                made[f"{name}_{end}"] = variable(dims, values, f"{long_name}: {end} end", units, against=False)
         return made
 
     def _written(self, runner: Runner, prompts: Tokens) -> dict[str, Any]:
@@ -108,9 +104,9 @@ class Effect:
 
         after = [prompts.rendered[i] or "".join(prompts.pieces[i]) for i in range(len(prompts))]
         return {
-            "text": (("prompt",), texts(base=False), _attrs("what the model wrote", "1")),
-            "base_text": (("prompt",), texts(base=True), _attrs("what it wrote without edits", "1")),
-            "after": (("prompt",), _objects(after), _attrs("the prompt", "1")),
+            "text": variable("prompt", texts(base=False), "what the model wrote"),
+            "base_text": variable("prompt", texts(base=True), "what it wrote without edits"),
+            "after": variable("prompt", _objects(after), "the prompt"),
         }
 
     def _continued(self, runner: Runner, ids: np.ndarray, base: bool) -> str:
@@ -119,17 +115,13 @@ class Effect:
         return runner.decode([int(i) for i in new if int(i) not in special])
 
 
-def _attrs(long_name: str, units: str) -> dict[str, Any]:
-    return {"long_name": long_name, "units": units}
-
-
 def _objects(texts: Sequence[str]) -> np.ndarray:
     return np.array(texts, dtype=object)
 
 
 def estimate(parameters: EffectParameters, info: ModelInfo, tokens: Tokens | None) -> Estimate:
-    """Memory: logits of both models for the longest prompt, and the patterns that are held."""
+    """Memory: logits of both models for the longest prompt, and the patterns kept of the unedited one."""
     longest = max(tokens.lengths if tokens is not None else (), default=0)
     one_layer = 4 * info.n_heads * longest**2
-    patterns = min(max(HELD, one_layer), len(info.layers) * one_layer) + 8 * one_layer if parameters.attention else 0
-    return Estimate(memory=8 * longest * info.vocabulary + patterns)
+    kept = min(max(PATTERN_BYTES, one_layer), len(info.layers) * one_layer) + 8 * one_layer
+    return Estimate(memory=8 * longest * info.vocabulary + (kept if parameters.attention else 0))

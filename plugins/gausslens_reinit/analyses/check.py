@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 import xarray as xr
 
-from gausslens import Context, LayerWeights, ModelError
+from gausslens import Context, LayerWeights, ModelError, variable
 from gausslens.maths.heads import as_matrices
 
-from .claims import broken, multiset, spectra
+from ..maths.claims import broken_claim, multiset, spectra
 
 if TYPE_CHECKING:
-    from .parameters import CheckParameters
+    from ..parameters import CheckParameters
 
 # name: long_name. Each is 0 where nothing changed, save those that say otherwise. None is called as a parameter of an
 # edit, as rank would: swept values are dimensions of that name.
@@ -47,20 +47,17 @@ class Check:
             if name not in weights:
                 continue
             before, after = base[name], weights[name]
-            lost = broken(name, before, after, self.parameters.claims)
+            lost = broken_claim(name, before, after, self.parameters.claims)
             if lost:
                 raise ModelError(f"{name} does not keep its {lost}")
-            for measure, value in kept(name, before, after).items():
+            for measure, value in measured(name, before, after).items():
                 found[measure][place] = value
         # What a null keeps to rounding has rounding for its spread, from which everything is far: no `against`.
-        variables: dict[str, Any] = {
-            name: (("tensor",), values, {"long_name": MEASURES[name], "units": "1", "against": 0})
-            for name, values in found.items()
-        }
+        variables = {name: variable("tensor", values, MEASURES[name], against=False) for name, values in found.items()}
         return xr.Dataset(variables, {"tensor": list(self.parameters.matrices)})
 
 
-def kept(name: str, before: torch.Tensor, after: torch.Tensor) -> dict[str, float]:
+def measured(name: str, before: torch.Tensor, after: torch.Tensor) -> dict[str, float]:
     """What a tensor keeps of another; see MEASURES."""
     x, y = (as_matrices(name, t, "matrix").flatten() for t in (before, after))
     whole = [spectra(name, t, "matrix") for t in (before, after)]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from .law import expected
+from gausslens.maths.laws import Law
 
 
 def energy(s: torch.Tensor) -> torch.Tensor:
@@ -35,13 +35,13 @@ def chosen(s: torch.Tensor, order: torch.Tensor, k: int | None, share: float) ->
     return torch.zeros_like(first).scatter(-1, order, first)
 
 
-def counted(s: torch.Tensor, end: str) -> torch.Tensor:
+def order_from(s: torch.Tensor, end: str) -> torch.Tensor:
     """The order in which values are counted: from the top or from the bottom."""
     order = torch.arange(s.shape[-1])
     return (order if end == "top" else order.flip(0)).expand_as(s)
 
 
-def shuffled(s: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def random_order(s: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """A random order, of each block its own."""
     return torch.rand(s.shape, generator=generator, dtype=torch.float64).argsort(-1)
 
@@ -63,15 +63,15 @@ def flatten(s: torch.Tensor, amount: float) -> torch.Tensor:
     return at_energy(s + amount * (level - s), energy(s))
 
 
-def lawful(s: torch.Tensor, law: str, ratio: float, factors: int) -> torch.Tensor:
-    """The quantiles of a law at (i - 1/2)/n in place of the values, at the same energy.
+def quantiles(s: torch.Tensor, law: str, noise: Law) -> torch.Tensor:
+    """The quantiles of a law at (i - 1/2)/n in place of the n values, at the same energy.
 
-    ``ratio`` is the short side over the long side, ``factors`` how many matrices are multiplied (for ``noise``).
+    ``noise`` is the law of squared singular values that "noise" stands for; its variance does not matter.
     """
     n = s.shape[-1]
     shares = (torch.arange(n, 0, -1, dtype=torch.float64) - 0.5) / n
     make: dict[str, Callable[[], torch.Tensor]] = {
-        "noise": lambda: torch.from_numpy(expected(n, ratio, factors)).sqrt(),
+        "noise": lambda: torch.from_numpy(noise.typical()).sqrt(),
         "uniform": lambda: shares,
         "exponential": lambda: -torch.log1p(-shares),
     }

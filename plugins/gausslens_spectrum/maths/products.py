@@ -13,16 +13,17 @@ from dataclasses import dataclass
 import torch
 
 from gausslens import LayerWeights, ModelError
+from gausslens.maths.frames import haar
+from gausslens.maths.laws import Product
 
-from .blocks import Decomposed
-from .frames import haar
+from .decomposition import Decomposed
 
 # name: the factor of each query head, that of each key/value head, and the bias that goes with the first
 PARTS = {"QK": ("W_Q", "W_K", "b_Q"), "OV": ("W_O", "W_V", None)}
 
 
 @dataclass(frozen=True)
-class Product:
+class HeadProduct:
     """The factors of one kind of product in one layer: A [head, d_model, d_head], B [kv_head, d_model, d_head]."""
 
     name: str
@@ -31,11 +32,16 @@ class Product:
     kv_of_head: Sequence[int]
 
     @classmethod
-    def of(cls, name: str, weights: LayerWeights) -> Product:
+    def of(cls, name: str, weights: LayerWeights) -> HeadProduct:
         """The factors, float64."""
         first, second, _ = PARTS[name]
         A, B = (weights[n].detach().cpu().double() for n in (first, second))
         return cls(name, (A.mT if name == "OV" else A).contiguous(), B.contiguous(), weights.kv_of_head)
+
+    @property
+    def noise(self) -> Product:
+        """The law of a product of noise of these shapes, of variance 1."""
+        return Product(self.A.shape[1], self.A.shape[2], self.B.shape[1], 1.0)
 
     def core(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Decomposed]:
         """Q_a, R_a, R_b for each head, and the decomposition of the core."""
@@ -57,7 +63,7 @@ class Product:
             )
         return Qa @ new, torch.linalg.pinv(Ra) @ new
 
-    def turned(self, which: str, generator: torch.Generator) -> torch.Tensor:
+    def in_random_frame(self, which: str, generator: torch.Generator) -> torch.Tensor:
         """A or B in a Haar-random frame of the residual stream: the vectors on that side of M are random then."""
         factor = self.A if which == "A" else self.B
         R = torch.linalg.qr(factor)[1]

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gausslens.figures import Figure, Heatmap, Line, Lines, Source, Table, Text, Texts
+from gausslens.figures import Figure, Heatmap, Line, Lines, Source, Table, Text, Texts, averaged
 
 if TYPE_CHECKING:
     from typing import TypeAlias
 
     import xarray as xr
 
-    from gausslens import Results
+    from gausslens import Result, Results
 
     # The swept values of one variant: the name of each, and its data.
     Points: TypeAlias = list[tuple[str, xr.Dataset]]
 
 ANALYSIS = "spectrum.effect"
-# Dimensions that results have besides draws and swept values.
-OWN = ("prompt", "layer", "head")
 CURVES = {
     "loss_change": ("Change of the loss", "How much worse each token is predicted than by the unedited model."),
     "kl": ("Divergence of predictions", "KL(unedited || edited) of next-token distributions, mean over tokens."),
@@ -38,32 +37,24 @@ MOST_PROMPTS = 4
 def effect(results: Results) -> list[Figure]:
     """For each step: a table, curves over swept values, entropies by layer, where attention moved, and the texts."""
     figures: list[Figure] = []
-    for label, found in results.of(ANALYSIS).items():
-        if any("loss_change" in data for data in found.values()):
+    for label, found in results.by_label(ANALYSIS).items():
+        # In the order of the run file: here a null is an edit as any other.
+        found.sort(key=lambda result: results.variants.index(result.variant))
+        if any("loss_change" in result.data for result in found):
             figures.append(_table(label, found))
             figures += _curves(label, found)
-        figures += _attention(label, {v: data for v, data in found.items() if "entropy" in data})
-        figures += _texts(label, {v: data for v, data in found.items() if "text" in data})
+        figures += _attention(label, [result for result in found if "entropy" in result.data])
+        figures += _texts(label, [result for result in found if "text" in result.data])
     return figures
 
 
-def _swept(data: xr.Dataset) -> list[str]:
-    """Dimensions of swept values."""
-    return [str(d) for d in data.dims if d not in (*OWN, "draw")]
-
-
-def _points(variant: str, data: xr.Dataset) -> Points:
+def _points(result: Result) -> Points:
     """Each swept value by itself, the mean over draws of its numbers and the first draw of its texts."""
-    if "draw" in data.dims:
+    data = result.data
+    if result.draws is not None:
         numbers = [n for n in data.data_vars if data[n].dtype.kind in "fiu"]
         data = data.isel(draw=0, drop=True).assign({n: data[n].mean("draw") for n in numbers})
-    for name in _swept(data):
-        return [
-            point
-            for value in data[name].values
-            for point in _points(f"{variant}, {name} {value}", data.sel({name: value}, drop=True))
-        ]
-    return [(variant, data)]
+    return replace(result, data=data).points()
 
 
 def _spread(points: list[Points], most: int) -> dict[str, xr.Dataset]:
@@ -80,31 +71,31 @@ def _note(shown: int, points: list[Points], what: str = "variants and swept valu
     return "" if shown == count else f" {shown} of {count} {what} are shown; the others are in the data."
 
 
-def _table(label: str, found: dict[str, xr.Dataset]) -> Table:
+def _table(label: str, found: list[Result]) -> Table:
     rows = []
-    for variant, data in found.items():
-        for name, one in _points(variant, data):
+    for result in found:
+        for name, one in _points(result):
             cells = [float(one[n]) for n in ("loss", "loss_change", "loss_change_low", "loss_change_high")]
             rows.append([name, *cells, float(one["kl"]), float(one["agreement"])])
-    level = f"{100 * next(iter(found.values())).attrs['level']:g} %"
+    level = f"{100 * found[0].data.attrs['level']:g} %"
     return Table(
         title=f"What the edits do to predictions, {label}",
         caption=f"Loss in nats a token; its change from the unedited model with its {level} interval over prompts; "
         "divergence of next-token distributions; share of tokens where both put the same one first. Means over draws.",
-        sources=tuple(Source(variant, label, "loss_change") for variant in found),
+        sources=tuple(Source(result.variant, label, "loss_change") for result in found),
         columns=("variant", "loss", "change", "from", "to", "KL", "agreement"),
         rows=rows,
     )
 
 
-def _curves(label: str, found: dict[str, xr.Dataset]) -> list[Figure]:
+def _curves(label: str, found: list[Result]) -> list[Figure]:
     """One figure for each swept parameter and number: variants that sweep the same values share it."""
-    grouped: dict[tuple[str, tuple[float, ...]], dict[str, xr.Dataset]] = {}
-    for variant, data in found.items():
-        swept = _swept(data)
+    grouped: dict[tuple[str, tuple[float, ...]], list[Result]] = {}
+    for result in found:
+        data, swept = result.data, result.swept
         if len(swept) == 1 and data[swept[0]].dtype.kind in "fiu" and "loss_change" in data:
             values = tuple(map(float, data[swept[0]].values))
-            grouped.setdefault((swept[0], values), {})[variant] = data
+            grouped.setdefault((swept[0], values), []).append(result)
     return [
         _curve(label, name, values, group, number)
         for (name, values), group in grouped.items()
@@ -113,34 +104,30 @@ def _curves(label: str, found: dict[str, xr.Dataset]) -> list[Figure]:
     ]
 
 
-def _curve(label: str, name: str, values: tuple[float, ...], group: dict[str, xr.Dataset], number: str) -> Lines:
+def _curve(label: str, name: str, values: tuple[float, ...], group: list[Result], number: str) -> Lines:
     order = np.argsort(values)
     series = []
-    for variant, data in group.items():
-        y, low, high = (_over_draws(data[n])[order] for n in (number, f"{number}_low", f"{number}_high"))
-        series.append(Line(variant, y, low, high))
+    for result in group:
+        variables = (result.data[n] for n in (number, f"{number}_low", f"{number}_high"))
+        y, low, high = (averaged(variable, name, skip_missing=True)[order] for variable in variables)
+        series.append(Line(result.variant, y, low, high))
     title, caption = CURVES[number]
     return Lines(
         title=f"{title} over {name}, {label}",
         caption=f"{caption} Bands are intervals over prompts, means over draws.",
-        sources=tuple(Source(variant, label, number) for variant in group),
-        units=next(iter(group.values()))[number].attrs["units"],
+        sources=tuple(Source(result.variant, label, number) for result in group),
+        units=group[0].data[number].attrs["units"],
         x=np.array(values)[order],
         x_name=name,
         series=tuple(series),
     )
 
 
-def _over_draws(values: xr.DataArray) -> np.ndarray:
-    found: np.ndarray = (values.mean("draw") if "draw" in values.dims else values).values
-    return found
-
-
-def _attention(label: str, found: dict[str, xr.Dataset]) -> list[Figure]:
+def _attention(label: str, found: list[Result]) -> list[Figure]:
     """Entropies by layer, and a map for each point where attention moved."""
     if not found:
         return []
-    points = [_points(variant, data) for variant, data in found.items()]
+    points = [_points(result) for result in found]
     moved = [some for of in points if (some := [point for point in of if _moves(point[1])])]
     maps = _spread(moved, MOST)
     note = _note(len(maps), moved, "variants and swept values that move attention")
@@ -150,14 +137,14 @@ def _attention(label: str, found: dict[str, xr.Dataset]) -> list[Figure]:
     ]
 
 
-def _entropies(label: str, found: dict[str, xr.Dataset], points: list[Points]) -> Lines:
+def _entropies(label: str, found: list[Result], points: list[Points]) -> Lines:
     drawn = _spread(points, MOST_CURVES)
     first = next(iter(drawn.values()))
     lines = [Line(name, data["entropy"].mean("head").values) for name, data in drawn.items()]
     return Lines(
         title=f"Attention entropy by layer, {label}",
         caption="Mean over heads and rows; dashed is the unedited model. Lower is sharper." + _note(len(drawn), points),
-        sources=tuple(Source(variant, label, "entropy") for variant in found),
+        sources=tuple(Source(result.variant, label, "entropy") for result in found),
         units="nat",
         x=first["layer"].values,
         x_name="layer",
@@ -184,10 +171,10 @@ def _moved(label: str, variant: str, name: str, data: xr.Dataset, note: str) -> 
     )
 
 
-def _texts(label: str, found: dict[str, xr.Dataset]) -> list[Figure]:
+def _texts(label: str, found: list[Result]) -> list[Figure]:
     if not found:
         return []
-    every = [_points(variant, data) for variant, data in found.items()]
+    every = [_points(result) for result in found]
     points = _spread(every, MOST_TEXTS)
     first = next(iter(points.values()))
     count = first.sizes["prompt"]
@@ -205,7 +192,7 @@ def _texts(label: str, found: dict[str, xr.Dataset]) -> list[Figure]:
             Texts(
                 title=f"What is written after prompt {first['prompt'].values[prompt]}, {label}",
                 caption=note + (f"After: {after[-200:]}" if after.strip() else "After a prompt of token numbers."),
-                sources=tuple(Source(variant, label, "text") for variant in found),
+                sources=tuple(Source(result.variant, label, "text") for result in found),
                 texts=tuple(written),
             )
         )

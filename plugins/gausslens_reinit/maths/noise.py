@@ -7,7 +7,10 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-PIECE = 2**15
+from gausslens.maths.frames import haar
+
+# Entries that a processor's cache holds.
+CHUNK = 2**15
 
 
 def matched(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -30,16 +33,16 @@ def moments(tensor: torch.Tensor) -> tuple[float, float]:
     n = tensor.numel()
     mean = float(tensor.sum(dtype=torch.float64)) / n
     total = 0.0
-    for piece in pieces(tensor):
-        total += float((piece.double() - mean).square_().sum())
+    for chunk in chunks(tensor):
+        total += float((chunk.double() - mean).square_().sum())
     return mean, math.sqrt(total / n)
 
 
-def pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+def chunks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """The entries in order, as many at a time as a processor's cache holds."""
     flat = tensor.flatten()
-    for start in range(0, len(flat), PIECE):
-        yield flat[start : start + PIECE]
+    for start in range(0, len(flat), CHUNK):
+        yield flat[start : start + CHUNK]
 
 
 def shuffled(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -54,16 +57,6 @@ def independent(shape: Sequence[int], variance: float, distribution: str, genera
         return math.sqrt(variance) * torch.randn(tuple(shape), generator=generator, dtype=torch.float64)
     drawn = torch.rand(tuple(shape), generator=generator, dtype=torch.float64)
     return math.sqrt(3 * variance) * (2 * drawn - 1)
-
-
-def haar(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
-    """Frames [block, rows, columns] of orthonormal columns by Haar's measure.
-
-    The Q of a Gaussian matrix, its columns signed so that the diagonal of R is positive (Mezzadri 2007).
-    """
-    Q, R = torch.linalg.qr(torch.randn(tuple(shape), generator=generator, dtype=torch.float64))
-    signed: torch.Tensor = Q * R.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
-    return signed
 
 
 def rotated(matrices: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -1,0 +1,1 @@
+"""What a variant keeps of the model's own matrices."""

@@ -1,0 +1,1 @@
+"""The mathematics of re-initialisation, on tensors alone: noise, shapes, and what a tensor keeps of another."""

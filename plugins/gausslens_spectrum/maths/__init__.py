@@ -1,0 +1,1 @@
+"""The mathematics of surgery, on arrays alone: singular values, products of a head, distances between predictions."""
