@@ -13,10 +13,10 @@ import xarray as xr
 
 from gausslens import Context, GausslensError, LayerWeights, ModelInfo, Part, Prompt, Tokens
 from gausslens.testing import TinyModel, TinyParameters, check_forward, check_round_trip
+from gausslens_gaussian.analyses.propagate import SITES, Propagate, estimate
+from gausslens_gaussian.analyses.value_path import ValuePath
 from gausslens_gaussian.parameters import PropagateParameters
 from gausslens_gaussian.plugin import PROPAGATE
-from gausslens_gaussian.propagate import SITES, Propagate, estimate
-from gausslens_gaussian.valuepath import ValuePath
 
 
 def texts(count: int) -> list[str]:
@@ -153,7 +153,7 @@ def test_layers_without_attention_and_heads_out_of_view_are_left_out() -> None:
 class TestValuePath:
     def path(self, **facts: Any) -> tuple[ValuePath, np.ndarray]:
         model = TinyModel(dtype="float64")
-        info: ModelInfo = replace(model.info, facts=facts)
+        info: ModelInfo = replace(model.info, facts={**model.info.facts, **facts})
         x = np.random.default_rng(6).normal(size=(50, model.info.d_model)) + 1
         return ValuePath.of(LayerWeights(model, 0, info=info)), x
 
