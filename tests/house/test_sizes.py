@@ -21,7 +21,6 @@ CROWDED = {
     "framework/gausslens/store",
     "plugins/gausslens_attention",
     "plugins/gausslens_bilinear",
-    "plugins/gausslens_gaussian",
     "plugins/gausslens_models",
 }
 CRUMBS = {
@@ -36,11 +35,6 @@ CRUMBS = {
     "plugins/gausslens_bilinear/halves.py",
     "plugins/gausslens_bilinear/slerp.py",
     "plugins/gausslens_bilinear/tail.py",
-    "plugins/gausslens_gaussian/geometry.py",
-    "plugins/gausslens_gaussian/mixing.py",
-    "plugins/gausslens_gaussian/norms.py",
-    "plugins/gausslens_gaussian/pureattention.py",
-    "plugins/gausslens_gaussian/weighted.py",
     "plugins/gausslens_models/formulas.py",
     "plugins/gausslens_models/initial.py",
     "plugins/gausslens_models/swept.py",

@@ -210,7 +210,7 @@ def _dims_and_attributes() -> dict[str, tuple[tuple[str, ...], dict[str, Any]]]:
     """Dimensions after the layer, and attributes; what is kept of each position is compared with no null."""
     value, head, place, step = ("kv_head",), ("head",), ("head", "position"), ("head", "step")
     blocks = (*place, "component", "component_other")
-    made = {
+    made: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         "value_covariance_error": (value, attributes("relative error of the predicted covariance of the values")),
         "value_entropy": (value, attributes("entropy of the values", "nat")),
         "value_entropy_predicted": (

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from gausslens import Context, GausslensError, Part, Prompt, Twin
+from gausslens import Context, GausslensError, ModelError, ModelInfo, Part, Prompt, Twin
 from gausslens.testing import TinyEngine, TinyModel, TinyParameters, check_forward, check_round_trip
 from gausslens_gaussian.analyses.collapse import AttentionOnly, Collapse, estimate, visible
 from gausslens_gaussian.maths.uniformity import diameter, relative_diameter
@@ -120,6 +121,17 @@ def test_how_many_keys_a_query_sees() -> None:
     np.testing.assert_array_equal(visible(windowed, 0, mask)[0], [1, 2, 3, 4, 5])
     np.testing.assert_array_equal(visible(windowed, 1, mask)[0], [1, 2, 2, 2, 2])
     np.testing.assert_array_equal(visible(replace(info, causal=False), 0, mask)[1], [3, 3, 3, 3, 3])
+
+
+@pytest.mark.parametrize(("facts", "missing"), [({}, "norm"), ({"norm": "rms"}, "sliding_window")])
+def test_what_a_loader_does_not_tell_is_refused_by_name(facts: dict[str, Any], missing: str) -> None:
+    class Foreign(TinyModel):
+        @property
+        def info(self) -> ModelInfo:
+            return replace(super().info, facts=facts)
+
+    with pytest.raises(ModelError, match=f"does not tell '{missing}'"):
+        check_forward(COLLAPSE, model=Foreign(), texts=texts(3))
 
 
 def test_few_prompts_leave_out_what_needs_many_and_say_so() -> None:
