@@ -86,7 +86,7 @@ def moments(path: str, rounds: int) -> None:
         partial(analysed, opened, tokens, MomentsParameters(**more)) for more in ({}, {"robust": True, "principal": 8})
     )
     done = two()
-    first = done.fixed.value.first
+    first = done.fixed.first
 
     def fixed() -> object:
         return [(state.principal(8), state.bulk()) for state in first.values()]
@@ -106,7 +106,7 @@ def analysed(opened: Any, tokens: Any, parameters: Any) -> Any:
     from gausslens.contract.protocols import Context
     from gausslens.runs.passes import Job, run_passes
     from gausslens.runs.twin import Twin
-    from gausslens_gaussian.moments import Moments
+    from gausslens_gaussian.analyses.moments import Moments
 
     info = opened.model.info
     context = Context(info, 0, tokens)

@@ -13,7 +13,7 @@ from pathlib import Path
 import gausslens
 from gausslens.figures import Lines
 from gausslens.report.plots import draw_lines
-from gausslens_gaussian.curves import by_layer
+from gausslens_gaussian.figures.by_layer import by_layer
 
 WIDTH, HEIGHT, HEAD = 560, 320, 56
 STYLE = """
@@ -41,11 +41,10 @@ def panel(figure: Lines, place: int) -> str:
 
 def main(store: str, out: str) -> None:
     """Read the store, write the file."""
-    found = gausslens.open(store).of("gaussian.collapse")["collapse"]
+    found = gausslens.open(store).by_label("gaussian.collapse")["collapse"]
     panels = []
     for place, (name, title) in enumerate(PANELS.items()):
-        curves = {variant: (variant, name, data[name]) for variant, data in found.items()}
-        figure = by_layer("collapse", title, title, curves, least=0.0)
+        figure = by_layer(title, title, {result.variant: (result, name) for result in found}, least=0.0)
         assert isinstance(figure, Lines)
         panels.append(panel(figure, place))
     size = f'viewBox="0 0 {2 * WIDTH} {HEIGHT + HEAD}" width="{2 * WIDTH}" height="{HEIGHT + HEAD}"'

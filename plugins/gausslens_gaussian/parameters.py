@@ -8,6 +8,8 @@ from pydantic import Field, field_validator, model_validator
 
 from gausslens import HEAD_AXIS, KV_HEAD_AXIS, Parameters
 
+# Up to this width whole covariances are stored; beyond it, the diagonal and the leading directions.
+WHOLE = 1024
 # A Gaussian needs vectors: attention maps are none, and a covariance over a vocabulary fits in no memory.
 _NOT_VECTORS = {"scores": "attention scores", "pattern": "attention patterns", "logits": "logits over a vocabulary"}
 

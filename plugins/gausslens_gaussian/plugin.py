@@ -11,9 +11,9 @@ MOMENTS = Analysis(
     summary="Mean, covariance, spectrum, entropy and length of what flows through a site, by layer and head, and how "
     "Gaussian it is.",
     parameters="gausslens_gaussian.parameters:MomentsParameters",
-    analysis="gausslens_gaussian.moments:Moments",
+    analysis="gausslens_gaussian.analyses.moments:Moments",
     exchangeable=("head", "kv_head"),
-    estimate="gausslens_gaussian.moments:estimate",
+    estimate="gausslens_gaussian.analyses.moments:estimate",
 )
 JOINT = Analysis(
     name="gaussian.joint",
@@ -21,10 +21,10 @@ JOINT = Analysis(
     shape="stream",
     summary="Positions of a prompt as one Gaussian: entropies, mutual information of each pair and its decay, bigrams.",
     parameters="gausslens_gaussian.parameters:JointParameters",
-    analysis="gausslens_gaussian.joint:Joint",
+    analysis="gausslens_gaussian.analyses.joint:Joint",
     random=True,
     exchangeable=("head", "kv_head"),
-    estimate="gausslens_gaussian.joint:estimate",
+    estimate="gausslens_gaussian.analyses.joint:estimate",
 )
 PROPAGATE = Analysis(
     name="gaussian.propagate",
@@ -33,10 +33,10 @@ PROPAGATE = Analysis(
     summary="Fitted Gaussians pushed through W_V and through attention: covariance, entropy and mutual information "
     "predicted and measured.",
     parameters="gausslens_gaussian.parameters:PropagateParameters",
-    analysis="gausslens_gaussian.propagate:Propagate",
+    analysis="gausslens_gaussian.analyses.propagate:Propagate",
     random=True,
     exchangeable=("head", "kv_head"),
-    estimate="gausslens_gaussian.propagate:estimate",
+    estimate="gausslens_gaussian.analyses.propagate:estimate",
 )
 COLLAPSE = Analysis(
     name="gaussian.collapse",
@@ -45,10 +45,10 @@ COLLAPSE = Analysis(
     summary="Whether attention makes tokens alike: entropy deficit, contraction and rate of collapse, with the "
     "residual stream and without it.",
     parameters="gausslens_gaussian.parameters:CollapseParameters",
-    analysis="gausslens_gaussian.collapse:Collapse",
+    analysis="gausslens_gaussian.analyses.collapse:Collapse",
     random=True,
     exchangeable=("head",),
-    estimate="gausslens_gaussian.collapse:estimate",
+    estimate="gausslens_gaussian.analyses.collapse:estimate",
 )
 COMPARE = Analysis(
     name="gaussian.compare",
@@ -58,7 +58,7 @@ COMPARE = Analysis(
     summary="Kullback-Leibler and Jensen-Shannon divergence, Frechet distance and angles between the Gaussians of two "
     "variants.",
     parameters="gausslens_gaussian.parameters:CompareParameters",
-    analysis="gausslens_gaussian.compare:Compare",
+    analysis="gausslens_gaussian.analyses.compare:Compare",
     random=True,
 )
 BETWEEN_LAYERS = Analysis(
@@ -67,7 +67,7 @@ BETWEEN_LAYERS = Analysis(
     shape="derived",
     summary="Divergence, Frechet distance and angles between the Gaussians of one variant's layers, or of two sites.",
     parameters="gausslens_gaussian.parameters:BetweenLayersParameters",
-    analysis="gausslens_gaussian.compare:BetweenLayers",
+    analysis="gausslens_gaussian.analyses.compare:BetweenLayers",
     random=True,
 )
 SECTIONS = [
@@ -75,7 +75,7 @@ SECTIONS = [
         name="gaussian.moments",
         version=2,
         summary="Effective rank, anisotropy, entropy, length and kurtosis by layer; spectra of the covariances.",
-        section="gausslens_gaussian.section:moments",
+        section="gausslens_gaussian.figures.moments:moments",
         analyses=("gaussian.moments",),
         order=20,
     ),
@@ -83,7 +83,7 @@ SECTIONS = [
         name="gaussian.joint",
         version=1,
         summary="Information between positions and its decay, and what follows the most frequent tokens.",
-        section="gausslens_gaussian.sections:joint",
+        section="gausslens_gaussian.figures.joint:joint",
         analyses=("gaussian.joint",),
         order=22,
     ),
@@ -91,7 +91,7 @@ SECTIONS = [
         name="gaussian.propagate",
         version=1,
         summary="How well a Gaussian pushed through W_V and attention predicts what is measured.",
-        section="gausslens_gaussian.sections:propagate",
+        section="gausslens_gaussian.figures.propagate:propagate",
         analyses=("gaussian.propagate",),
         order=24,
     ),
@@ -99,7 +99,7 @@ SECTIONS = [
         name="gaussian.collapse",
         version=1,
         summary="Entropy deficit, spread of tokens and rate of collapse, beside those of other variants.",
-        section="gausslens_gaussian.sections:collapse",
+        section="gausslens_gaussian.figures.collapse:collapse",
         analyses=("gaussian.collapse",),
         order=26,
     ),
@@ -107,7 +107,7 @@ SECTIONS = [
         name="gaussian.distances",
         version=1,
         summary="Divergence and distance between fitted Gaussians, layer by layer.",
-        section="gausslens_gaussian.sections:distances",
+        section="gausslens_gaussian.figures.distances:distances",
         analyses=("gaussian.compare", "gaussian.between-layers"),
         order=28,
     ),

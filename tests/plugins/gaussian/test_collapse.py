@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from gausslens import Context, GausslensError, Part, Prompt, Twin
+from gausslens import Context, GausslensError, ModelError, ModelInfo, Part, Prompt, Twin
 from gausslens.testing import TinyEngine, TinyModel, TinyParameters, check_forward, check_round_trip
-from gausslens_gaussian.collapse import Collapse, estimate, visible
+from gausslens_gaussian.analyses.collapse import AttentionOnly, Collapse, estimate, visible
+from gausslens_gaussian.maths.uniformity import diameter, relative_diameter
 from gausslens_gaussian.parameters import CollapseParameters
 from gausslens_gaussian.plugin import COLLAPSE
-from gausslens_gaussian.pureattention import PureAttention
-from gausslens_gaussian.uniformity import diameter, relative_diameter
 
 
 def texts(count: int, length: int = 14) -> list[str]:
@@ -86,11 +86,11 @@ def test_the_path_is_attention_of_its_own_output() -> None:
     runner = TinyEngine().runner(Twin(model))
     ids = np.arange(10)[None]
     found = runner.forward(ids, sites=("pattern", "v"))
-    pure = PureAttention(runner)
-    pure.start()
+    alone = AttentionOnly(runner)
+    alone.start()
     x = None
     for layer in range(2):
-        after = pure.step(layer, found[layer, "pattern"], found[layer, "v"])[0].numpy()
+        after = alone.step(layer, found[layer, "pattern"], found[layer, "v"])[0].numpy()
         w = runner.weights(layer)
         if x is None:
             v = found[layer, "v"][0].numpy()
@@ -117,10 +117,21 @@ def test_how_many_keys_a_query_sees() -> None:
     info = TinyModel().info
     mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], dtype=bool)
     np.testing.assert_array_equal(visible(info, 0, mask)[0], [1, 2, 3, 4, 5])
-    windowed = replace(info, facts={"sliding_window": (None, 2)})
+    windowed = replace(info, facts={**info.facts, "sliding_window": (None, 2)})
     np.testing.assert_array_equal(visible(windowed, 0, mask)[0], [1, 2, 3, 4, 5])
     np.testing.assert_array_equal(visible(windowed, 1, mask)[0], [1, 2, 2, 2, 2])
     np.testing.assert_array_equal(visible(replace(info, causal=False), 0, mask)[1], [3, 3, 3, 3, 3])
+
+
+@pytest.mark.parametrize(("facts", "missing"), [({}, "norm"), ({"norm": "rms"}, "sliding_window")])
+def test_what_a_loader_does_not_tell_is_refused_by_name(facts: dict[str, Any], missing: str) -> None:
+    class Foreign(TinyModel):
+        @property
+        def info(self) -> ModelInfo:
+            return replace(super().info, facts=facts)
+
+    with pytest.raises(ModelError, match=f"does not tell '{missing}'"):
+        check_forward(COLLAPSE, model=Foreign(), texts=texts(3))
 
 
 def test_few_prompts_leave_out_what_needs_many_and_say_so() -> None:

@@ -9,9 +9,9 @@ from pydantic import ValidationError
 
 from gausslens import Context, InputError, StepRef
 from gausslens.testing import TinyModel, check_derived
-from gausslens_gaussian.compare import BetweenLayers, Compare
-from gausslens_gaussian.geometry import leading, principal_angles
-from gausslens_gaussian.information import frechet, jensen_shannon, kl
+from gausslens_gaussian.analyses.compare import BetweenLayers, Compare
+from gausslens_gaussian.maths.geometry import leading, principal_angles
+from gausslens_gaussian.maths.information import frechet, jensen_shannon, kl
 from gausslens_gaussian.parameters import BetweenLayersParameters, CompareParameters
 from gausslens_gaussian.plugin import BETWEEN_LAYERS, COMPARE
 

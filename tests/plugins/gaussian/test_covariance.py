@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gausslens.maths.moments import RunningMoments, anisotropy, effective_rank, rank, spectrum, support_entropy
-from gausslens_gaussian.information import entropy
+from gausslens.maths.moments import RunningMoments, anisotropy, rank, spectrum, support_entropy
+from gausslens.maths.spectra import effective_rank
+from gausslens_gaussian.maths.information import entropy
 
 
 def streamed(batches: list[np.ndarray]) -> RunningMoments:

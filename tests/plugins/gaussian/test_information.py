@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
-from gausslens_gaussian.information import (
+from gausslens_gaussian.maths.information import (
     canonical_correlations,
     cross_entropy,
     entropy,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from gausslens_gaussian.information import jensen_shannon, kl
+from gausslens_gaussian.maths.information import jensen_shannon, kl
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -10,12 +10,12 @@ from pydantic import ValidationError
 
 from gausslens import Batch, Context, GausslensError, Part, Prompt
 from gausslens.testing import TinyModel, check_round_trip, check_stream
-from gausslens_gaussian.bigrams import Bigrams
-from gausslens_gaussian.joint import Joint, estimate
+from gausslens_gaussian.analyses.joint import Joint, estimate
+from gausslens_gaussian.maths.bigrams import Bigrams
+from gausslens_gaussian.maths.finite_samples import TooFewSamples
+from gausslens_gaussian.maths.windows import fit_window
 from gausslens_gaussian.parameters import JointParameters
 from gausslens_gaussian.plugin import JOINT
-from gausslens_gaussian.sampling import TooFewSamples
-from gausslens_gaussian.windows import fit
 
 from .batches import batch
 
@@ -125,7 +125,7 @@ def test_too_few_prompts_are_refused_with_how_many_are_needed() -> None:
     with pytest.raises(GausslensError, match="needs 33 samples, not 20: give 33 prompts or more of at least 4 tokens"):
         joint(chain(20, 3, 8, 0.0))
     with pytest.raises(TooFewSamples, match="needs 33"):
-        fit(chain(20, 3, 8, 0.0), 0, np.random.default_rng(0))
+        fit_window(chain(20, 3, 8, 0.0), 0, np.random.default_rng(0))
 
 
 def test_prompts_too_short_for_the_window_are_told() -> None:
@@ -179,7 +179,7 @@ def counted(rows: list[list[int]], embeddings: np.ndarray) -> Bigrams:
 def test_what_follows_a_token_is_a_weighted_set_of_vectors() -> None:
     embeddings = np.array([[1.0, 0, 0], [0, 2.0, 0], [0, 0, 3.0], [1, 1, 1]])
     # After 0: 1 twice, 2 once.
-    found = counted([[0, 1], [0, 1], [0, 2]], embeddings).described(2, keep=3)
+    found = counted([[0, 1], [0, 1], [0, 2]], embeddings).statistics(2, keep=3)
     assert found["token"] == [0]
     assert (found["times"], found["successors"], found["rank"]) == ([3], [2], [1])
     exact = np.cov(embeddings[[1, 1, 2]].T, bias=True)
@@ -192,11 +192,11 @@ def test_how_much_a_token_explains_of_the_next() -> None:
     rng = np.random.default_rng(3)
     embeddings = rng.normal(size=(8, 5))
     tokens = rng.integers(0, 8, (400, 30))
-    independent = counted(tokens.tolist(), embeddings).described(1, 2)["explained"]
+    independent = counted(tokens.tolist(), embeddings).statistics(1, 2)["explained"]
     # Unbiased about 0; with 8 contexts and 11,600 pairs its sd is about sqrt(2 * 7 / 5) / 11600.
     assert abs(independent) < 0.002
     follows = np.stack([tokens[:, 0], (tokens[:, 0] + 1) % 8], axis=1)
-    assert counted(follows.tolist(), embeddings).described(1, 2)["explained"] == pytest.approx(1)
+    assert counted(follows.tolist(), embeddings).statistics(1, 2)["explained"] == pytest.approx(1)
 
 
 def test_pairs_count_only_where_both_tokens_do() -> None:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 import gausslens_gaussian.plugin
 from gausslens import Context, GausslensError
 from gausslens.testing import TinyModel, TinyParameters, check_references, check_round_trip, check_stream
-from gausslens_gaussian.moments import Moments, estimate
+from gausslens_gaussian.analyses.moments import Moments, estimate
 from gausslens_gaussian.parameters import MomentsParameters
 from gausslens_gaussian.plugin import MOMENTS
 

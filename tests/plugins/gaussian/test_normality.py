@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from gausslens_gaussian.normality import RunningShape, directions, kurtosis_law, normality_p, skewness_sd
+from gausslens_gaussian.maths.normality import RunningShape, directions, kurtosis_law, normality_p, skewness_sd
 
 
 def shape(*batches: np.ndarray) -> RunningShape:

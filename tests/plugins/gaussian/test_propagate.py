@@ -11,12 +11,12 @@ import pytest
 import torch
 import xarray as xr
 
-from gausslens import Context, GausslensError, LayerWeights, ModelInfo, Part, Prompt, Tokens
+from gausslens import Context, GausslensError, LayerWeights, ModelError, ModelInfo, Part, Prompt, Tokens
 from gausslens.testing import TinyModel, TinyParameters, check_forward, check_round_trip
+from gausslens_gaussian.analyses.propagate import SITES, Propagate, estimate
+from gausslens_gaussian.analyses.value_path import ValuePath
 from gausslens_gaussian.parameters import PropagateParameters
 from gausslens_gaussian.plugin import PROPAGATE
-from gausslens_gaussian.propagate import SITES, Propagate, estimate
-from gausslens_gaussian.valuepath import ValuePath
 
 
 def texts(count: int) -> list[str]:
@@ -153,7 +153,7 @@ def test_layers_without_attention_and_heads_out_of_view_are_left_out() -> None:
 class TestValuePath:
     def path(self, **facts: Any) -> tuple[ValuePath, np.ndarray]:
         model = TinyModel(dtype="float64")
-        info: ModelInfo = replace(model.info, facts=facts)
+        info: ModelInfo = replace(model.info, facts={**model.info.facts, **facts})
         x = np.random.default_rng(6).normal(size=(50, model.info.d_model)) + 1
         return ValuePath.of(LayerWeights(model, 0, info=info)), x
 
@@ -174,6 +174,44 @@ class TestValuePath:
         np.testing.assert_allclose(mean, v.mean(axis=0), atol=1e-12)
         for head in range(v.shape[1]):
             np.testing.assert_allclose(cov[head], np.cov(v[:, head].T), atol=1e-12)
+
+    @pytest.mark.parametrize(
+        ("facts", "missing"),
+        [
+            ({}, "'norm'"),
+            ({"norm": "unknown"}, "'norm'"),
+            ({"norm": "rms"}, "'norm_epsilon'"),
+            ({"norm": "rms", "norm_epsilon": 1e-6}, "'norm_first'"),
+            ({"norm": "rms", "norm_epsilon": 1e-6, "norm_first": True}, "'gains'"),
+            ({"norm": "rms", "norm_epsilon": 1e-6, "norm_first": True, "gains": False}, "'biases'"),
+        ],
+    )
+    def test_what_a_loader_does_not_tell_is_refused_by_name(self, facts: dict[str, Any], missing: str) -> None:
+        model = TinyModel()
+        foreign = replace(model.info, facts=facts)
+        with pytest.raises(ModelError, match=f"does not tell {missing}"):
+            ValuePath.of(LayerWeights(model, 0, info=foreign))
+
+    @pytest.mark.parametrize(("facts", "tensor"), [({"gains": True}, "ln1.w"), ({"biases": ("b_V",)}, "b_V")])
+    def test_a_tensor_that_is_told_of_and_is_not_there_is_refused(self, facts: dict[str, Any], tensor: str) -> None:
+        with pytest.raises(ModelError, match=f"has no {tensor} in layer 0"):
+            self.path(**facts)
+
+    def test_the_analysis_refuses_before_the_model_runs(self) -> None:
+        model = TinyModel()
+        foreign = replace(model.info, facts={})
+        tokens = model.tokenise([Prompt((Part(t),)) for t in texts(20)])
+
+        class Foreign(Planted):
+            def weights(self, layer: int | None) -> LayerWeights:
+                return LayerWeights(self.model, layer, info=foreign)
+
+            def forward(self, tokens: np.ndarray, sites: Any = (), **_: Any) -> Mapping[Any, torch.Tensor]:
+                raise AssertionError("it ran")
+
+        analysis = Propagate(PropagateParameters(dims=2), Context(foreign, 0, tokens))
+        with pytest.raises(ModelError, match="does not tell 'norm'"):
+            analysis.run(Foreign(model, fixed), tokens)
 
     def test_without_a_norm_first_a_gaussian_passes_unchanged(self) -> None:
         path, x = self.path(norm_first=False)

@@ -10,7 +10,7 @@ import pytest
 
 import gausslens
 from gausslens import Twin
-from gausslens_gaussian.valuepath import ValuePath
+from gausslens_gaussian.analyses.value_path import ValuePath
 
 pytestmark = pytest.mark.real_model
 

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from gausslens_gaussian.information import entropy, mutual_information
-from gausslens_gaussian.sampling import (
+from gausslens_gaussian.maths.finite_samples import (
     TooFewSamples,
     entropy_bias,
     information_bias,
+    information_of_samples,
     log_det_bias,
     log_det_variance,
     needed,
 )
-from gausslens_gaussian.sampling import mutual_information as sampled
+from gausslens_gaussian.maths.information import entropy, mutual_information
 
 
 def pairs(
@@ -60,7 +60,7 @@ def test_independent_64_and_64_dimensions_at_1024_samples_have_none() -> None:
     """Plugged in, they have 2.1 nats of each other."""
     rng = np.random.default_rng(2)
     x, y, _ = pairs(rng, 1024, 64, 64, [])
-    found = sampled(x, y)
+    found = information_of_samples(x, y)
     assert abs(found.value) < 2 * found.standard_error
     assert found.low < 0 < found.high
     assert found.plugin == pytest.approx(information_bias(1024, 64, 64), abs=2 * found.standard_error)
@@ -69,7 +69,9 @@ def test_independent_64_and_64_dimensions_at_1024_samples_have_none() -> None:
 
 def test_the_plug_in_value_is_that_of_the_sample_covariance() -> None:
     x, y, _ = pairs(np.random.default_rng(3), 60, 3, 2, [0.8])
-    assert sampled(x, y).plugin == pytest.approx(mutual_information(np.cov(np.hstack([x, y]).T), 3), rel=1e-9)
+    assert information_of_samples(x, y).plugin == pytest.approx(
+        mutual_information(np.cov(np.hstack([x, y]).T), 3), rel=1e-9
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,7 @@ def test_the_interval_covers_what_it_says(n: int, dx: int, dy: int, correlations
     inside, off = 0, []
     for _ in range(2000):
         x, y, true = pairs(rng, n, dx, dy, correlations)
-        found = sampled(x, y)
+        found = information_of_samples(x, y)
         inside += found.low <= true <= found.high
         off.append((found.value - true) / found.standard_error)
     assert 0.93 <= inside / 2000 <= 0.97
@@ -106,7 +108,7 @@ def test_the_interval_covers_at_64_and_64_dimensions() -> None:
     inside = 0
     for _ in range(1000):
         x, y, true = pairs(rng, 1024, 64, 64, [])
-        found = sampled(x, y)
+        found = information_of_samples(x, y)
         inside += found.low <= true <= found.high
     assert 0.93 <= inside / 1000 <= 0.97
 
@@ -116,7 +118,7 @@ def test_under_independence_p_is_uniform() -> None:
     p = []
     for _ in range(300):
         x, y, _ = pairs(rng, 40, 2, 3, [])
-        p.append(sampled(x**3, y, permutations=19, rng=rng).p)
+        p.append(information_of_samples(x**3, y, permutations=19, rng=rng).p)
     # p takes the values 1/20 ... 20/20; smoothed within its steps it is uniform.
     smooth = np.array(p) - rng.random(300) / 20
     assert kstest(smooth, "uniform").pvalue > 0.01
@@ -124,27 +126,27 @@ def test_under_independence_p_is_uniform() -> None:
 
 def test_dependence_is_found_by_permutation() -> None:
     x, y, _ = pairs(np.random.default_rng(7), 60, 3, 3, [0.9])
-    assert sampled(x, y, permutations=99, rng=np.random.default_rng(8)).p == 1 / 100
+    assert information_of_samples(x, y, permutations=99, rng=np.random.default_rng(8)).p == 1 / 100
 
 
 def test_too_few_samples_are_refused_with_how_many_are_needed() -> None:
     rng = np.random.default_rng(9)
     assert needed(8, 8) == 33
     with pytest.raises(TooFewSamples, match="8 and 8 dimensions needs 33 samples, not 32"):
-        sampled(rng.normal(size=(32, 8)), rng.normal(size=(32, 8)))
-    sampled(rng.normal(size=(33, 8)), rng.normal(size=(33, 8)))
+        information_of_samples(rng.normal(size=(32, 8)), rng.normal(size=(32, 8)))
+    information_of_samples(rng.normal(size=(33, 8)), rng.normal(size=(33, 8)))
 
 
 def test_a_copy_has_infinite_information() -> None:
     x = np.random.default_rng(10).normal(size=(50, 3))
-    found = sampled(x, 2 * x[:, :1] + 1, permutations=9)
+    found = information_of_samples(x, 2 * x[:, :1] + 1, permutations=9)
     assert found.value == found.low == found.high == np.inf
     assert found.p == 0.1
 
 
 def test_what_is_constant_says_nothing() -> None:
     x = np.random.default_rng(11).normal(size=(50, 3))
-    assert sampled(x, np.ones((50, 2))).value == 0
+    assert information_of_samples(x, np.ones((50, 2))).value == 0
     padded = np.hstack([x, np.ones((50, 1)), x[:, :1]])
     y = np.random.default_rng(12).normal(size=(50, 2))
-    assert sampled(padded, y).value == pytest.approx(sampled(x, y).value, abs=1e-10)
+    assert information_of_samples(padded, y).value == pytest.approx(information_of_samples(x, y).value, abs=1e-10)

@@ -13,9 +13,14 @@ import gausslens_gaussian.plugin
 import gausslens_models.plugin
 import gausslens_reinit.plugin
 import gausslens_spectrum.plugin
+from gausslens import Result
 from gausslens.figures import Figure, Lines, Table
 from gausslens.testing import host_of
-from gausslens_gaussian import section, sections
+from gausslens_gaussian.figures.collapse import collapse
+from gausslens_gaussian.figures.distances import distances
+from gausslens_gaussian.figures.joint import joint
+from gausslens_gaussian.figures.moments import moments, warnings
+from gausslens_gaussian.figures.propagate import propagate
 from gausslens_gaussian.plugin import SECTIONS
 
 WORDS = ["".join(chr(97 + (7 * i + 3 * j) % 26) for j in range(12 + i % 4)) for i in range(40)]
@@ -47,7 +52,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return gausslens.run(run, store=Path(tmp_path_factory.mktemp("store")), host=host, shown=False)
 
 
-SHOWN = [section.moments, sections.joint, sections.propagate, sections.collapse, sections.distances]
+SHOWN = [moments, joint, propagate, collapse, distances]
 
 
 @pytest.mark.parametrize("show", SHOWN, ids=lambda show: show.__name__)
@@ -80,14 +85,14 @@ def test_every_analysis_has_null_columns(results: Any) -> None:
 
 
 def test_the_collapse_of_twins_stands_beside_that_of_the_model(results: Any) -> None:
-    table = next(f for f in sections.collapse(results) if isinstance(f, Table))
+    table = next(f for f in collapse(results) if isinstance(f, Table))
     assert [row[0] for row in table.rows] == ["trained", "chance"]
     assert all(np.isfinite(value) for row in table.rows for value in row[1:])
 
 
 def test_warnings_are_shown(results: Any) -> None:
     found = results["trained", "gaussian.moments"].assign_attrs(warning="<b>sinks</b>")
-    table = section.warnings("gaussian.moments", {"trained": found})[0]
+    table = warnings("gaussian.moments", [Result("trained", "gaussian.moments", found)])[0]
     assert isinstance(table, Table)
     assert table.rows == (("trained", "<b>sinks</b>"),)
 
@@ -107,11 +112,11 @@ def test_swept_values_have_curves_of_their_own(tmp_path: Path) -> None:
     )
     found = gausslens.run(run, store=tmp_path, host=host, shown=False)
     wanted = found["dose", "gaussian.moments"]["length_mean"]
-    lengths = next(f for f in section.moments(found) if f.title.startswith("Length"))
+    lengths = next(f for f in moments(found) if f.title.startswith("Length"))
     assert isinstance(lengths, Lines)
     assert [line.name for line in lengths.series] == ["dose, alpha 0.5", "dose, alpha 2.0"]
     for line, alpha in zip(lengths.series, (0.5, 2.0), strict=True):
         np.testing.assert_array_equal(line.y, wanted.sel(alpha=alpha))
-    curves = [f for f in sections.collapse(found) if isinstance(f, Lines)]
+    curves = [f for f in collapse(found) if isinstance(f, Lines)]
     assert curves
     assert all("alpha 2.0" in f.series[-1].name for f in curves)

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from gausslens import Context, Estimate
 from gausslens.testing import TinyModel, check_stream
-from gausslens_gaussian.lengths import RunningLengths
-from gausslens_gaussian.moments import Moments, estimate
+from gausslens_gaussian.analyses.moments import Moments, estimate
+from gausslens_gaussian.maths.lengths import RunningLengths
+from gausslens_gaussian.maths.robust import SAMPLE, Sample, ball, place_numbers
 from gausslens_gaussian.parameters import MomentsParameters
 from gausslens_gaussian.plugin import MOMENTS
-from gausslens_gaussian.robust import SAMPLE, Sample, ball, place_numbers
 
 from .batches import batch
 

@@ -10,10 +10,10 @@ from pydantic import ValidationError
 
 from gausslens import Context
 from gausslens.testing import TinyModel, TinyParameters, check_round_trip, check_stream
-from gausslens_gaussian.moments import Moments, estimate
+from gausslens_gaussian.analyses.moments import Moments, estimate
+from gausslens_gaussian.maths.sketch import RunningSketch, Sketched, omega
 from gausslens_gaussian.parameters import MomentsParameters
 from gausslens_gaussian.plugin import MOMENTS
-from gausslens_gaussian.sketch import RunningSketch, Sketched, omega
 
 from .batches import batch
 

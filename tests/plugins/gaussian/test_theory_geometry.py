@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gausslens.maths.moments import RunningMoments, rank, spectrum
-from gausslens_gaussian import weighted
-from gausslens_gaussian.geometry import leading, log_volume, principal_angles, semi_axes
-from gausslens_gaussian.norms import through_norm
+from gausslens_gaussian.maths import weighted_vectors
+from gausslens_gaussian.maths.geometry import leading, log_volume, principal_angles, semi_axes
+from gausslens_gaussian.maths.norms import through_norm
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -146,13 +146,13 @@ def test_g18_the_second_moment_has_weights_once_and_the_covariance_loses_the_mea
     weights = np.array([0.5, 0.3, 0.2])
     drawn = vectors[rng.choice(3, 100_000, p=weights)]
     empirical = drawn.T @ drawn / len(drawn)
-    moment = weighted.second_moment(vectors, weights)
+    moment = weighted_vectors.second_moment(vectors, weights)
     # Entries are at most one in size, so their standard error is below 1 / sqrt(n).
     assert np.abs(moment - empirical).max() < 4 / np.sqrt(len(drawn))
     squared = np.einsum("i,ia,ib->ab", weights**2, vectors, vectors)
     assert np.abs(squared - empirical).max() > 20 / np.sqrt(len(drawn))
     assert np.trace(moment) == pytest.approx(1)
-    covariance = weighted.covariance(vectors, weights)
+    covariance = weighted_vectors.covariance(vectors, weights)
     assert np.abs(covariance - np.cov(drawn.T)).max() < 4 / np.sqrt(len(drawn))
     assert rank(spectrum(moment)) == 3
     assert rank(np.where(spectrum(covariance) > 1e-14, spectrum(covariance), 0)) == 2
@@ -163,16 +163,16 @@ def test_g18_the_gram_matrix_has_the_same_spectrum(seed: int, k: int, d: int) ->
     rng = np.random.default_rng(seed)
     vectors, weights = rng.normal(size=(k, d)), rng.random(k) + 0.1
     shares = weights / weights.sum()
-    gram = weighted.gram(vectors, weights)
+    gram = weighted_vectors.gram(vectors, weights)
     np.testing.assert_allclose(gram, np.sqrt(np.outer(shares, shares)) * (vectors @ vectors.T), atol=1e-12)
     full = np.zeros(max(k, d))
-    full[:d] = np.linalg.eigvalsh(weighted.second_moment(vectors, weights))[::-1]
+    full[:d] = np.linalg.eigvalsh(weighted_vectors.second_moment(vectors, weights))[::-1]
     short = np.zeros(max(k, d))
     short[:k] = np.linalg.eigvalsh(gram)[::-1]
     np.testing.assert_allclose(short, np.sort(full)[::-1], atol=1e-10)
     np.testing.assert_allclose(
-        np.pad(weighted.spectrum(vectors, weights), (0, max(d - k, 0)))[: min(k, d)],
-        np.linalg.eigvalsh(weighted.covariance(vectors, weights))[::-1][: min(k, d)],
+        np.pad(weighted_vectors.spectrum(vectors, weights), (0, max(d - k, 0)))[: min(k, d)],
+        np.linalg.eigvalsh(weighted_vectors.covariance(vectors, weights))[::-1][: min(k, d)],
         atol=1e-10,
     )
 
@@ -191,7 +191,7 @@ def test_g19_and_g20_eigenvalues_of_two_vectors() -> None:
     np.testing.assert_allclose(eigenvalues(0.4, 0.4), [0.08, 0.24])
     np.testing.assert_allclose(eigenvalues(0.4, 0.4), 0.4**2 * np.array([1 - cosine, 1 + cosine]))
     # As weights of a set: lambda is the weight itself.
-    np.testing.assert_allclose(np.linalg.eigvalsh(weighted.second_moment([u, v], [1, 1])), [0.25, 0.75])
+    np.testing.assert_allclose(np.linalg.eigvalsh(weighted_vectors.second_moment([u, v], [1, 1])), [0.25, 0.75])
 
 
 @given(seed=seeds, k=st.integers(2, 8))
@@ -199,13 +199,13 @@ def test_g21_eigenvalues_repel_by_the_squared_cosines(seed: int, k: int) -> None
     vectors = np.random.default_rng(seed).normal(size=(k, 5))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     cosines = vectors @ vectors.T
-    assert np.linalg.eigvalsh(cosines).var() == pytest.approx(weighted.repulsion(cosines), abs=1e-12)
+    assert np.linalg.eigvalsh(cosines).var() == pytest.approx(weighted_vectors.repulsion(cosines), abs=1e-12)
 
 
 @pytest.mark.parametrize("weights", [[1.0, -0.1], [0.0, 0.0], [[1.0]]])
 def test_what_are_no_weights_is_refused(weights: list[float]) -> None:
     with pytest.raises(ValueError, match="weights are"):
-        weighted.mean(np.eye(2), weights)
+        weighted_vectors.mean(np.eye(2), weights)
 
 
 def test_principal_angles_of_planted_subspaces() -> None:

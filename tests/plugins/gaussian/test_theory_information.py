@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
-from gausslens_gaussian.information import (
+from gausslens_gaussian.maths.information import (
     canonical_correlations,
     cross_entropy,
     entropy,

@@ -9,9 +9,9 @@ import numpy as np
 
 from gausslens import Context, Tokens, Twin
 from gausslens.testing import check_result
-from gausslens_gaussian.collapse import Collapse
+from gausslens_gaussian.analyses.collapse import Collapse
+from gausslens_gaussian.analyses.value_path import ValuePath
 from gausslens_gaussian.parameters import CollapseParameters
-from gausslens_gaussian.valuepath import ValuePath
 from gausslens_models.engine import TransformersEngine
 
 

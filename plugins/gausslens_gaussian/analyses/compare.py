@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from gausslens import Context, InputError, StepRef
+from gausslens import Context, InputError, StepRef, variable
 from gausslens.maths.moments import Floats
 
-from .described import attributes
-from .geometry import leading, principal_angles
-from .information import frechet, jensen_shannon, kl
+from ..maths.geometry import leading, principal_angles
+from ..maths.information import frechet, jensen_shannon, kl
 
 if TYPE_CHECKING:
-    from .parameters import BetweenLayersParameters, CompareParameters
+    from ..parameters import BetweenLayersParameters, CompareParameters
 
 MOMENTS = "gaussian.moments"
 
@@ -112,7 +111,7 @@ class Measure:
         for data in (p, q):
             self._check(data, prefix)
         covariance = p[f"{prefix}covariance"]
-        lead = covariance.dims[:-2]
+        lead = tuple(str(dim) for dim in covariance.dims[:-2])
         arrays = [data[f"{prefix}{what}"].values for data in (p, q) for what in ("mean", "covariance")]
         if arrays[1].shape != arrays[3].shape:
             raise InputError(f"{self.name}: {first} has {arrays[1].shape}, {second} has {arrays[3].shape}: not alike")
@@ -123,11 +122,11 @@ class Measure:
         for index in np.ndindex(*shape):
             self._cell([a[index] for a in arrays], rng, found, index)
         variables: dict[str, Any] = {
-            name: (lead, found[name], attributes(text.format(p=first, q=second), units))
+            name: variable(lead, found[name], text.format(p=first, q=second), units)
             for name, (text, units) in _TEXTS.items()
         }
         text = f"principal angles between the leading subspaces of {first} and {second}"
-        variables["angles"] = ((*lead, "component"), found["angles"], attributes(text, "rad", 0))
+        variables["angles"] = variable((*lead, "component"), found["angles"], text, "rad", against=False)
         few = min(int(data["count"].min()) for data in (p, q) if "count" in data) if "count" in p else 0
         dataset = xr.Dataset(
             variables, coords={d: p[d] for d in lead} | {"component": np.arange(min(self.angles, width))}

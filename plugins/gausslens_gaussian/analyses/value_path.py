@@ -6,44 +6,51 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gausslens import LayerWeights, ModelInfo
+from gausslens import LayerWeights
 from gausslens.maths.moments import Floats
 
-from .norms import through_norm
+from ..maths.norms import through_norm
 
 
 @dataclass(frozen=True)
 class ValuePath:
-    """v = W_V^T (gain * norm(x) + shift) + b_V for each key/value head; without a norm first, v = W_V^T x + b_V."""
+    """v = W_V^T (gain * norm(x) + shift) + b_V for each key/value head; without a norm first, v = W_V^T x + b_V.
+
+    ``norm`` is "rms" or "layer". Where it does not stand ``first``, attention reads the residual stream as it is, and
+    gain and shift are those of nothing: 1 and 0.
+    """
 
     matrices: Floats  # [kv_head, d_model, d_head]
     biases: Floats  # [kv_head, d_head]
     gain: Floats
     shift: Floats
-    norm: str | None  # "rms", "layer", or None where attention reads the residual stream as it is
+    norm: str
+    first: bool
     epsilon: float
 
     @classmethod
     def of(cls, weights: LayerWeights) -> ValuePath:
-        """The path of one layer, from its tensors as edits leave them."""
-        info = weights.info
-        W = _numpy(weights, "W_V")
+        """The path of one layer, from its tensors as edits leave them; what its loader does not tell is refused."""
+        facts = weights.info.facts
+        norm, epsilon, first = facts.norm, facts.epsilon, facts.norm_first
+        W = _tensor(weights, "W_V", True)
         assert W is not None
-        width = W.shape[1]
-        bias, gain, shift = (_numpy(weights, name) for name in ("b_V", "ln1.w", "ln1.b"))
-        first = bool(info.facts.get("norm_first", True))
+        gain = _tensor(weights, "ln1.w", facts.gains) if first else None
+        shift = _tensor(weights, "ln1.b", False) if first else None
+        bias = _tensor(weights, "b_V", "b_V" in facts.biases)
         return cls(
             W,
             np.zeros((len(W), W.shape[2])) if bias is None else bias,
-            np.ones(width) if gain is None or not first else gain,
-            np.zeros(width) if shift is None or not first else shift,
-            norm_of(info) if first else None,
-            float(info.facts.get("norm_epsilon", 1e-6)),
+            np.ones(W.shape[1]) if gain is None else gain,
+            np.zeros(W.shape[1]) if shift is None else shift,
+            norm,
+            first,
+            epsilon,
         )
 
     def normed(self, x: Floats) -> Floats:
         """What W_V is applied to, for vectors [..., d_model]."""
-        if self.norm is None:
+        if not self.first:
             return x
         centred = x - x.mean(axis=-1, keepdims=True) if self.norm == "layer" else x
         scale = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + self.epsilon)
@@ -57,7 +64,7 @@ class ValuePath:
 
     def pushed(self, mean: Floats, cov: Floats) -> tuple[Floats, Floats]:
         """Mean [kv_head, d_head] and covariance of the values, if the residual stream is N(mean, cov)."""
-        if self.norm is not None:
+        if self.first:
             mean, cov = through_norm(mean, cov, self.epsilon, centred=self.norm == "layer")
             mean, cov = self.gain * mean + self.shift, self.gain[:, None] * cov * self.gain
         return self.mapped(mean, cov)
@@ -68,13 +75,9 @@ class ValuePath:
         return np.einsum("d,hde->he", mean, self.matrices) + self.biases, spread
 
 
-def norm_of(info: ModelInfo) -> str:
-    """Which norm a model uses: "rms" or "layer"."""
-    return str(info.facts.get("norm", "rms"))
-
-
-def _numpy(weights: LayerWeights, name: str) -> Floats | None:
-    if name not in weights:
+def _tensor(weights: LayerWeights, name: str, needed: bool) -> Floats | None:
+    """A tensor in float64, or None; one that is needed and not there is refused with its name."""
+    if name not in weights and not needed:
         return None
     found: Floats = weights[name].detach().cpu().double().numpy()
     return found

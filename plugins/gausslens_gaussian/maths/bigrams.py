@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gausslens.maths.moments import Floats, effective_rank
+from gausslens.maths.moments import Floats, rank
+from gausslens.maths.spectra import effective_rank
 
-from . import weighted
+from . import weighted_vectors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,7 +60,7 @@ class Bigrams:
         found: Floats = self.sums[token] / self.counts[token]
         return found
 
-    def described(self, most: int, keep: int) -> dict[str, Any]:
+    def statistics(self, most: int, keep: int) -> dict[str, Any]:
         """For the tokens that are followed most often, the moments of their successors' embeddings.
 
         ``token``, ``times``, ``successors`` (how many different), ``second_moment`` (its trace), ``trace`` and
@@ -74,16 +75,14 @@ class Bigrams:
         for row, token in enumerate(order):
             successors, times = following[token]
             vectors = np.stack([self.embedding(s) for s in successors])
-            values = weighted.spectrum(vectors, times)
+            values = weighted_vectors.spectrum(vectors, times)
             spectra[row, : len(values)] = values[:keep]
             shares = np.array(times) / sum(times)
             rows["times"].append(sum(times))
             rows["successors"].append(len(successors))
             rows["second_moment"].append(float(shares @ (vectors**2).sum(axis=1)))
             rows["trace"].append(float(values.sum()))
-            rows["rank"].append(
-                float((values > len(values) * np.finfo(np.float64).eps * values.max(initial=0.0)).sum())
-            )
+            rows["rank"].append(float(rank(values)))
             rows["effective_rank"].append(float(effective_rank(values)))
         return {"token": order, "spectrum": spectra, "explained": self._explained(following), **rows}
 

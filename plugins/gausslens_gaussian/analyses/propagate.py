@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from gausslens import Context, Estimate, GausslensError, ModelInfo, Runner, Tokens
-from gausslens.maths.moments import Floats, RunningMoments
+from gausslens import Context, Estimate, GausslensError, ModelInfo, Runner, Tokens, attributes, variable
+from gausslens.maths.moments import Floats, RunningMoments, tolerance
 
-from .described import attributes
-from .information import mutual_information
-from .mixing import mixed, mixed_by_many
-from .sampling import entropy_bias, information_bias, needed
-from .valuepath import ValuePath
+from ..maths.finite_samples import entropy_bias, information_bias, needed
+from ..maths.geometry import random_projection
+from ..maths.information import mutual_information
+from ..maths.mixing import mixed, mixed_by_many
+from .value_path import ValuePath
 
 if TYPE_CHECKING:
-    from .parameters import PropagateParameters
+    from ..parameters import PropagateParameters
 
 SITES = ("resid_pre", "v", "pattern", "z")
 # Tokens that run at once.
@@ -47,8 +47,11 @@ class Propagate:
         ids = np.stack([prompts.ids[i][:window] for i in chosen])
         text = np.stack([prompts.text[i][:window] for i in chosen])
         text[:, 0] = False
-        projection = _projection(info.d_head, dims, self.context.generator("projection"))
+        projection = random_projection(info.d_head, dims, self.context.generator("projection"))
         layers = [n for n in info.layers if not any(s in info.lacking.get(n, {}) for s in SITES)]
+        for layer in layers[:1]:
+            # What its loader does not tell is refused before the model runs.
+            ValuePath.of(runner.weights(layer))
         gathered = {layer: _Gathered(info, projection) for layer in layers}
         step = max(1, _AT_ONCE // window)
         for start in range(0, len(ids), step):
@@ -61,7 +64,7 @@ class Propagate:
                 f"{where}: the first {window} tokens of all prompts are the same but for {len(vary)}: nothing varies "
                 "that could be predicted; give other prompts, or a larger `window`"
             )
-        parts = {layer: one.described(ValuePath.of(runner.weights(layer)), vary) for layer, one in gathered.items()}
+        parts = {layer: one.compared(ValuePath.of(runner.weights(layer)), vary) for layer, one in gathered.items()}
         return _dataset(parts, info, vary, len(ids), dims, window)
 
 
@@ -71,7 +74,7 @@ class _Gathered:
     def __init__(self, info: ModelInfo, projection: Floats) -> None:
         self.info, self.projection = info, projection
         self.tokens = RunningMoments()  # residual stream, tokens
-        self.normed_to = [RunningMoments() for _ in info.kv_heads]  # values, tokens
+        self.token_values = [RunningMoments() for _ in info.kv_heads]  # values, tokens
         self.values = RunningMoments()  # [kv_head, prompt, position * dims]
         self.mixed = RunningMoments()  # [head, prompt, position * dims]
         self.pattern = RunningMoments()  # [head, prompt, query * key]
@@ -82,7 +85,7 @@ class _Gathered:
         z = arrays["z"][:, :, list(self.info.heads)]
         pattern = arrays["pattern"][:, list(self.info.heads)]
         self.tokens.add(arrays["resid_pre"][text])
-        for i, state in enumerate(self.normed_to):
+        for i, state in enumerate(self.token_values):
             state.add(v[:, :, i][text])
         prompts, window = v.shape[:2]
         for state, wide in ((self.values, v), (self.mixed, z)):
@@ -90,7 +93,7 @@ class _Gathered:
             state.add(reduced.reshape(len(reduced), prompts, -1))
         self.pattern.add(pattern.swapaxes(0, 1).reshape(len(self.info.heads), prompts, window * window))
 
-    def described(self, path: ValuePath, vary: list[int]) -> dict[str, Any]:
+    def compared(self, path: ValuePath, vary: list[int]) -> dict[str, Any]:
         """What was predicted and measured; heads stacked."""
         made = self._values(path)
         kv_of = {h: self.info.kv_heads.index(self.info.kv_of_head[h]) for h in self.info.heads}
@@ -101,7 +104,7 @@ class _Gathered:
         """W_V: the Gaussian of the residual stream through norm and matrix, against the values' own moments."""
         kv_heads = list(self.info.kv_heads)
         _, predicted = path.pushed(self.tokens.mean, self.tokens.covariance)
-        measured = np.stack([state.covariance for state in self.normed_to])
+        measured = np.stack([state.covariance for state in self.token_values])
         predicted = predicted[kv_heads]
         entropies = [_entropies(S, self.tokens.count) for S in (measured, predicted)]
         return {
@@ -151,14 +154,6 @@ def _varying(ids: Any) -> list[int]:
     return found
 
 
-def _projection(width: int, dims: int, rng: np.random.Generator) -> Floats:
-    """Orthonormal rows; all of the space where it is no wider."""
-    if dims >= width:
-        return np.eye(width)
-    found: Floats = np.linalg.qr(rng.standard_normal((width, dims)))[0].T
-    return found
-
-
 def _numpy(tensor: Any) -> Floats:
     found: Floats = tensor.detach().cpu().double().numpy()
     return found
@@ -168,7 +163,7 @@ def _entropies(covariances: Floats, count: int) -> Floats:
     """Entropy of each covariance [..., d, d], corrected for the sample size; minus infinity where one is singular."""
     values = np.linalg.eigvalsh(covariances)
     d = values.shape[-1]
-    singular = values[..., 0] <= d * np.finfo(np.float64).eps * values[..., -1]
+    singular = values[..., 0] <= tolerance(values)
     logs = 0.5 * np.log(2 * np.pi * np.e * np.where(singular[..., None], 1.0, values)).sum(axis=-1)
     return np.where(singular, -np.inf, logs - entropy_bias(count, d))
 
@@ -211,33 +206,36 @@ _HOW = {
 }
 
 
-def _texts() -> dict[str, tuple[tuple[str, ...], str, str, int | None]]:
-    """Dimensions after the layer, long name, units, and whether it is compared with a null."""
-    made: dict[str, tuple[tuple[str, ...], str, str, int | None]] = {
-        "value_covariance_error": (("kv_head",), "relative error of the predicted covariance of the values", "1", None),
-        "value_entropy": (("kv_head",), "entropy of the values", "nat", None),
-        "value_entropy_predicted": (("kv_head",), "entropy of the values, predicted through norm and W_V", "nat", None),
-        "value_entropy_error": (
-            ("kv_head",),
-            "predicted less measured entropy of the values, per dimension",
-            "nat",
-            None,
+def _dims_and_attributes() -> dict[str, tuple[tuple[str, ...], dict[str, Any]]]:
+    """Dimensions after the layer, and attributes; what is kept of each position is compared with no null."""
+    value, head, place, step = ("kv_head",), ("head",), ("head", "position"), ("head", "step")
+    blocks = (*place, "component", "component_other")
+    made: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+        "value_covariance_error": (value, attributes("relative error of the predicted covariance of the values")),
+        "value_entropy": (value, attributes("entropy of the values", "nat")),
+        "value_entropy_predicted": (
+            value,
+            attributes("entropy of the values, predicted through norm and W_V", "nat"),
         ),
-        "mean_error": (("head",), "relative error of the predicted mean after attention", "1", None),
+        "value_entropy_error": (
+            value,
+            attributes("predicted less measured entropy of the values, per dimension", "nat"),
+        ),
+        "mean_error": (head, attributes("relative error of the predicted mean after attention")),
     }
     for kind, how in _HOW.items():
-        place, step = ("head", "position"), ("head", "step")
-        blocks = (*place, "component", "component_other")
-        made[f"covariance_{kind}"] = (blocks, f"covariance after attention, {how}", "squared activation", 0)
-        made[f"entropy_{kind}"] = (place, f"entropy after attention, {how}", "nat", 0)
+        text = f"covariance after attention, {how}"
+        made[f"covariance_{kind}"] = (blocks, attributes(text, "squared activation", against=False))
+        text = f"entropy after attention, {how}"
+        made[f"entropy_{kind}"] = (place, attributes(text, "nat", against=False))
         text = f"mutual information of a position and the next after attention, {how}"
-        made[f"mutual_information_{kind}"] = (step, text, "nat", 0)
+        made[f"mutual_information_{kind}"] = (step, attributes(text, "nat", against=False))
     for kind in KINDS:
         how = _HOW[kind]
-        made[f"covariance_error_{kind}"] = (("head",), f"relative error of the covariance {how}", "1", None)
-        made[f"entropy_error_{kind}"] = (("head",), f"mean error of the entropy {how}, per dimension", "nat", None)
+        made[f"covariance_error_{kind}"] = (head, attributes(f"relative error of the covariance {how}"))
+        made[f"entropy_error_{kind}"] = (head, attributes(f"mean error of the entropy {how}, per dimension", "nat"))
         text = f"relative error of the mutual information {how}"
-        made[f"mutual_information_error_{kind}"] = (("head",), text, "1", None)
+        made[f"mutual_information_error_{kind}"] = (head, attributes(text))
     return made
 
 
@@ -245,10 +243,9 @@ def _dataset(
     parts: dict[int, dict[str, Any]], info: ModelInfo, vary: list[int], count: int, dims: int, window: int
 ) -> xr.Dataset:
     layers = sorted(parts)
-    variables: dict[str, Any] = {"count": ((), np.int64(count), attributes("prompts", "prompts", 0))}
-    for name, (dimensions, text, units, against) in _texts().items():
-        values = np.stack([parts[layer][name] for layer in layers])
-        variables[name] = (("layer", *dimensions), values, attributes(text, units, against))
+    variables: dict[str, Any] = {"count": variable((), np.int64(count), "prompts", "prompts", against=False)}
+    for name, (dimensions, attrs) in _dims_and_attributes().items():
+        variables[name] = (("layer", *dimensions), np.stack([parts[layer][name] for layer in layers]), attrs)
     coords: dict[str, Any] = {"layer": layers, "head": list(info.heads), "kv_head": list(info.kv_heads)}
     coords |= {"position": vary, "step": vary[1:], "component": np.arange(dims), "component_other": np.arange(dims)}
     return xr.Dataset(variables, coords=coords, attrs={"window": window, "reduced_to": dims})

@@ -96,7 +96,7 @@ def whitened(samples: Floats) -> Floats:
     return columns
 
 
-def mutual_information(
+def information_of_samples(
     x: Floats, y: Floats, permutations: int = 0, rng: np.random.Generator | None = None
 ) -> Information:
     """I(x; y) from paired samples x [n, dx] and y [n, dy], as if jointly Gaussian.
@@ -106,10 +106,12 @@ def mutual_information(
     (nu - max(dx, dy)), the correlations scaled to I. Permuting the pairs gives p without any assumption of normality.
     Directions without spread carry no information and are left out.
     """
-    return of_whitened(whitened(x), whitened(y), permutations, rng)
+    return information_of_whitened(whitened(x), whitened(y), permutations, rng)
 
 
-def of_whitened(x: Floats, y: Floats, permutations: int = 0, rng: np.random.Generator | None = None) -> Information:
+def information_of_whitened(
+    x: Floats, y: Floats, permutations: int = 0, rng: np.random.Generator | None = None
+) -> Information:
     """The same, of samples that are ``whitened`` already: where many pairs of few blocks are asked for."""
     n, dx, dy = len(x), x.shape[1], y.shape[1]
     if n < needed(dx, dy):

@@ -6,7 +6,6 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import ndtr
 
 from gausslens.maths.moments import Floats
 
@@ -127,13 +126,6 @@ def normality_p(skewness: ArrayLike, kurtosis: ArrayLike, count: int) -> Floats:
         return np.full(np.shape(skewness), np.nan)
     zs, zk = _normal_skewness(np.asarray(skewness), float(count)), _normal_kurtosis(np.asarray(kurtosis), float(count))
     return np.exp(-(zs**2 + zk**2) / 2)
-
-
-def share_beyond(values: ArrayLike, mean: float, sd: float) -> Floats:
-    """Share of directions (last axis) that lie outside the central 95 % of a normal null; 0.05 where it is true."""
-    z = np.abs(np.asarray(values, dtype=np.float64) - mean) / sd
-    found: Floats = (2 * ndtr(-z) < 0.05).mean(axis=-1)
-    return found
 
 
 def _normal_skewness(g: Floats, n: float) -> Floats:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gausslens.maths.moments import Floats, RunningMoments, spectrum, support_entropy
+from gausslens.maths.moments import Floats, RunningMoments, rank, spectrum, support_entropy
 
-from .sampling import Information, TooFewSamples, entropy_bias, needed, of_whitened, whitened
+from .finite_samples import Information, TooFewSamples, entropy_bias, information_of_whitened, needed, whitened
 
 
 @dataclass(frozen=True)
-class Joint:
+class WindowGaussian:
     """What a window says. ``information[i][j]`` is of positions i < j; entropies are corrected for the sample size.
 
     ``conditional_entropy[i]`` is H(X_{i+1} | X_i) = H(X_{i+1}) - I(X_i; X_{i+1}), ``transition[i]`` the matrix B of the
@@ -30,7 +30,7 @@ class Joint:
     rate: float
 
 
-def fit(samples: Floats, permutations: int, rng: np.random.Generator) -> Joint:
+def fit_window(samples: Floats, permutations: int, rng: np.random.Generator) -> WindowGaussian:
     """Fit the joint Gaussian of a window; refuses with the number of samples that it needs."""
     n, window, d = samples.shape
     if n < needed(d, d):
@@ -39,11 +39,10 @@ def fit(samples: Floats, permutations: int, rng: np.random.Generator) -> Joint:
     moments.add(samples.reshape(n, window * d))
     blocks = moments.covariance.reshape(window, d, window, d)
     spectra = spectrum(np.stack([blocks[i, :, i] for i in range(window)]))
-    ranks = (spectra > d * np.finfo(np.float64).eps * spectra[:, :1]).sum(axis=1)
-    entropies = support_entropy(spectra) - np.array([entropy_bias(n, int(r)) for r in ranks])
+    entropies = support_entropy(spectra) - np.array([entropy_bias(n, int(r)) for r in rank(spectra)])
     columns = [whitened(samples[:, i]) for i in range(window)]
     information: list[list[Information | None]] = [
-        [of_whitened(columns[i], columns[j], permutations, rng) if i < j else None for j in range(window)]
+        [information_of_whitened(columns[i], columns[j], permutations, rng) if i < j else None for j in range(window)]
         for i in range(window)
     ]
     steps = range(window - 1)
@@ -52,7 +51,7 @@ def fit(samples: Floats, permutations: int, rng: np.random.Generator) -> Joint:
     decay = np.array(
         [np.mean([_value(information[i][i + lag]) for i in range(window - lag)]) for lag in range(1, window)]
     )
-    return Joint(
+    return WindowGaussian(
         blocks,
         entropies,
         information,

@@ -36,9 +36,21 @@ def log_volume(cov: ArrayLike, level: float = 1.0) -> float:
 
 
 def leading(cov: ArrayLike, count: int) -> Floats:
-    """The ``count`` leading eigenvectors as rows; their signs mean nothing."""
-    values: Floats = np.linalg.eigh(np.asarray(cov, dtype=np.float64))[1].T[::-1][:count]
-    return values
+    """The ``count`` leading eigenvectors of a covariance [..., d, d] as rows; their signs mean nothing."""
+    vectors = np.linalg.eigh(np.asarray(cov, dtype=np.float64))[1][..., ::-1][..., :count]
+    found: Floats = np.swapaxes(vectors, -1, -2)
+    return found
+
+
+def random_projection(width: int, dims: int, rng: np.random.Generator) -> Floats:
+    """Orthonormal rows [dims, width], uniform among all such: the Q of a Gaussian matrix (Stewart 1980).
+
+    All of the space where it is no wider than ``dims``.
+    """
+    if dims >= width:
+        return np.eye(width)
+    found: Floats = np.linalg.qr(rng.standard_normal((width, dims)))[0].T
+    return found
 
 
 def principal_angles(first: ArrayLike, second: ArrayLike) -> Floats:

@@ -1,0 +1,1 @@
+"""The analyses, each in a module of its name."""

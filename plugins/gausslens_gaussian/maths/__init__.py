@@ -1,0 +1,1 @@
+"""Pure mathematics of Gaussians, on arrays: usable with no host."""
