@@ -45,8 +45,8 @@ def patterns(heads: int, n: int) -> Any:
 
 def search(rounds: int) -> None:
     """One head of 16 tokens: all widths exactly, and the search at width 3."""
-    from gausslens_attention.band import project
-    from gausslens_attention.search import random_search
+    from gausslens_attention.maths.band import project
+    from gausslens_attention.maths.random_search import random_search
 
     [H] = patterns(1, 16)
     widths = list(range(16))
@@ -69,7 +69,7 @@ def widths(path: str, rounds: int) -> None:
     import torch
 
     from gausslens import ModelSpec, Twin
-    from gausslens_attention.widths import distances
+    from gausslens_attention.maths.widths import distances
     from gausslens_models.engine import TransformersEngine
     from gausslens_models.parameters import TransformersParameters
     from gausslens_models.pretrained import open_pretrained

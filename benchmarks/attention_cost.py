@@ -1,9 +1,9 @@
 """What each form of attention costs by its own code: flops and bytes counted as it runs, exponents, time beside exact.
 
 One head of 64 numbers, n = 128 to 4096 tokens, causal where the form can be, double precision, one thread. Counts are
-of every operation (gausslens_attention.cost); an exponent is the slope of log cost on log n. Top-k masks, exact bands
-of a head's own pattern and truncated decompositions start from the exact map and save nothing: they are oracles, not
-listed.
+of every operation (gausslens_attention.maths.costs); an exponent is the slope of log cost on log n. Top-k masks, exact
+bands of a head's own pattern and truncated decompositions start from the exact map and save nothing: they are oracles,
+not listed.
 
     python benchmarks/attention_cost.py [ROUNDS]
 """
@@ -21,10 +21,19 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 
-from gausslens_attention.cost import Cost, counted, exponent
-from gausslens_attention.kernels import Features, elu, least_squares, linear, orthogonal, performer, taylor1, taylor2
-from gausslens_attention.lowrank import linformer
-from gausslens_attention.masks import attend, bigbird, longformer, window
+from gausslens_attention.maths.costs import Cost, counted, exponent
+from gausslens_attention.maths.kernels import (
+    Features,
+    elu,
+    least_squares,
+    linear,
+    orthogonal,
+    performer,
+    taylor1,
+    taylor2,
+)
+from gausslens_attention.maths.lowrank import linformer
+from gausslens_attention.maths.masks import attend, bigbird, longformer, window
 
 SIZES = (128, 256, 512, 1024, 2048, 4096)
 D = 64

@@ -11,8 +11,8 @@ from gausslens import Parameters
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
 
-LowRank = Literal["svd", "svd+sparse", "sketch", "linformer", "linformer-fitted"]
-Mask = Literal["window", "dilated", "longformer", "bigbird", "top-k"]
+LowRankKind = Literal["svd", "svd+sparse", "sketch", "linformer", "linformer-fitted"]
+MaskKind = Literal["window", "dilated", "longformer", "bigbird", "top-k"]
 Kernel = Literal["elu", "taylor-1", "taylor-2", "performer", "least-squares"]
 Scoring = Literal["dot", "multiplicative", "additive"]
 
@@ -47,7 +47,7 @@ class LowRankParameters(Parameters):
     rank: list[Positive] = Field(
         [1, 2, 4, 8, 16, 32], min_length=1, description="Ranks, or rows of the projections; those beyond n count as n."
     )
-    kinds: list[LowRank] = Field(
+    kinds: list[LowRankKind] = Field(
         ["svd", "svd+sparse", "sketch", "linformer", "linformer-fitted"],
         min_length=1,
         description="svd: truncated, the oracle; svd+sparse: half the storage in largest cells; sketch: P R'R; "
@@ -64,7 +64,7 @@ class MaskParameters(Parameters):
     keys: list[Positive] = Field(
         [4, 8, 16, 32], min_length=1, description="How many keys a row may look at, globals and random ones included."
     )
-    kinds: list[Mask] = Field(
+    kinds: list[MaskKind] = Field(
         ["window", "dilated", "longformer", "bigbird", "top-k"],
         min_length=1,
         description="Which masks before the softmax; top-k keeps the largest cells of each row, the oracle.",
@@ -141,7 +141,7 @@ class SwapParameters(Parameters):
 
     band: list[Count] = Field([0, 4, 16], description="Widths of a band, kept with the budget of errors beside.")
     budget: list[Count] = Field([0, 1], description="Sparse errors for each row of a band, on average.")
-    masks: list[Mask] = Field(["window", "longformer", "top-k"], description="Masks before the softmax.")
+    masks: list[MaskKind] = Field(["window", "longformer", "top-k"], description="Masks before the softmax.")
     keys: list[Positive] = Field([8, 32], description="Keys of each row of a mask.")
     globals: int = Field(1, ge=0, description="Global tokens of longformer and bigbird.")
     dilation: int = Field(2, ge=1, description="The step of the dilated window.")

@@ -10,9 +10,9 @@ BAND = Analysis(
     shape="stream",
     summary="Each head's pattern beside its nearest band plus sparse error: exact, over widths and budgets.",
     parameters="gausslens_attention.parameters:BandParameters",
-    analysis="gausslens_attention.banded:Banded",
+    analysis="gausslens_attention.analyses.band:Band",
     exchangeable=("head",),
-    estimate="gausslens_attention.curves:estimate",
+    estimate="gausslens_attention.analyses.patterns:estimate",
 )
 LOWRANK = Analysis(
     name="attention.lowrank",
@@ -20,10 +20,10 @@ LOWRANK = Analysis(
     shape="stream",
     summary="Each head's pattern beside low-rank maps: the truncated decomposition, random projections, Linformer.",
     parameters="gausslens_attention.parameters:LowRankParameters",
-    analysis="gausslens_attention.ranked:Ranked",
+    analysis="gausslens_attention.analyses.lowrank:LowRank",
     random=True,
     exchangeable=("head",),
-    estimate="gausslens_attention.curves:estimate",
+    estimate="gausslens_attention.analyses.patterns:estimate",
 )
 MASKS = Analysis(
     name="attention.masks",
@@ -31,10 +31,10 @@ MASKS = Analysis(
     shape="stream",
     summary="What masks before the softmax leave of each head's pattern: windows, Longformer, BigBird, largest cells.",
     parameters="gausslens_attention.parameters:MaskParameters",
-    analysis="gausslens_attention.masked:Masked",
+    analysis="gausslens_attention.analyses.masks:Masks",
     random=True,
     exchangeable=("head",),
-    estimate="gausslens_attention.curves:estimate",
+    estimate="gausslens_attention.analyses.patterns:estimate",
 )
 KERNELS = Analysis(
     name="attention.kernels",
@@ -43,10 +43,10 @@ KERNELS = Analysis(
     summary="Each head's pattern beside linear attention with its own queries and keys: elu, Taylor, Performer, least "
     "squares.",
     parameters="gausslens_attention.parameters:KernelParameters",
-    analysis="gausslens_attention.kernelled:Kernelled",
+    analysis="gausslens_attention.analyses.kernels:Kernels",
     random=True,
     exchangeable=("head",),
-    estimate="gausslens_attention.curves:estimate",
+    estimate="gausslens_attention.analyses.patterns:estimate",
 )
 ROLES = Analysis(
     name="attention.roles",
@@ -54,9 +54,9 @@ ROLES = Analysis(
     shape="stream",
     summary="Which family each head belongs to (a diagonal, a band, rare tokens), by how much, and its map's spectrum.",
     parameters="gausslens_attention.parameters:RolesParameters",
-    analysis="gausslens_attention.roles:Roles",
+    analysis="gausslens_attention.analyses.roles:Roles",
     exchangeable=("head",),
-    estimate="gausslens_attention.curves:estimate",
+    estimate="gausslens_attention.analyses.patterns:estimate",
 )
 POOLING = Analysis(
     name="attention.pooling",
@@ -64,10 +64,10 @@ POOLING = Analysis(
     shape="stream",
     summary="Which function of q and k before position (dot, multiplicative, additive) makes a head's scores.",
     parameters="gausslens_attention.parameters:PoolingParameters",
-    analysis="gausslens_attention.pooled:Pooled",
+    analysis="gausslens_attention.analyses.pooling:Pooling",
     random=True,
     exchangeable=("head",),
-    estimate="gausslens_attention.curves:estimate",
+    estimate="gausslens_attention.analyses.patterns:estimate",
 )
 SWAP = Analysis(
     name="attention.swap",
@@ -75,16 +75,16 @@ SWAP = Analysis(
     shape="forward",
     summary="What the model loses when heads run on an approximation of their attention, each alone or all at once.",
     parameters="gausslens_attention.parameters:SwapParameters",
-    analysis="gausslens_attention.swap:Swap",
+    analysis="gausslens_attention.analyses.swap:Swap",
     random=True,
     exchangeable=("head",),
-    estimate="gausslens_attention.swap:estimate",
+    estimate="gausslens_attention.analyses.swap:estimate",
 )
 CURVES = ReportSection(
     name="attention.curves",
     version=1,
     summary="Error against budget of each approximation, beside the oracle and the trivial ones.",
-    section="gausslens_attention.curve_figures:curves",
+    section="gausslens_attention.figures.curves:curves",
     analyses=("attention.band", "attention.lowrank", "attention.masks", "attention.kernels"),
     order=62,
 )
@@ -92,7 +92,7 @@ MAP = ReportSection(
     name="attention.roles",
     version=1,
     summary="The family of each head as a map of the model, with its parameters.",
-    section="gausslens_attention.role_figures:roles",
+    section="gausslens_attention.figures.roles:roles",
     analyses=("attention.roles",),
     order=60,
 )
@@ -100,7 +100,7 @@ SCORES = ReportSection(
     name="attention.pooling",
     version=1,
     summary="How much of the heads' scores each scoring function explains.",
-    section="gausslens_attention.pooled_figures:pooled",
+    section="gausslens_attention.figures.pooling:pooling",
     analyses=("attention.pooling",),
     order=61,
 )
@@ -108,7 +108,7 @@ LOSSES = ReportSection(
     name="attention.swap",
     version=1,
     summary="What the model loses by each approximation, and which heads bear it.",
-    section="gausslens_attention.swap_figures:swaps",
+    section="gausslens_attention.figures.swap:swap",
     analyses=("attention.swap",),
     order=64,
 )

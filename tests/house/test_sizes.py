@@ -19,7 +19,6 @@ CROWDED = {
     "framework/gausslens/report",
     "framework/gausslens/runfile",
     "framework/gausslens/store",
-    "plugins/gausslens_attention",
     "plugins/gausslens_bilinear",
     "plugins/gausslens_models",
 }
@@ -30,7 +29,6 @@ CRUMBS = {
     "framework/gausslens/runfile/syntax.py",
     "framework/gausslens/store/gc.py",
     "framework/gausslens/testing/wiring.py",
-    "plugins/gausslens_attention/masked.py",
     "plugins/gausslens_bilinear/beside.py",
     "plugins/gausslens_bilinear/halves.py",
     "plugins/gausslens_bilinear/slerp.py",

@@ -13,11 +13,14 @@ from pydantic import ValidationError
 import gausslens_attention.plugin
 from gausslens import Batch, Context, GausslensError, ModelInfo, Parameters
 from gausslens.testing import TinyModel, TinyParameters, check_references, check_round_trip, check_stream
-from gausslens_attention.banded import Banded
-from gausslens_attention.families import within
-from gausslens_attention.kernelled import Kernelled
-from gausslens_attention.masked import Masked
-from gausslens_attention.measures import measured
+from gausslens_attention.analyses.band import Band
+from gausslens_attention.analyses.kernels import Kernels
+from gausslens_attention.analyses.lowrank import LowRank
+from gausslens_attention.analyses.masks import Masks
+from gausslens_attention.analyses.pooling import Pooling
+from gausslens_attention.analyses.roles import Roles
+from gausslens_attention.maths.families import within
+from gausslens_attention.maths.measures import measured
 from gausslens_attention.parameters import (
     BandParameters,
     KernelParameters,
@@ -27,9 +30,6 @@ from gausslens_attention.parameters import (
     RolesParameters,
 )
 from gausslens_attention.plugin import BAND, KERNELS, LOWRANK, MASKS, POOLING, ROLES
-from gausslens_attention.pooled import Pooled
-from gausslens_attention.ranked import Ranked
-from gausslens_attention.roles import Roles
 
 from .maps import softmax_maps
 
@@ -88,7 +88,7 @@ def test_a_banded_head_needs_its_band_and_no_more() -> None:
     n = 24
     P = np.stack([np.eye(n), softmax_maps(n, causal=True, sharp=0.1)[0]])
     P[0, 1:] = 0.3 * np.eye(n)[1:] + 0.7 * np.eye(n)[:-1]
-    result = found(Banded, BandParameters(w=[0, 1, 4, 23], budget=[0], tolerance=1e-6), P)
+    result = found(Band, BandParameters(w=[0, 1, 4, 23], budget=[0], tolerance=1e-6), P)
     np.testing.assert_allclose(result["distance"].sel(head=0).values.ravel(), [0.7 * 23, 0, 0, 0], atol=1e-9)
     assert float(result["scalars_needed"].sel(head=0)) == n + n - 1
     assert float(result["scalars_needed"].sel(head=1)) == n * (n + 1) / 2
@@ -102,12 +102,12 @@ def test_a_banded_head_needs_its_band_and_no_more() -> None:
 def test_budgets_are_of_a_map_or_of_a_row(stochastic: bool) -> None:
     P = softmax_maps(16, heads=2, causal=True, sharp=2.0)
     given: dict[str, Any] = {"w": [1], "stochastic": stochastic}
-    by_row = found(Banded, BandParameters(budget=[2], per="row", **given), P)
-    by_map = found(Banded, BandParameters(budget=[32], per="map", **given), P)
+    by_row = found(Band, BandParameters(budget=[2], per="row", **given), P)
+    by_map = found(Band, BandParameters(budget=[32], per="map", **given), P)
     np.testing.assert_array_equal(by_row["distance"].values, by_map["distance"].values)
     assert float(by_row["scalars"].squeeze()) == 16 + 15 + 2 * 32
     if stochastic:
-        free = found(Banded, BandParameters(budget=[32], w=[1]), P)
+        free = found(Band, BandParameters(budget=[32], w=[1]), P)
         np.testing.assert_allclose(by_map["distance"], 2 * free["distance"], atol=1e-12)
 
 
@@ -117,7 +117,7 @@ def test_a_head_of_low_rank_needs_its_rank() -> None:
     weights = np.random.default_rng(0).random((n, 2))
     P = (weights / weights.sum(1, keepdims=True)) @ rows
     parameters = LowRankParameters(rank=[1, 2, 20], kinds=["svd", "sketch", "svd+sparse"], tolerance=1e-6)
-    result = found(Ranked, parameters, P[None], causal=False)
+    result = found(LowRank, parameters, P[None], causal=False)
     assert float(result["scalars_needed"].sel(kind="svd").squeeze()) == 2 * n * 2
     assert np.isnan(float(result["scalars_needed"].sel(kind="sketch").squeeze()))
     np.testing.assert_allclose(result["excess"].sel(kind="svd").values, 0, atol=1e-9)
@@ -131,7 +131,7 @@ def test_linformer_with_as_many_rows_as_tokens_is_exact() -> None:
     scores = np.einsum("pqhe,pkhe->hqk", q, k) / np.sqrt(6)
     P = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
     parameters = LowRankParameters(rank=[3, 14], kinds=["linformer", "linformer-fitted"])
-    result = found(Ranked, parameters, P, causal=False, q=q, k=k)
+    result = found(LowRank, parameters, P, causal=False, q=q, k=k)
     assert float(result["output_error"].sel(kind="linformer", rank=14).max()) < 1e-12
     assert float(result["output_error"].sel(kind="linformer", rank=3).min()) > 1e-2
 
@@ -139,7 +139,7 @@ def test_linformer_with_as_many_rows_as_tokens_is_exact() -> None:
 def test_masks_keep_what_they_say_and_full_ones_everything() -> None:
     n = 16
     P = softmax_maps(n, heads=3, causal=True, sharp=2.0)
-    result = found(Masked, MaskParameters(keys=[4, n, 4 * n]), P)
+    result = found(Masks, MaskParameters(keys=[4, n, 4 * n]), P)
     window = result["scalars"].sel(kind="window")
     np.testing.assert_array_equal(window, [4 * n - 6, n * (n + 1) / 2, n * (n + 1) / 2])
     assert float(result["output_error"].sel(kind=["window", "top-k"], keys=[n, 4 * n]).max()) < 1e-12
@@ -158,7 +158,7 @@ def test_kernels_come_near_where_scores_are_small() -> None:
     q, k = 0.3 * rng.normal(size=(2, 1, 20, 2, 6))
     scores = np.where(np.tril(np.ones((20, 20))) > 0, np.einsum("pqhe,pkhe->hqk", q, k) / np.sqrt(6), -np.inf)
     P = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
-    result = found(Kernelled, KernelParameters(features=[8, 512]), P, q=q, k=k)
+    result = found(Kernels, KernelParameters(features=[8, 512]), P, q=q, k=k)
     assert list(result["kind"].values) == [
         "elu",
         "taylor-1",
@@ -179,12 +179,12 @@ def test_what_is_told_is_the_mean_over_prompts() -> None:
     parameters = BandParameters(w=[1], budget=[2])
     context = Context(info_of(2, True), 0)
     V = np.random.default_rng(0).normal(size=(2, 8, 2, 6))
-    made = Banded(parameters, context)
+    made = Band(parameters, context)
     ones = torch.ones(2, 8, dtype=torch.bool)
     arrays = {"pattern": torch.from_numpy(np.stack([P, more])), "v": torch.from_numpy(V)}
     made.update(Batch(0, np.array([1, 0]), ones.long(), ones, ones, arrays, (0, 1), (0, 1)))
     result = made.result()
-    from gausslens_attention.band import project
+    from gausslens_attention.maths.band import project
 
     each = [measured(p, project(p, 1, 2)[0], v.swapaxes(0, 1)) for p, v in zip((P, more), V, strict=True)]
     for name in ("distance", "kl", "output_error"):
@@ -249,7 +249,7 @@ def test_the_scoring_function_that_makes_the_scores_is_told() -> None:
     P = np.exp(scores - scores.max(-1, keepdims=True))
     P /= P.sum(-1, keepdims=True)
     parameters = PoolingParameters(directions=6, hidden=6, steps=300)
-    result = found(Pooled, parameters, P, scores=scores[None], q=q, k=k)
+    result = found(Pooling, parameters, P, scores=scores[None], q=q, k=k)
     explained = result["explained"].transpose("head", "scoring").values
     np.testing.assert_allclose(explained[0, :2], 1, atol=1e-6)
     assert explained[1, 1] == pytest.approx(1, abs=1e-6)
@@ -261,11 +261,11 @@ def test_the_scoring_function_that_makes_the_scores_is_told() -> None:
     assert result["numbers"].values.tolist() == [2, 37, 6 * 14 + 1]
     # A prompt with fewer than four cells for each number tells nothing of that function.
     short = PoolingParameters(directions=6, hidden=60)
-    result = found(Pooled, short, P, scores=scores[None], q=q, k=k)
+    result = found(Pooling, short, P, scores=scores[None], q=q, k=k)
     assert np.isnan(result["explained"].sel(scoring="additive")).all()
     assert result["prompts"].values.tolist() == [1, 1, 0]
     with pytest.raises(GausslensError, match="longer prompts"):
-        found(Pooled, PoolingParameters(functions=["additive"], hidden=60), P, scores=scores[None], q=q, k=k)
+        found(Pooling, PoolingParameters(functions=["additive"], hidden=60), P, scores=scores[None], q=q, k=k)
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from gausslens_attention.band import cells, offsets, project
-from gausslens_attention.search import random_search
-from gausslens_attention.widths import distances
+from gausslens_attention.maths.band import cells, offsets, project
+from gausslens_attention.maths.random_search import random_search
+from gausslens_attention.maths.widths import distances
 
 from .maps import any_maps, softmax_maps
 

@@ -9,12 +9,20 @@ import numpy as np
 import pytest
 import torch
 
-from gausslens_attention.cost import counted, exponent
-from gausslens_attention.kernelled import _cost
-from gausslens_attention.kernels import elu, least_squares, linear, orthogonal, performer, taylor1, taylor2
-from gausslens_attention.lowrank import flops as lowrank_flops
-from gausslens_attention.lowrank import linformer
-from gausslens_attention.masks import attend, flops, longformer
+from gausslens_attention.maths.costs import counted, exponent
+from gausslens_attention.maths.kernels import (
+    elu,
+    features_and_flops,
+    least_squares,
+    linear,
+    orthogonal,
+    performer,
+    taylor1,
+    taylor2,
+)
+from gausslens_attention.maths.lowrank import flops as lowrank_flops
+from gausslens_attention.maths.lowrank import linformer
+from gausslens_attention.maths.masks import attend, flops, longformer
 
 SIZES = (128, 256, 512, 1024)
 D = 32
@@ -93,7 +101,7 @@ def test_the_others_are_linear(name: str) -> None:
 @pytest.mark.parametrize("name", ["elu", "taylor-1", "performer 64", "least-squares"])
 def test_what_the_analysis_states_is_what_is_counted(name: str) -> None:
     [found] = costs(METHODS[name], (512,))
-    assert _cost(name, 512, D, D, causal=True)[1] == pytest.approx(found.flops, rel=0.15)
+    assert features_and_flops(name, 512, D, D, causal=True)[1] == pytest.approx(found.flops, rel=0.15)
 
 
 def test_costs_of_masks_and_of_low_rank_are_those_counted() -> None:

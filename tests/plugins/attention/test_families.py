@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from gausslens import ModelSpec, Part, Prompt, Twin
 from gausslens.testing import TinyEngine, TinyModel
-from gausslens_attention.band import cells, offsets
-from gausslens_attention.families import MASK_CELLS, band, diagonal, kept_cells, within
-from gausslens_attention.rare import rare
-from gausslens_attention.search import bands, diagonals, random_search, rare_tokens
+from gausslens_attention.maths.band import cells, offsets
+from gausslens_attention.maths.families import MASK_CELLS, band, diagonal, kept_cells, within
+from gausslens_attention.maths.random_search import draw_bands, draw_diagonals, draw_rare_tokens, random_search
+from gausslens_attention.maths.rare_tokens import rare_tokens
 from gausslens_models.engine import TransformersEngine
 from gausslens_models.parameters import TransformersParameters
 from gausslens_models.pretrained import open_pretrained
@@ -52,14 +52,14 @@ def windowed(n: int, windows: int) -> np.ndarray:
 def test_rare_token_members_are_the_best_of_all(n: int, windows: int, budget: int) -> None:
     for seed, causal in ((0, True), (1, False), (2, True)):
         H = softmax_maps(n, causal=causal, sharp=2.0, seed=seed)[0]
-        found = rare(H, windows, budget)
+        found = rare_tokens(H, windows, budget)
         assert found.captured == pytest.approx(held(H, windowed(n, windows), budget), abs=1e-9)
 
 
 @given(H=any_maps(5), windows=st.integers(0, 3), budget=st.integers(0, 5))
 def test_a_rare_token_member_is_what_it_says(H: np.ndarray, windows: int, budget: int) -> None:
     n = len(H)
-    found = rare(H, windows, budget)
+    found = rare_tokens(H, windows, budget)
     assert found.captured == pytest.approx(held(H, windowed(n, min(windows, n)), budget), abs=1e-9)
     assert found.captured == pytest.approx(np.abs(H)[found.support].sum(), abs=1e-12)
     assert found.support[np.arange(n), found.column].all()
@@ -74,7 +74,7 @@ def test_planted_windows_are_found() -> None:
     column = np.array([0, 1, 2, 2, 2, 2, 6, 7, 8, 8, 8, 11])
     H = np.full((12, 12), 0.01)
     H[np.arange(12), column] = 0.89
-    found = rare(H, windows=2)
+    found = rare_tokens(H, windows=2)
     np.testing.assert_array_equal(found.column, column)
     assert found.windows == 2
 
@@ -112,7 +112,7 @@ def test_families_are_compared_at_equal_storage(causal: bool) -> None:
         line, near, windows = within(H, scalars, causal)
         assert line.support.sum() <= n + (scalars - 1 - n) // 2
         assert windows.support.sum() + 2 * windows.windows <= scalars
-        assert windows.captured == rare(H, 2).captured
+        assert windows.captured == rare_tokens(H, 2).captured
         widths = [w for w in range(n) if kept_cells(n, w, scalars, causal) > 0]
         best = max(float(band(H, w, kept_cells(n, w, scalars, causal)).captured) for w in widths)
         assert near.captured == pytest.approx(best, abs=1e-12)
@@ -129,15 +129,15 @@ def test_several_heads_at_once_are_those_one_by_one() -> None:
             assert many.captured[place] == one.captured
             assert many.parameter[place] == one.parameter
             np.testing.assert_array_equal(many.support[place], one.support)
-        np.testing.assert_array_equal(rare(H, 2, 1).support[place], rare(H[place], 2, 1).support)
+        np.testing.assert_array_equal(rare_tokens(H, 2, 1).support[place], rare_tokens(H[place], 2, 1).support)
 
 
 def test_draws_are_members_of_their_sets() -> None:
     n, rng = 12, np.random.default_rng(0)
     drawn = {
-        "diagonal": diagonals(n, 20, 0.5, rng),
-        "band": bands(n, 20, 2, 0.5, rng),
-        "rare": rare_tokens(n, 20, 3, 2, 1.0, rng),
+        "diagonal": draw_diagonals(n, 20, 0.5, rng),
+        "band": draw_bands(n, 20, 2, 0.5, rng),
+        "rare": draw_rare_tokens(n, 20, 3, 2, 1.0, rng),
     }
     for name, made in drawn.items():
         whole = made[~np.isnan(made).any(axis=(1, 2))]
@@ -147,7 +147,7 @@ def test_draws_are_members_of_their_sets() -> None:
             distance = {
                 "diagonal": lambda H: diagonal(H, n),
                 "band": lambda H: band(H, 2, budget=n),
-                "rare": lambda H: rare(H, 2, n),
+                "rare": lambda H: rare_tokens(H, 2, n),
             }[name](one)
             assert distance.captured == pytest.approx(n, abs=1e-9)
 
@@ -155,7 +155,7 @@ def test_draws_are_members_of_their_sets() -> None:
 def nearest_member(H: np.ndarray, width: int = 3, columns: int = 2) -> np.ndarray:
     """The least distance of a row-stochastic member of any of the three sets with n errors to row-stochastic maps."""
     n = H.shape[-1]
-    captured = np.stack([m.captured for m in (diagonal(H, n), band(H, width, budget=n), rare(H, columns, n))])
+    captured = np.stack([m.captured for m in (diagonal(H, n), band(H, width, budget=n), rare_tokens(H, columns, n))])
     return 2 * (n - captured.max(axis=0))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from gausslens_attention.kernels import (
+from gausslens_attention.maths.kernels import (
     Features,
     elu,
     least_squares,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gausslens_attention.lowrank import (
+from gausslens_attention.maths.lowrank import (
     fitted,
     gaussian,
     linformer,

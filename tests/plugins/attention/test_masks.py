@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gausslens_attention.masks import attend, bigbird, bigbird_cells, longformer, masked, top_k, window
+from gausslens_attention.maths.masks import attend, bigbird, bigbird_cells, longformer, masked, top_k, window
 
 from .maps import softmax_maps
 

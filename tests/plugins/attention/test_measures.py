@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gausslens_attention.band import cells, project
-from gausslens_attention.lowrank import truncated
-from gausslens_attention.measures import BASELINES, FLOOR, Oracles, baselines, divergence, entropy, measured
+from gausslens_attention.maths.band import cells, project
+from gausslens_attention.maths.lowrank import truncated
+from gausslens_attention.maths.measures import BASELINES, FLOOR, Oracles, baselines, divergence, entropy, measured
 
 from .maps import softmax_maps
 

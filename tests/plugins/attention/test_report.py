@@ -10,14 +10,13 @@ import pytest
 import xarray as xr
 
 import gausslens
-from gausslens import Results
-from gausslens.figures import Heatmap, Lines, Scatter, Table
+from gausslens import Result, Results
+from gausslens.figures import Heatmap, Lines, Scatter, Table, pooled_over
 from gausslens.testing import host_of
-from gausslens_attention.curve_figures import curves
-from gausslens_attention.drawing import points, pooled_over
-from gausslens_attention.pooled_figures import _functions, pooled
-from gausslens_attention.role_figures import roles
-from gausslens_attention.swap_figures import swaps
+from gausslens_attention.figures.curves import curves
+from gausslens_attention.figures.pooling import _functions, pooling
+from gausslens_attention.figures.roles import roles
+from gausslens_attention.figures.swap import swap
 
 STUDY: dict[str, Any] = {
     "gausslens": 1,
@@ -107,7 +106,7 @@ def test_roles_are_drawn_as_a_map(results: Results) -> None:
 
 
 def test_scoring_functions_are_told_by_what_they_explain(results: Results) -> None:
-    table, heads = pooled(results)
+    table, heads = pooling(results)
     assert isinstance(table, Table)
     assert isinstance(heads, Heatmap)
     assert [row[:2] for row in table.rows[:2]] == [("trained", "dot"), ("trained", "multiplicative")]
@@ -124,13 +123,13 @@ def test_what_is_fitted_to_no_head_has_no_share() -> None:
         {"explained": (dims, explained), "explained_fitted": (dims, explained), "numbers": numbers},
         {"scoring": ["dot", "additive"], "layer": [0, 1], "head": [0, 1]},
     )
-    table = _functions("attention.pooling", {"trained": data})
+    table = _functions("attention.pooling", [Result("trained", "attention.pooling", data)])
     assert table.rows[0][3:] == pytest.approx((0.725, 0.725, 0.5))
     assert np.isnan(table.rows[1][3:]).all()
 
 
 def test_what_is_lost_is_told_by_setting_and_by_head(results: Results) -> None:
-    figures = swaps(results)
+    figures = swap(results)
     enough, costs = (f for f in figures if isinstance(f, Table))
     data, twins = (results[variant, "attention.swap"] for variant in ("trained", "chance"))
     assert [row[0] for row in costs.rows] == data["setting"].values.tolist()
@@ -179,7 +178,7 @@ def test_every_swept_value_has_a_row(swept: Results) -> None:
     heads = swept["random", "attention.roles"]["heads"].sel(k=4).sum("layer").mean("draw")
     assert [row[0] for row in counts.rows] == names
     np.testing.assert_allclose(counts.rows[3][1:5], heads)
-    explained = next(f for f in pooled(swept) if isinstance(f, Table))
+    explained = next(f for f in pooling(swept) if isinstance(f, Table))
     data = swept["top", "attention.pooling"]["explained"].sel(k=4, scoring="dot")
     assert list(dict.fromkeys(row[0] for row in explained.rows)) == names
     assert next(row[3] for row in explained.rows if row[:2] == ("top, k 4", "dot")) == pytest.approx(data.median())
@@ -188,7 +187,7 @@ def test_every_swept_value_has_a_row(swept: Results) -> None:
 
 
 def test_every_swept_value_has_its_cost(swept: Results) -> None:
-    figures = swaps(swept)
+    figures = swap(swept)
     enough, costs = (f for f in figures if isinstance(f, Table))
     data, of_draws = (swept[variant, "attention.swap"] for variant in ("top", "random"))
     assert list(dict.fromkeys(row[0] for row in enough.rows)) == ["top, k 1", "top, k 4"]
@@ -204,13 +203,13 @@ def test_every_swept_value_has_its_cost(swept: Results) -> None:
 def test_a_swept_value_may_be_called_as_an_axis_is() -> None:
     dims = ("rank", "layer", "head")
     data = xr.Dataset({"entropy": (dims, np.ones((2, 1, 1))), "scalars": (("rank", "keys"), [[1.0], [2.0]])})
-    data = data.assign_coords(rank=[3, 5])
-    assert [(name, float(one["scalars"].sum())) for name, one in points([("low", data)])] == [
+    low = Result("low", "attention.masks", data.assign_coords(rank=[3, 5]), swept=("rank",))
+    assert [(name, float(one["scalars"].sum())) for name, one in low.points()] == [
         ("low, rank 3", 1.0),
         ("low, rank 5", 2.0),
     ]
-    assert pooled_over(data) == " Means over swept values of rank."
-    assert pooled_over(data.isel(rank=0)) == ""
+    assert pooled_over(low) == " Means over swept values of rank."
+    assert pooled_over(Result("low", "attention.masks", data.isel(rank=0))) == ""
 
 
 def test_the_page_shows_them(results: Results) -> None:

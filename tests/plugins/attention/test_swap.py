@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,12 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from gausslens import Context, GausslensError, ModelSpec, Part, Prompt, Tokens, Twin
+from gausslens import Context, GausslensError, ModelError, ModelSpec, Part, Prompt, Tokens, Twin
 from gausslens.testing import TinyEngine, TinyModel, TinyParameters, check_forward, check_round_trip
-from gausslens_attention.curves import projected_sites, scale_of
+from gausslens_attention.analyses.patterns import query_and_key_sites
+from gausslens_attention.analyses.swap import Swap
 from gausslens_attention.parameters import SwapParameters
 from gausslens_attention.plugin import SWAP
-from gausslens_attention.swap import Swap
 from gausslens_models.engine import TransformersEngine
 from gausslens_models.parameters import TransformersParameters
 from gausslens_models.pretrained import open_pretrained
@@ -70,14 +71,14 @@ def test_queries_and_keys_are_those_that_make_the_pattern(
     """What kernels are made of: softmax(scale q . k) is the model's own pattern, in every family."""
     model = family_model(family)
     ids, info = family_tokens.ids[0], model.info
-    sites = projected_sites(info)
+    sites = query_and_key_sites(info)
     seen = TransformersEngine().runner(Twin(model)).forward(ids[None], sites=("pattern", *sites))
     checked = 0
     for layer in info.layers:
         if "pattern" in info.lacking.get(layer, {}):
             continue
         q, k = (seen[layer, site][0].transpose(0, 1).double() for site in sites)
-        scores = q @ k[list(info.kv_of_head)].transpose(-1, -2) * scale_of(info, layer)
+        scores = q @ k[list(info.kv_of_head)].transpose(-1, -2) * info.facts.scale(layer)
         cap = info.facts.get("soft_cap")
         scores = cap * (scores / cap).tanh() if cap else scores
         pattern = seen[layer, "pattern"][0].double()
@@ -86,6 +87,19 @@ def test_queries_and_keys_are_those_that_make_the_pattern(
         torch.testing.assert_close(made, pattern, rtol=0, atol=1e-5)
         checked += 1
     assert checked
+
+
+def test_facts_that_a_loader_does_not_tell_are_not_guessed() -> None:
+    info = TinyModel(TinyParameters()).info
+    assert query_and_key_sites(info) == ("q", "k")
+    assert query_and_key_sites(replace(info, facts={"position": "rotary"})) == ("q_rot", "k_rot")
+    assert query_and_key_sites(replace(info, facts={"position": "none"})) == ("q", "k")
+    unknown = replace(info, facts={"position": "unknown"})
+    assert query_and_key_sites(unknown) == ("q_rot", "k_rot")
+    model, tokens = tiny()
+    context = Context(replace(model.info, facts={"position": "learned"}), 0, tokens)
+    with pytest.raises(ModelError, match="does not tell 'scale'"):
+        Swap(SwapParameters(**NONE, kernels=["elu"]), context).run(TinyEngine().runner(Twin(model)), tokens)
 
 
 @pytest.mark.real_model

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .band import Floats
+from gausslens.maths.spectra import effective_rank
+
+from .arrays import Floats
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -101,3 +103,26 @@ class Oracles:
             near = (u[..., :r] * s[..., None, :r]) @ vt[..., :r, :]
             self.of_rank[r] = np.abs(self.P - near).sum(axis=(-1, -2))
         return self.of_rank[r]
+
+
+def spectrum(P: Floats, directions: int) -> dict[str, Floats]:
+    """The first singular values of maps [head, n, n], and what all of them say: ranks, condition, norms.
+
+    The effective rank is exp of the entropy of the singular values' own shares, not of their squares' (Roy and
+    Vetterli 2007). ``condition`` is log10 of that of the values above rounding.
+    """
+    values = np.linalg.svd(P, compute_uv=False)
+    n = values.shape[-1]
+    least = np.finfo(np.float32).eps * n * values[..., :1]  # patterns are of single precision
+    kept = np.full((len(P), directions), np.nan)
+    kept[:, : min(n, directions)] = values[:, :directions]
+    return {
+        "singular": kept,
+        "rank": (values > least).sum(axis=-1).astype(np.float64),
+        "effective_rank": effective_rank(values),
+        "condition": np.log10(values[..., 0] / np.maximum(values[..., -1], least[..., 0])),
+        "spectral": values[..., 0],
+        "frobenius": np.sqrt((values**2).sum(axis=-1)),
+        "nuclear": values.sum(axis=-1),
+        "column_sum": np.abs(P).sum(axis=-2).max(axis=-1),
+    }

@@ -1,7 +1,7 @@
 """Linear attention: phi(q) . phi(k) in place of exp(q . k), so that (phi(q) phi(k)') v = phi(q) (phi(k)' v). Torch.
 
     elu        elu(x) + 1: another attention, not an approximation      (Katharopoulos et al. 2020, 2006.16236)
-    taylor-1   (1, x^): 1 + q^ . k^ of unit vectors, the second source's              (Li et al. 2020, 2007.14902)
+    taylor-1   (1, x^): 1 + q^ . k^ of unit vectors, that of Conti (2024)            (Li et al. 2020, 2007.14902)
     taylor-2   (1, x, x (x) x / sqrt 2): 1 + q.k + (q.k)^2 / 2, at least 1/2
     performer  exp(w . x - |x|^2 / 2) / sqrt m, w orthogonal Gaussian: unbiased  (Choromanski et al. 2021, 2009.14794)
 
@@ -14,9 +14,13 @@ k with the scale shared, x sqrt(scale) each, and work in double precision.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # Rows of a chunk: within it the map is made, between chunks only the sums are carried.
 CHUNK = 64
@@ -109,8 +113,8 @@ def _safe(total: torch.Tensor) -> torch.Tensor:
 def least_squares(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, alpha: float, causal: bool) -> torch.Tensor:
     """Q [K'K + alpha I]^-1 K'V, the ridge regression of values on keys ("intention"): O(n d^2), causal O(n d^3).
 
-    The third source's least-squares attention (Garnelo and Czarnecki 2023, 2305.10203). Causal: row i regresses on the
-    keys up to i.
+    Least-squares attention in Bukatin (2023), after Garnelo and Czarnecki (2023, 2305.10203). Causal: row i regresses
+    on the keys up to i.
     """
     q, k, v = q.double(), k.double(), v.double()
     if not causal:
@@ -139,6 +143,62 @@ def _ridge(gram: torch.Tensor, alpha: float) -> torch.Tensor:
     return gram + alpha * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
 
 
+_FIXED: dict[str, Features] = {"elu": elu, "taylor-1": taylor1, "taylor-2": taylor2}
+
+
+def labels(kernels: Sequence[str], features: Sequence[int]) -> list[str]:
+    """One name for each kernel: "elu", "taylor-1", "taylor-2", "least-squares"; "performer 64" for each number."""
+    found = []
+    for kernel in kernels:
+        found += [f"performer {m}" for m in features] if kernel == "performer" else [kernel]
+    return found
+
+
+def kernel_map(
+    label: str,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    scale: float,
+    causal: bool,
+    alpha: float,
+    generator: Callable[[str], np.random.Generator],
+) -> torch.Tensor:
+    """The map [..., query, key] that a kernel makes of queries and keys [..., n, d] whose products have a scale.
+
+    ``alpha`` is the ridge of least squares; ``generator`` gives random numbers by name, for performer's features.
+    """
+    root = scale**0.5
+    q, k = q.double() * root, k.double() * root
+    if label == "least-squares":
+        return least_squares_pattern(q, k, alpha, causal)
+    features = _FIXED.get(label) or _performer(int(label.split()[1]), q.shape[-1], generator)
+    return quadratic(features(q, True), features(k, False), causal)
+
+
+def _performer(m: int, d: int, generator: Callable[[str], np.random.Generator]) -> Features:
+    seed = int(generator(f"performer {m}").integers(2**62))
+    return performer(orthogonal(m, d, seed))
+
+
 def flops(n: int, m: int, d: int, of_features: int) -> int:
     """What linear attention takes: features of q and k, the sums over keys with their normaliser, and their use."""
     return 2 * n * of_features + 4 * n * m * (d + 1) + n * d
+
+
+def features_and_flops(kernel: str, n: int, d: int, d_v: int, causal: bool) -> tuple[int, int]:
+    """How many features a kernel has, and what its linear form takes for q, k [n, d] and v [n, d_v].
+
+    ``kernel`` is one of ``labels``. Causal forms
+    make the map within chunks besides.
+    """
+    in_chunks = 2 * n * min(CHUNK, n) if causal else 0
+    if kernel == "least-squares":
+        solves = n * (2 * d**3 // 3 + 4 * d**2) if causal else 2 * d**3 // 3 + 2 * d**2 * d_v + 2 * n * d**2
+        return d, solves + 4 * n * d * d_v + in_chunks * (d + d_v)
+    fixed = {"elu": (d, 2 * d), "taylor-1": (d + 1, 4 * d), "taylor-2": (1 + d + d**2, 2 * d**2)}
+    if kernel in fixed:
+        m, of_features = fixed[kernel]
+    else:
+        m = int(kernel.split()[1])
+        of_features = 2 * d * m + 4 * m + 3 * d
+    return m, flops(n, m, d_v, of_features) + in_chunks * (m + d_v + 1)

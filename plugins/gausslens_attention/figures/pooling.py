@@ -6,32 +6,30 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gausslens.figures import Figure, Heatmap, Source, Table
+from gausslens.figures import Figure, Heatmap, Source, Table, pooled_over
 
-from .drawing import averaged, points, pooled_over, shown
+from .means import averaged, over_draws
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from gausslens import Results
+    from gausslens import Result, Results
 
-    from .band import Floats
+    from ..maths.arrays import Floats
 
 
-def pooled(results: Results) -> list[Figure]:
+def pooling(results: Results) -> list[Figure]:
     """For each step: what the functions explain over all heads, and which heads the first of them explains."""
     figures: list[Figure] = []
-    for label, found in results.of("attention.pooling").items():
-        figures.append(_functions(label, found))
-        figures += [
-            _heads(label, variant, data) for variant, data in shown(results, label, found) if "draw" not in data.dims
-        ]
+    for label, several in results.by_label("attention.pooling").items():
+        figures.append(_functions(label, several))
+        figures += [_heads(result) for result in several if result.draws is None]
     return figures
 
 
-def _functions(label: str, found: dict[str, xr.Dataset]) -> Table:
+def _functions(label: str, several: list[Result]) -> Table:
     rows = []
-    for variant, data in points(found.items()):
+    for variant, data in (point for result in several for point in result.points()):
         for name in data["scoring"].values:
             one = data.sel(scoring=name)
             numbers = float(averaged(one["numbers"]))
@@ -43,8 +41,8 @@ def _functions(label: str, found: dict[str, xr.Dataset]) -> Table:
         caption="How much of the variance of a head's scores each function of its queries and keys explains on cells "
         "that it was not fitted to, median over heads with enough cells to fit to; and the share of these of which it "
         "explains over 0.9. Queries and keys are those before position: what dot leaves unexplained is what position "
-        "adds." + pooled_over(*(data for _, data in points(found.items()))),
-        sources=tuple(Source(variant, label, "explained") for variant in found),
+        "adds." + over_draws(*several),
+        sources=tuple(Source(result.variant, label, "explained") for result in several),
         columns=("variant", "function", "fitted numbers", "explained", "of the fitted cells", "heads over 0.9"),
         rows=rows,
     )
@@ -52,17 +50,18 @@ def _functions(label: str, found: dict[str, xr.Dataset]) -> Table:
 
 def _fitted(values: xr.DataArray) -> Floats:
     """Of each head that had enough cells to fit to."""
-    each = averaged(values, "layer", "head").ravel()
+    each: Floats = averaged(values, "layer", "head").ravel()
     return each[~np.isnan(each)]
 
 
-def _heads(label: str, variant: str, data: xr.Dataset) -> Figure:
+def _heads(result: Result) -> Figure:
+    data = result.data
     name = str(data["scoring"].values[0])
     return Heatmap(
-        title=f"Scores that {name} explains, {variant}",
+        title=f"Scores that {name} explains, {result.variant}",
         caption=f"Share of the variance of held-out scores (R^2) that the function {name} of queries and keys before "
-        "position explains." + pooled_over(data),
-        sources=(Source(variant, label, "explained"),),
+        "position explains." + pooled_over(result),
+        sources=(Source(result.variant, result.label, "explained"),),
         units="1",
         values=averaged(data["explained"].isel(scoring=0), "layer", "head"),
         rows=data["layer"].values,

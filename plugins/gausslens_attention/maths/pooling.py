@@ -1,4 +1,4 @@
-"""The scoring functions that the second source reviews, fitted to reproduce a head's scores: which of them is enough?
+"""The scoring functions that Conti (2024) reviews, fitted to reproduce a head's scores: which of them is enough?
 
     dot              s = a <q, k> + c                                  (2 numbers)
     multiplicative   s = q' W k + c                                    (Luong et al. 2015; d_q d_k + 1)
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .band import Bools, Floats
+from .arrays import Bools, Floats
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -27,7 +27,7 @@ Score = Callable[[Floats, Floats], Floats]
 
 
 @dataclass(frozen=True)
-class Pooling:
+class FittedScore:
     """A fitted function: ``score(q, k)`` is [query, key]; ``explained`` the share of the scores' variance (R^2)."""
 
     name: str
@@ -36,7 +36,7 @@ class Pooling:
     numbers: int
 
 
-def fit_dot(q: ArrayLike, k: ArrayLike, scores: ArrayLike, mask: ArrayLike | None = None) -> Pooling:
+def fit_dot(q: ArrayLike, k: ArrayLike, scores: ArrayLike, mask: ArrayLike | None = None) -> FittedScore:
     """a <q, k> + c; q and k have the same width."""
     Q, K, S, seen = _given(q, k, scores, mask)
     a, c = np.polyfit((Q @ K.T)[seen], S[seen], 1) if np.ptp((Q @ K.T)[seen]) > 0 else (0.0, float(S[seen].mean()))
@@ -45,7 +45,7 @@ def fit_dot(q: ArrayLike, k: ArrayLike, scores: ArrayLike, mask: ArrayLike | Non
 
 def fit_multiplicative(
     q: ArrayLike, k: ArrayLike, scores: ArrayLike, mask: ArrayLike | None = None, ridge: float = 1e-10
-) -> Pooling:
+) -> FittedScore:
     """q' W k + c; the smallest W where cells do not determine it.
 
     ``ridge`` is relative to the mean square of the products, for the normal equations of d_q d_k unknowns.
@@ -69,7 +69,7 @@ def fit_additive(
     hidden: int = 16,
     seed: int = 0,
     steps: int = 200,
-) -> Pooling:
+) -> FittedScore:
     """u' tanh(W_1 q + W_2 k + b) + c with ``hidden`` units: a local optimum, the same for the same seed."""
     import torch
 
@@ -127,5 +127,5 @@ def _given(
     return Q, K, np.where(seen, S, 0.0), seen
 
 
-def _fitted(name: str, score: Score, numbers: int, Q: Floats, K: Floats, S: Floats, seen: Bools) -> Pooling:
-    return Pooling(name, score, explained(score, Q, K, S, seen), numbers)
+def _fitted(name: str, score: Score, numbers: int, Q: Floats, K: Floats, S: Floats, seen: Bools) -> FittedScore:
+    return FittedScore(name, score, explained(score, Q, K, S, seen), numbers)

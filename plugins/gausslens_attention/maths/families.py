@@ -1,10 +1,10 @@
-"""The second source's three sets of attention maps, and the best member of each: exact, not drawn.
+"""The three sets of attention maps of Conti (2024), and the best member of each: exact, not drawn.
 
     diagonal   one relative position: the cells (i, i - d) of one offset d               (positional heads)
     band       cells within |i - j| <= w, some of them dropped                           (syntactic heads)
-    rare       rows in windows look at one column each, others at themselves             (rare tokens; module rare)
+    rare       rows in windows look at one column each, others at themselves             (module rare_tokens)
 
-each with a sparse error beside (Conti 2023/24, ch. 3.4, after Voita et al. 2019). A member holds the map's own values
+each with a sparse error beside (ch. 3.4 there, after Voita et al. 2019). A member holds the map's own values
 on its cells: nothing is nearer in the entrywise 1-norm, so the distance is the mass outside, |H|_1 - captured; of a
 row-stochastic map to row-stochastic members it is twice that.
 
@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .band import Bools, Floats, cells, largest, offsets
-from .rare import Places, Rare, rare
+from .arrays import Bools, Floats, Places
+from .band import cells, largest, offsets
+from .rare_tokens import RareTokens, rare_tokens
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -84,7 +85,7 @@ def band(H: ArrayLike, width: int, keep: int | None = None, budget: int = 0) -> 
     return Member(support, captured, np.full(maps.shape[:-2], width))
 
 
-def within(H: ArrayLike, scalars: int, causal: bool) -> tuple[Member, Member, Rare]:
+def within(H: ArrayLike, scalars: int, causal: bool) -> tuple[Member, Member, RareTokens]:
     """The best diagonal, band and rare-token members that so many stored scalars allow."""
     maps = np.asarray(H, dtype=np.float64)
     n = maps.shape[-1]
@@ -92,7 +93,7 @@ def within(H: ArrayLike, scalars: int, causal: bool) -> tuple[Member, Member, Ra
         # A diagonal counts n cells whatever its offset: a short one is not to be a list of errors.
         diagonal(maps, max(scalars - 1 - n, 0) // 2),
         _band_within(maps, scalars, causal),
-        rare(maps, max(scalars - n, 0) // 2),
+        rare_tokens(maps, max(scalars - n, 0) // 2),
     )
 
 

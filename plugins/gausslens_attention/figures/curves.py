@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gausslens.figures import Figure, Line, Lines, Scatter, Source, Table
+from gausslens.figures import Figure, Line, Lines, Scatter, Source, Table, pooled_over
 
-from .drawing import averaged, places, points, pooled_over, shown
+from .means import averaged, over_draws
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from gausslens import Results
+    from gausslens import Result, Results
 
 ANALYSES = {
     "attention.band": "band plus sparse error",
@@ -30,20 +31,26 @@ def curves(results: Results) -> list[Figure]:
     """For each step: error against budget, which storage is enough, and error against how soft a map is."""
     figures: list[Figure] = []
     for analysis, words in ANALYSES.items():
-        for label, found in results.of(analysis).items():
-            first = next(iter(found.values()))
-            named = words if len(results.of(analysis)) == 1 else f"{words} ({label})"
-            axis = next((name for name in _AXES if name in first.dims), None)
-            for variant, data in shown(results, label, found):
+        by_label = results.by_label(analysis)
+        for label, several in by_label.items():
+            named = words if len(by_label) == 1 else f"{words} ({label})"
+            axis = next((name for name in _AXES if name in _dims(several[0])), None)
+            for result in several:
                 if axis is not None:
-                    figures.append(_curve(label, variant, named, axis, data))
-                figures.append(_storage(label, variant, named, data))
-            figures += [_enough(label, named, found), _softness(label, named, found)]
+                    figures.append(_curve(result, named, axis))
+                figures.append(_storage(result, named))
+            figures += [_enough(label, named, several), _softness(label, named, several)]
     return figures
 
 
-def _curve(label: str, variant: str, words: str, axis: str, data: xr.Dataset) -> Figure:
-    other = next((name for name in ("kind", "budget") if name in data.dims), None)
+def _dims(result: Result) -> list[str]:
+    """The dimensions of the analysis's own: a swept value may be called as one of a grid is."""
+    return [str(dim) for dim in result.data.dims if dim not in result.swept]
+
+
+def _curve(result: Result, words: str, axis: str) -> Figure:
+    data = result.data
+    other = next((name for name in ("kind", "budget") if name in _dims(result)), None)
     series = []
     for value in data[other].values if other else [None]:
         one = data if other is None else data.sel({other: value})
@@ -63,9 +70,9 @@ def _curve(label: str, variant: str, words: str, axis: str, data: xr.Dataset) ->
         series = [Line(s.name, np.maximum(s.y, _FLOOR), reference=s.reference) for s in series]
         caption += f" What is below {_FLOOR:g} is drawn there."
     return Lines(
-        title=f"Output error of {words}, {variant}",
-        caption=caption + pooled_over(data),
-        sources=(Source(variant, label, "output_error"),),
+        title=f"Output error of {words}, {result.variant}",
+        caption=caption + pooled_over(result),
+        sources=(Source(result.variant, result.label, "output_error"),),
         units="1",
         x=data[axis].values,
         x_name=_AXES[axis],
@@ -75,8 +82,9 @@ def _curve(label: str, variant: str, words: str, axis: str, data: xr.Dataset) ->
     )
 
 
-def _storage(label: str, variant: str, words: str, data: xr.Dataset) -> Figure:
-    grid = [name for name in ("kind", "w", "budget", "rank", "keys") if name in data.dims]
+def _storage(result: Result, words: str) -> Figure:
+    data = result.data
+    grid = [name for name in ("kind", "w", "budget", "rank", "keys") if name in _dims(result)]
     scalars = averaged(data["scalars"], *grid)
     distance, oracle = (averaged(data[name], *grid) for name in ("distance", "oracle"))
     # Random projections are far from any map, truncated decompositions soon at it.
@@ -88,13 +96,13 @@ def _storage(label: str, variant: str, words: str, data: xr.Dataset) -> Figure:
         labels.append(", ".join(str(v) if n == "kind" else f"{n} {v}" for n, v in zip(grid, values, strict=True)))
         groups.append(str(values[0]) if grid[0] == "kind" else words)
     return Scatter(
-        title=f"Distance against storage: {words}, {variant}",
+        title=f"Distance against storage: {words}, {result.variant}",
         caption="Sum of |p - x| over a map, mean over heads and layers, against the scalars that the approximation "
         f"stores, beside the oracle that may store as many: {data.attrs['oracle']}. An approximation may be nearer "
         "where the places of its cells need not be stored, or where the oracle is best in another norm."
         + (f" What is below {_FLOOR:g} is drawn there." if wide else "")
-        + pooled_over(data),
-        sources=(Source(variant, label, "distance"), Source(variant, label, "oracle")),
+        + pooled_over(result),
+        sources=tuple(Source(result.variant, result.label, name) for name in ("distance", "oracle")),
         units="1",
         x=np.tile(scalars.ravel(), 2),
         y=np.maximum(np.concatenate([distance.ravel(), oracle.ravel()]), least),
@@ -107,43 +115,43 @@ def _storage(label: str, variant: str, words: str, data: xr.Dataset) -> Figure:
     )
 
 
-def _enough(label: str, words: str, found: dict[str, xr.Dataset]) -> Figure:
+def _enough(label: str, words: str, several: list[Result]) -> Figure:
     rows: list[tuple[Any, ...]] = []
-    for variant, data in points(found.items()):
+    for variant, data in (point for result in several for point in result.points()):
         needed = data["scalars_needed"]
         for kind in needed["kind"].values if "kind" in needed.dims else [words]:
             one = (needed.sel(kind=kind) if "kind" in needed.dims else needed).values.ravel()
             met = one[np.isfinite(one)]
             middle = float(np.median(met)) if len(met) else None
             rows.append((variant, str(kind), len(met) / one.size, middle))
-    tolerance = next(iter(found.values())).attrs["tolerance"]
+    tolerance = several[0].data.attrs["tolerance"]
     return Table(
         title=f"What is enough: {words}",
         caption=f"The share of heads for which some budget of the grid keeps the output error within {tolerance:g}, "
         "and the median over those heads of the stored scalars that it takes."
-        + (" Heads of all draws count." if any("draw" in data.dims for data in found.values()) else ""),
-        sources=tuple(Source(variant, label, "scalars_needed") for variant in found),
+        + (" Heads of all draws count." if any(result.draws is not None for result in several) else ""),
+        sources=tuple(Source(result.variant, label, "scalars_needed") for result in several),
         columns=("variant", "kind", "share of heads", "median scalars"),
         rows=rows,
     )
 
 
-def _softness(label: str, words: str, found: dict[str, xr.Dataset]) -> Figure:
+def _softness(label: str, words: str, several: list[Result]) -> Figure:
     x, y, labels, groups = [], [], [], []
-    for variant, data in points(found.items()):
-        error = averaged(_middle(data["output_error"]), "layer", "head")
-        soft = averaged(data["entropy"], "layer", "head")
-        for (i, layer), (j, head) in places(data):
-            x.append(soft[i, j])
-            y.append(error[i, j])
-            labels.append(f"layer {layer}, head {head}, {variant}")
-            groups.append(variant.split(",")[0])
+    for result in several:
+        for name, data in result.points():
+            error = averaged(_middle(data["output_error"]), "layer", "head")
+            soft = averaged(data["entropy"], "layer", "head")
+            for (i, layer), (j, head) in product(enumerate(data["layer"].values), enumerate(data["head"].values)):
+                x.append(soft[i, j])
+                y.append(error[i, j])
+                labels.append(f"layer {layer}, head {head}, {name}")
+                groups.append(result.variant)
     return Scatter(
         title=f"Soft heads and hard heads: {words}",
         caption="Output error at the middle of the grid against the entropy of the head's rows: 0 looks at one key, "
-        "1 at all alike. Sparse approximations suit hard heads, those of low rank soft ones."
-        + pooled_over(*(data for _, data in points(found.items()))),
-        sources=tuple(Source(variant, label, "entropy") for variant in found),
+        "1 at all alike. Sparse approximations suit hard heads, those of low rank soft ones." + over_draws(*several),
+        sources=tuple(Source(result.variant, label, "entropy") for result in several),
         units="1",
         x=x,
         y=y,

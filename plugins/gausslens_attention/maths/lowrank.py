@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .band import Floats, largest
+from .arrays import Floats
+from .band import largest
 
 if TYPE_CHECKING:
     import torch

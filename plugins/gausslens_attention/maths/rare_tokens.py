@@ -1,7 +1,7 @@
 """The best rare-token member of a map: rows in windows attend to one column each, all others to themselves.
 
-The second source's third set is the identity in which, for a few positions p, the rows p, ..., p + w - 1 look at p
-instead (Conti 2023/24, after Voita et al. 2019, "rare words"). Here columns, windows and their lengths are free, and
+The third set of Conti (2024) is the identity in which, for a few positions p, the rows p, ..., p + w - 1 look at p
+instead (after Voita et al. 2019, "rare words"). Here columns, windows and their lengths are free, and
 the best are found by dynamic programming over rows instead of being drawn: with F_i[k, s, E] the most mass that rows
 up to i hold with k windows opened, the last row in state s (a column, or its own), and E sparse errors spent,
 
@@ -18,18 +18,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .band import Bools, Floats
+from .arrays import Bools, Floats, Places
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-Places = NDArray[np.int64]
+    from numpy.typing import ArrayLike, NDArray
 
 
 @dataclass(frozen=True)
-class Rare:
+class RareTokens:
     """The best members of maps [..., n, n]: ``column`` [..., row] is where each row looks, ``own`` where that is
     itself.
 
@@ -44,7 +41,7 @@ class Rare:
     windows: Places
 
 
-def rare(H: ArrayLike, windows: int, budget: int = 0) -> Rare:
+def rare_tokens(H: ArrayLike, windows: int, budget: int = 0) -> RareTokens:
     """At most ``windows`` windows, each of any rows and any column, and ``budget`` sparse errors besides."""
     maps = np.abs(np.asarray(H, dtype=np.float64))
     n = maps.shape[-1]
@@ -54,7 +51,7 @@ def rare(H: ArrayLike, windows: int, budget: int = 0) -> Rare:
     support, column, own, opened = (np.stack(part) for part in zip(*found, strict=True))
     lead = maps.shape[:-2]
     captured = np.where(support, flat, 0.0).sum(axis=(-1, -2))
-    return Rare(
+    return RareTokens(
         support.reshape(maps.shape),
         captured.reshape(lead),
         column.reshape(*lead, n),
@@ -64,18 +61,18 @@ def rare(H: ArrayLike, windows: int, budget: int = 0) -> Rare:
 
 
 @dataclass(frozen=True)
-class _Step:
+class _Choices:
     """What led to each state of a row: errors spent in it, whether it was switched to, and the best state before."""
 
     errors: NDArray[np.integer[Any]]  # [map, windows, state, spent]
     switched: Bools  # [map, windows, state, spent before this row]
     best: Places  # [map, windows, spent]: the state of the row before with most mass
 
-    def of(self, number: int) -> _Step:
-        return _Step(self.errors[number], self.switched[number], self.best[number])
+    def of(self, number: int) -> _Choices:
+        return _Choices(self.errors[number], self.switched[number], self.best[number])
 
 
-def _forward(flat: Floats, windows: int, budget: int) -> tuple[list[_Step], Floats]:
+def _forward(flat: Floats, windows: int, budget: int) -> tuple[list[_Choices], Floats]:
     maps, n, _ = flat.shape
     held = np.full((maps, windows + 1, n + 1, budget + 1), -np.inf)
     held[:, 0, n, 0] = 0.0  # before the first row: no window is open
@@ -89,7 +86,7 @@ def _forward(flat: Floats, windows: int, budget: int) -> tuple[list[_Step], Floa
         switched = into > held
         before = np.where(switched, into, held)
         held, errors = _spend(before, _gains(flat[:, row], row, budget))
-        steps.append(_Step(errors, switched, best))
+        steps.append(_Choices(errors, switched, best))
     return steps, held
 
 
@@ -116,7 +113,7 @@ def _spend(before: Floats, gains: Floats) -> tuple[Floats, NDArray[np.integer[An
     return held, errors
 
 
-def _traced(values: Floats, steps: list[_Step], last: Floats) -> tuple[Bools, Places, Bools, Places]:
+def _traced(values: Floats, steps: list[_Choices], last: Floats) -> tuple[Bools, Places, Bools, Places]:
     """The support, column of each row, whether that is its own, and number of windows of the best path of one map."""
     n = len(values)
     k, state, spent = (int(i) for i in np.unravel_index(int(last.argmax()), last.shape))

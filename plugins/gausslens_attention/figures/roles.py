@@ -2,44 +2,46 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gausslens.figures import Dial, Figure, Heatmap, Source, Table
 
-from .drawing import averaged, places, points, shown
+from .means import averaged
 
 if TYPE_CHECKING:
-    import xarray as xr
-
-    from gausslens import Results
-
+    from gausslens import Result, Results
 
 # Columns of the table of heads.
-_SHOWN = ("margin", "offset", "width", "column", "effective_rank", "entropy")
+_COLUMNS = ("margin", "offset", "width", "column", "effective_rank", "entropy")
 
 
 def roles(results: Results) -> list[Figure]:
     """For each step: the family of each head as a map, how sure it is, and how many there are of each."""
     figures: list[Figure] = []
-    for label, found in results.of("attention.roles").items():
-        figures.append(_counts(label, found))
-        for variant, data in shown(results, label, found):
-            if data["family"].ndim > 2:  # draws and sweeps: families have no mean
+    for label, several in results.by_label("attention.roles").items():
+        figures.append(_counts(label, several))
+        for result in several:
+            if _has_no_map(result):
                 continue
-            if (data["family"] < data.sizes["family_name"]).any():
-                figures.append(_families(label, variant, data))
-            figures.append(_shares(label, variant, data))
-            figures.append(_table_of_heads(label, variant, data))
+            if (result.data["family"] < result.data.sizes["family_name"]).any():
+                figures.append(_families(result))
+            figures.append(_shares(result))
+            figures.append(_table_of_heads(result))
     return figures
 
 
-def _counts(label: str, found: dict[str, xr.Dataset]) -> Figure:
+def _has_no_map(result: Result) -> bool:
+    """Families have no mean over draws and swept values."""
+    return result.draws is not None or bool(result.swept)
+
+
+def _counts(label: str, several: list[Result]) -> Figure:
     rows = []
-    first = next(iter(found.values()))
-    names = [str(name) for name in first["role"].values]
-    for variant, data in points(found.items()):
+    names = [str(name) for name in several[0].data["role"].values]
+    for variant, data in (point for result in several for point in result.points()):
         counts = averaged(data["heads"].sum("layer"), "role")
         shares = [float(np.mean(data["share"].sel(family_name=f).values)) for f in data["family_name"].values]
         windowed = (data["family"] == names.index("rare")) & (data["column"] == 0)
@@ -52,23 +54,24 @@ def _counts(label: str, found: dict[str, xr.Dataset]) -> Figure:
         "the best member of each family holds. Means over draws."
         + (
             " Those with draws or swept values have no map: families have no mean."
-            if any(data["family"].ndim > 2 for data in found.values())
+            if any(_has_no_map(result) for result in several)
             else ""
         ),
-        sources=tuple(Source(variant, label, "heads") for variant in found),
+        sources=tuple(Source(result.variant, label, "heads") for result in several),
         columns=("variant", *names, "rare: first token", *(f"share, {name}" for name in names[:-1])),
         rows=rows,
     )
 
 
-def _families(label: str, variant: str, data: xr.Dataset) -> Figure:
+def _families(result: Result) -> Figure:
+    data = result.data
     names = ", ".join(f"{i} {name}" for i, name in enumerate(data["family_name"].values))
     family = averaged(data["family"], "layer", "head")
     return Heatmap(
-        title=f"Family of each head, {variant}",
+        title=f"Family of each head, {result.variant}",
         caption=f"The family whose best member holds most of the attention at equal storage: {names}. Blank: none, "
         "since the best holds too little of it.",
-        sources=(Source(variant, label, "family"),),
+        sources=(Source(result.variant, result.label, "family"),),
         units="family",
         values=np.where(family < data.sizes["family_name"], family, np.nan),
         rows=data["layer"].values,
@@ -78,12 +81,13 @@ def _families(label: str, variant: str, data: xr.Dataset) -> Figure:
     )
 
 
-def _shares(label: str, variant: str, data: xr.Dataset) -> Figure:
+def _shares(result: Result) -> Figure:
+    data = result.data
     return Heatmap(
-        title=f"Attention that each family holds, {variant}",
+        title=f"Attention that each family holds, {result.variant}",
         caption="Share of the head's attention that the best member of the family holds, at equal storage: a head has "
         "a role where one family holds much and the others little.",
-        sources=(Source(variant, label, "share"),),
+        sources=(Source(result.variant, result.label, "share"),),
         units="1",
         values=averaged(data["share"], "family_name", "layer", "head"),
         rows=data["layer"].values,
@@ -94,20 +98,22 @@ def _shares(label: str, variant: str, data: xr.Dataset) -> Figure:
     )
 
 
-def _table_of_heads(label: str, variant: str, data: xr.Dataset, most: int = 20) -> Figure:
+def _table_of_heads(result: Result, most: int = 20) -> Figure:
+    data = result.data
     share = averaged(data["share"].max("family_name"), "layer", "head")
-    clearest = sorted(places(data), key=lambda place: -share[place[0][0], place[1][0]])[:most]
+    places = product(enumerate(data["layer"].values), enumerate(data["head"].values))
+    clearest = sorted(places, key=lambda place: -share[place[0][0], place[1][0]])[:most]
     rows = []
     for (_, layer), (_, head) in clearest:
         one = data.sel(layer=layer, head=head)
         role = str(data["role"].values[int(averaged(one["family"]))])
         held = float(averaged(one["share"].max("family_name")))
-        rows.append((int(layer), int(head), role, held, *(float(averaged(one[name])) for name in _SHOWN)))
+        rows.append((int(layer), int(head), role, held, *(float(averaged(one[name])) for name in _COLUMNS)))
     return Table(
-        title=f"Heads with the clearest roles, {variant}",
+        title=f"Heads with the clearest roles, {result.variant}",
         caption="The heads whose attention a member of a family holds best. Offset: of the best diagonal; width: of "
         "the best band; column: the key that windows look at most (0: the first token).",
-        sources=(Source(variant, label, "share"),),
-        columns=("layer", "head", "family", "share", *(name.replace("_", " ") for name in _SHOWN)),
+        sources=(Source(result.variant, result.label, "share"),),
+        columns=("layer", "head", "family", "share", *(name.replace("_", " ") for name in _COLUMNS)),
         rows=rows,
     )

@@ -13,11 +13,12 @@ dilated or not L w distinct ones; a dilated window reaches L w d far.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .band import Bools, Floats
+from .arrays import Bools, Floats
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +34,6 @@ def window(n: int, width: int, causal: bool = False, dilation: int = 1) -> Bools
 
 def with_globals(mask: Bools, count: int, causal: bool = False) -> Bools:
     """The mask with the first ``count`` tokens seen by all and seeing all (causal: all before them)."""
-    len(mask)
     made = mask.copy()
     made[:, :count] = True
     made[:count] = True
@@ -75,6 +75,40 @@ def top_k(P: ArrayLike, k: int) -> Bools:
     made = np.zeros(maps.shape, dtype=bool)
     np.put_along_axis(made, place, True, axis=-1)
     return np.asarray(made & (maps > 0))
+
+
+def mask_of_keys(
+    kind: str,
+    keys: int,
+    P: Floats,
+    causal: bool,
+    globals_: int,
+    dilation: int,
+    generator: Callable[[str], np.random.Generator],
+) -> tuple[Bools, int]:
+    """The mask with so many keys a row of maps [..., n, n], and how many of its cells have places that must be stored.
+
+    The keys of a row are those of its window, the global ones and the random ones together; rows near the ends have
+    fewer. ``kind`` is "window", "dilated", "longformer", "bigbird" or "top-k"; ``generator`` gives random numbers by
+    name, so that those of BigBird are the same for the same keys and length.
+    """
+    n = P.shape[-1]
+    if kind == "top-k":
+        mask = top_k(P, keys)
+        return mask, int(mask.sum(axis=(-1, -2)).mean()) if mask.ndim > 2 else int(mask.sum())
+    if kind in ("window", "dilated"):
+        return window(n, _width(keys, causal), causal, dilation if kind == "dilated" else 1), 0
+    if kind == "longformer":
+        return longformer(n, _width(keys - globals_, causal), globals_, causal), 0
+    random = (keys - globals_) // 2
+    width = _width(keys - globals_ - random, causal)
+    mask = bigbird(n, width, globals_, random, generator(f"bigbird {keys} {n}"), causal)
+    return mask, int(mask.sum() - longformer(n, width, globals_, causal).sum())
+
+
+def _width(keys: int, causal: bool) -> int:
+    """The width of a window of so many keys; one that looks both ways has an odd number."""
+    return max(keys - 1, 0) if causal else max(keys - 1, 0) // 2
 
 
 def masked(P: ArrayLike, mask: Bools) -> Floats:

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gausslens.figures import Figure, Heatmap, Scatter, Source, Table
+from gausslens.figures import Figure, Heatmap, Scatter, Source, Table, pooled_over
 
-from .drawing import averaged, points, pooled_over, shown, variants
+from .means import averaged, over_draws
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from gausslens import Results
+    from gausslens import Result, Results
 
 # Settings of which all heads are drawn; more make a page that nobody reads.
 _SETTINGS = 6
@@ -31,35 +31,37 @@ _OF_TWINS = (
 _NO_LOSS = " The model gives no loss on these prompts, so the change of its last residual stream is the judge."
 
 
-def swaps(results: Results) -> list[Figure]:
+def swap(results: Results) -> list[Figure]:
     """For each step: what keeps the model as it is, what each setting costs, and which heads bear it."""
     figures: list[Figure] = []
-    for label, found in results.of("attention.swap").items():
-        first = next(iter(found.values()))
+    for label, several in results.by_label("attention.swap").items():
+        first = several[0].data
         judge = str(first.attrs["judge"])
-        several = shown(results, label, found)
+        single = [result for result in several if result.draws is None]
         if judge in first:
-            each = points(several)
-            figures.append(_enough(label, judge, each))
-            figures += [_price(label, variant, judge, data) for variant, data in several if "draw" not in data.dims]
-            figures += [_apart(label, each)] if len(each) > 1 else []
-            figures.append(_costs(label, judge, each))
+            figures.append(_enough(label, judge, several))
+            figures += [_price(result, judge) for result in single]
+            figures += [_apart(label, several)] if len(_points(several)) > 1 else []
+            figures.append(_costs(label, judge, several))
         if f"{judge}_each" in first:
-            for variant, data in several:
-                if "draw" not in data.dims:
-                    figures += _bearing(label, variant, judge, data)
+            figures += [figure for result in single for figure in _bearing(result, judge)]
     return figures
 
 
-def _enough(label: str, judge: str, several: list[tuple[str, xr.Dataset]]) -> Figure:
+def _points(several: list[Result]) -> list[tuple[Result, str, xr.Dataset]]:
+    """Every variant at each of its swept values, with the name and the data of that."""
+    return [(result, name, data) for result in several for name, data in result.points()]
+
+
+def _enough(label: str, judge: str, several: list[Result]) -> Figure:
     """The cheapest setting of each kind within the tolerance, and how far it takes every variant from itself."""
-    first = several[0][1]
-    tolerance = float(first.attrs["tolerance"])
-    name = _comparable(first)
-    apart = [averaged(data[name], "setting") for _, data in several]
+    tolerance = float(several[0].data.attrs["tolerance"])
+    name = _comparable(several[0].data)
+    points = _points(several)
+    apart = [averaged(data[name], "setting") for _, _, data in points]
     rows: list[tuple[Any, ...]] = []
-    for variant, data in several:
-        if "draw" in data.dims and variant.split(",")[0] != variants(several)[0]:
+    for result, variant, data in points:
+        if result.draws is not None and result is not several[0]:
             continue
         scalars, change = (averaged(data[n], "setting") for n in ("scalars", judge))
         error = (
@@ -70,31 +72,31 @@ def _enough(label: str, judge: str, several: list[tuple[str, xr.Dataset]]) -> Fi
             here = np.flatnonzero(of_kind == kind)
             enough = here[change[here] <= tolerance]
             best = enough[scalars[enough].argmin()] if len(enough) else here[change[here].argmin()]
-            told = ("yes" if len(enough) else "no", scalars[best], change[best])
+            row = (variant, kind, str(data["setting"].values[best]), "yes" if len(enough) else "no")
             sure = None if np.isnan(error[best]) else error[best]
-            rows.append((variant, kind, str(data["setting"].values[best]), *told, sure, *(a[best] for a in apart)))
+            rows.append((*row, scalars[best], change[best], sure, *(a[best] for a in apart)))
     return Table(
         title=f"What keeps {_WORDS[judge]} within {100 * tolerance:.3g} %: {label}",
         caption="All heads at once. Of each kind the setting with the fewest stored scalars that changes it by at most "
         "that; no: none of the run does, and the one that changes it least is shown."
         + (_NO_LOSS if judge == "hidden_change" else _OF_TWINS)
-        + pooled_over(*(data for _, data in several)),
-        sources=tuple(Source(variant, label, n) for variant in variants(several) for n in dict.fromkeys((judge, name))),
+        + over_draws(*several),
+        sources=tuple(Source(result.variant, label, n) for result in several for n in dict.fromkeys((judge, name))),
         columns=(
             *("variant", "kind", "setting", "enough", "scalars", _NAMES[judge], "standard error"),
-            *(f"{_NAMES.get(name, name)}, {variant}" for variant, _ in several),
+            *(f"{_NAMES.get(name, name)}, {variant}" for _, variant, _ in points),
         ),
         rows=rows,
     )
 
 
-def _costs(label: str, judge: str, several: list[tuple[str, xr.Dataset]]) -> Figure:
+def _costs(label: str, judge: str, several: list[Result]) -> Figure:
     """A row for each setting; all measures of the first variant, those that are comparable of the others."""
-    first = several[0][1]
+    points = _points(several)
+    first = points[0][2]
     names = [n for n in ("loss_change", "kl", "agreement", "hidden_change") if n in first]
-    columns = [(several[0][0], n) for n in names] + [(variant, _comparable(first)) for variant, _ in several[1:]]
-    data = dict(several)
-    values = [averaged(data[variant][n], "setting") for variant, n in columns]
+    columns = [(points[0], n) for n in names] + [(point, _comparable(first)) for point in points[1:]]
+    values = [averaged(data[n], "setting") for (_, _, data), n in columns]
     scalars = averaged(first["scalars"], "setting")
     return Table(
         title=f"What the model loses: {label}",
@@ -102,23 +104,20 @@ def _costs(label: str, judge: str, several: list[tuple[str, xr.Dataset]]) -> Fig
         "divergence of next-token distributions, in nats; agreement: share of tokens whose likeliest successor stays; "
         "hidden change: that of the last residual stream, relative."
         + (_NO_LOSS if judge == "hidden_change" else "")
-        + pooled_over(*data.values()),
-        sources=tuple(
-            Source(variant, label, n)
-            for variant in variants(several)
-            for n in dict.fromkeys(n for name, n in columns if name.split(",")[0] == variant)
-        ),
-        columns=("setting", "scalars", *(f"{_NAMES.get(n, n)}, {variant}" for variant, n in columns)),
+        + over_draws(*several),
+        sources=tuple(dict.fromkeys(Source(result.variant, label, n) for (result, _, _), n in columns)),
+        columns=("setting", "scalars", *(f"{_NAMES.get(n, n)}, {variant}" for (_, variant, _), n in columns)),
         rows=[(str(setting), scalars[i], *(v[i] for v in values)) for i, setting in enumerate(first["setting"].values)],
     )
 
 
-def _price(label: str, variant: str, judge: str, data: xr.Dataset) -> Figure:
+def _price(result: Result, judge: str) -> Figure:
+    data = result.data
     return Scatter(
-        title=f"Cost against storage: {label}, {variant}",
+        title=f"Cost against storage: {result.label}, {result.variant}",
         caption=f"Relative change of {_WORDS[judge]} with all heads swapped, against the scalars that a head's map "
-        f"stores; what is below {_FLOOR:g}, gains too, is drawn there." + pooled_over(data),
-        sources=(Source(variant, label, judge),),
+        f"stores; what is below {_FLOOR:g}, gains too, is drawn there." + pooled_over(result),
+        sources=(Source(result.variant, result.label, judge),),
         units=data[judge].attrs["units"],
         x=averaged(data["scalars"], "setting"),
         y=np.maximum(averaged(data[judge], "setting"), _FLOOR),
@@ -131,24 +130,25 @@ def _price(label: str, variant: str, judge: str, data: xr.Dataset) -> Figure:
     )
 
 
-def _apart(label: str, several: list[tuple[str, xr.Dataset]]) -> Figure:
+def _apart(label: str, several: list[Result]) -> Figure:
     """All variants beside each other, by what can be compared between a model and a twin that predicts nothing."""
-    name = _comparable(several[0][1])
-    first = several[0][1][name]
-    dots = [(v, d, i) for v, d in several for i in range(d.sizes["setting"])]
+    name = _comparable(several[0].data)
+    first = several[0].data[name]
+    points = _points(several)
+    dots = [(result, variant, str(s)) for result, variant, data in points for s in data["setting"].values]
     return Scatter(
         title=f"Variants beside each other: {label}",
         caption=f"With all heads swapped: {first.attrs['long_name']}, against the scalars that a head's map stores; "
         f"what is below {_FLOOR:g} is drawn there. Where random twins fare as well, the method owes nothing to what "
-        "training put there." + pooled_over(*(data for _, data in several)),
-        sources=tuple(Source(variant, label, name) for variant in variants(several)),
+        "training put there." + over_draws(*several),
+        sources=tuple(Source(result.variant, label, name) for result in several),
         units=first.attrs["units"],
-        x=np.concatenate([averaged(d["scalars"], "setting") for _, d in several]),
-        y=np.maximum(np.concatenate([averaged(d[name], "setting") for _, d in several]), _FLOOR),
+        x=np.concatenate([averaged(data["scalars"], "setting") for _, _, data in points]),
+        y=np.maximum(np.concatenate([averaged(data[name], "setting") for _, _, data in points]), _FLOOR),
         x_name="stored scalars of a map",
         y_name=_NAMES.get(name, name),
-        labels=[f"{d['setting'].values[i]}, {v}" for v, d, i in dots],
-        groups=[v.split(",")[0] for v, _, _ in dots],
+        labels=[f"{setting}, {variant}" for _, variant, setting in dots],
+        groups=[result.variant for result, _, _ in dots],
         log_x=True,
         log_y=True,
     )
@@ -158,14 +158,14 @@ def _comparable(data: xr.Dataset) -> str:
     return "kl" if "kl" in data else "hidden_change"
 
 
-def _bearing(label: str, variant: str, judge: str, data: xr.Dataset) -> list[Figure]:
-    name = f"{judge}_each"
+def _bearing(result: Result, judge: str) -> list[Figure]:
+    data, name = result.data, f"{judge}_each"
     return [
         Heatmap(
-            title=f"Heads that bear {setting}: {label}, {variant}",
+            title=f"Heads that bear {setting}: {result.label}, {result.variant}",
             caption=f"Relative change of {_WORDS[judge]} when this head alone runs on the approximation."
-            + pooled_over(data),
-            sources=(Source(variant, label, name),),
+            + pooled_over(result),
+            sources=(Source(result.variant, result.label, name),),
             units=data[name].attrs["units"],
             values=averaged(data[name].isel(setting=number), "layer", "head"),
             rows=data["layer"].values,

@@ -1,24 +1,23 @@
-"""attention.roles: which of the second source's families each head's patterns belong to, and what its map is like."""
+"""attention.roles: which of the families of Conti (2024) each head's patterns belong to, and what its map is like."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 
-from gausslens import Batch, Context, ModelInfo, Request
+from gausslens import Batch, Context, ModelInfo, Request, variable
 
-from .band import Floats
-from .curves import pattern_of
-from .described import attributes, over_prompts
-from .families import NAMES, within
-from .measures import entropy
-from .rare import Rare
+from ..maths.arrays import Floats
+from ..maths.families import NAMES, within
+from ..maths.measures import entropy, spectrum
+from ..maths.prompts import ByPrompt, over_prompts, stacked
+from ..maths.rare_tokens import RareTokens
+from .patterns import attention_of
 
 if TYPE_CHECKING:
-    from .parameters import RolesParameters
+    from ..parameters import RolesParameters
 
 NONE = "none"
 FAMILIES = (*NAMES, NONE)
@@ -30,7 +29,7 @@ class Roles:
     def __init__(self, parameters: RolesParameters, context: Context) -> None:
         self.parameters = parameters
         self.model = context.model
-        self.kept: dict[tuple[int, int], dict[str, Floats]] = {}
+        self.by_prompt: dict[tuple[int, int], dict[str, Floats]] = {}
 
     def request(self) -> Request:
         """Patterns."""
@@ -40,21 +39,18 @@ class Roles:
         """Each prompt of a shard in one layer."""
         assert batch.layer is not None
         for row, prompt in enumerate(batch.prompts):
-            P = pattern_of(batch, row)
+            P = attention_of(batch, row)
             storage = max(round(self.parameters.scalars * P.shape[-1]), P.shape[-1] + 1)
             found = of_families(P, storage, self.model.causal) | spectrum(P, self.parameters.directions)
-            self.kept[batch.layer, int(prompt)] = found
+            self.by_prompt[batch.layer, int(prompt)] = found
 
     def merge(self, other: Roles) -> None:
         """Take in another shard's prompts."""
-        self.kept |= other.kept
-
-    def end_pass(self, index: int) -> None:
-        """Nothing to fix: there is one pass."""
+        self.by_prompt |= other.by_prompt
 
     def result(self) -> xr.Dataset:
         """The family of each head, its parameters and margin, and the map of the model."""
-        return _dataset(self.kept, self.model, self.parameters)
+        return _dataset(self.by_prompt, self.model, self.parameters)
 
 
 def of_families(P: Floats, scalars: int, causal: bool) -> dict[str, Floats]:
@@ -76,34 +72,13 @@ def of_families(P: Floats, scalars: int, causal: bool) -> dict[str, Floats]:
     }
 
 
-def _column(rare: Rare) -> Floats:
+def _column(rare: RareTokens) -> Floats:
     """The column that most windowed rows look at; -1 where there is none."""
     found = []
     for column, own in zip(rare.column, rare.own, strict=True):
         looked_at = column[~own]
         found.append(float(np.bincount(looked_at).argmax()) if len(looked_at) else -1.0)
     return np.array(found)
-
-
-def spectrum(P: Floats, directions: int) -> dict[str, Floats]:
-    """Singular values of maps [head, n, n], and what they say: ranks, condition, norms."""
-    values = np.linalg.svd(P, compute_uv=False)
-    n = values.shape[-1]
-    least = np.finfo(np.float32).eps * n * values[..., :1]  # patterns are of single precision
-    share = values / values.sum(axis=-1, keepdims=True)
-    spread = -np.where(share > 0, share * np.log(np.where(share > 0, share, 1.0)), 0.0).sum(axis=-1)
-    kept = np.full((len(P), directions), np.nan)
-    kept[:, : min(n, directions)] = values[:, :directions]
-    return {
-        "singular": kept,
-        "rank": (values > least).sum(axis=-1).astype(np.float64),
-        "effective_rank": np.exp(spread),
-        "condition": np.log10(values[..., 0] / np.maximum(values[..., -1], least[..., 0])),
-        "spectral": values[..., 0],
-        "frobenius": np.sqrt((values**2).sum(axis=-1)),
-        "nuclear": values.sum(axis=-1),
-        "column_sum": np.abs(P).sum(axis=-2).max(axis=-1),
-    }
 
 
 _TEXTS = {
@@ -127,12 +102,8 @@ _MODES = {
 }
 
 
-def _dataset(
-    kept: Mapping[tuple[int, int], dict[str, Floats]], model: ModelInfo, parameters: RolesParameters
-) -> xr.Dataset:
-    layers = sorted({layer for layer, _ in kept})
-    prompts = sorted({prompt for _, prompt in kept})
-    means, errors = over_prompts(kept, layers)
+def _dataset(by_prompt: ByPrompt, model: ModelInfo, parameters: RolesParameters) -> xr.Dataset:
+    layers, means, errors = over_prompts(by_prompt)
     share = means["share"]
     falling = -np.sort(-share, axis=-1)
     # The first of those that are as good: a band with dropout holds any diagonal, and rare tokens come last.
@@ -141,32 +112,30 @@ def _dataset(
     dims = ("layer", "head")
     code = ", ".join(f"{i} {name}" for i, name in enumerate(FAMILIES))
     variables: dict[str, Any] = {
-        "family": (dims, family, attributes(f"family of the head: {code}", "1", 0)),
-        "share": ((*dims, "family_name"), share, attributes("attention that the best member holds", "1")),
-        "share_se": ((*dims, "family_name"), errors["share"], attributes("its standard error over prompts", "1", 0)),
-        "margin": (
-            dims,
-            falling[..., 0] - falling[..., 1],
-            attributes("share of the best family less the second's", "1"),
-        ),
-        "heads": (
+        "family": variable(dims, family, f"family of the head: {code}", against=False),
+        "share": variable((*dims, "family_name"), share, "attention that the best member holds"),
+        "share_se": variable((*dims, "family_name"), errors["share"], "its standard error over prompts", against=False),
+        "margin": variable(dims, falling[..., 0] - falling[..., 1], "share of the best family less the second's"),
+        "heads": variable(
             ("layer", "role"),
             np.stack([(family == i).sum(axis=1) for i in range(len(FAMILIES))], axis=1),
-            attributes("heads of each family", "heads"),
+            "heads of each family",
+            "heads",
         ),
-        "singular": (
+        "singular": variable(
             (*dims, "direction"),
             means["singular"],
-            attributes("singular values of the map, mean over prompts (NaN: a prompt is shorter)", "1", 0),
+            "singular values of the map, mean over prompts (NaN: a prompt is shorter)",
+            against=False,
         ),
     }
-    variables |= {name: (dims, means[name], attributes(*texts)) for name, texts in _TEXTS.items()}
+    variables |= {name: variable(dims, means[name], *texts) for name, texts in _TEXTS.items()}
     for name, texts in _MODES.items():
-        each = np.stack([np.stack([kept[layer, p][name] for p in prompts]) for layer in layers])
-        variables[name] = (dims, _mode(each), attributes(*texts, 0))
+        variables[name] = variable(dims, _mode(stacked(by_prompt, name)), *texts, against=False)
     coords = {"layer": layers, "head": list(model.heads), "family_name": list(NAMES), "role": list(FAMILIES)}
+    prompts = len({prompt for _, prompt in by_prompt})
     coords["direction"] = list(range(parameters.directions))
-    return xr.Dataset(variables, coords=coords, attrs={"prompts": len(prompts), "scalars": parameters.scalars})
+    return xr.Dataset(variables, coords=coords, attrs={"prompts": prompts, "scalars": parameters.scalars})
 
 
 def _mode(each: Floats) -> Floats:

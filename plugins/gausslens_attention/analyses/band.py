@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from .band import cells, project
-from .curves import Approximation, Curves, Seen
+from ..maths.band import cells, project
+from .curves import Approximation, Curves
+from .patterns import Patterns
 
 
-class Banded(Curves):
+class Band(Curves):
     """Widths by budgets; a band stores its cells, an error its value and its place."""
 
     @property
@@ -17,14 +18,14 @@ class Banded(Curves):
         """Widths and budgets."""
         return {"w": self.parameters.w, "budget": self.parameters.budget}
 
-    def approximations(self, seen: Seen) -> Iterator[Approximation]:
+    def approximations(self, patterns: Patterns) -> Iterator[Approximation]:
         """Exact projections."""
-        p = self.parameters
+        p, n = self.parameters, patterns.n
         for i, w in enumerate(p.w):
-            inside = cells(seen.n, w, seen.causal)
-            left = cells(seen.n, seen.n, seen.causal) - inside
+            inside = cells(n, w, patterns.causal)
+            outside = cells(n, n, patterns.causal) - inside
             for j, budget in enumerate(p.budget):
-                errors = min(budget * (seen.n if p.per == "row" else 1), left)
-                X, _ = project(seen.P, w, errors, p.epsilon, p.stochastic)
+                errors = min(budget * (n if p.per == "row" else 1), outside)
+                X, _ = project(patterns.P, w, errors, p.epsilon, p.stochastic)
                 entries = inside + errors
-                yield Approximation((i, j), X, inside + 2 * errors, 2 * entries * seen.d)
+                yield Approximation((i, j), X, inside + 2 * errors, 2 * entries * patterns.d)

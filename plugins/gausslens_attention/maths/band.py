@@ -8,7 +8,7 @@ copied, and E is spent where the rest is largest:
     d(H) = sum over rows of [ sum |h| - C_i + |1 - C_i| ],  C_i = what the row captures of h+       (X row-stochastic)
 
 For a row-stochastic H the last is twice the first. Bands are nested, so no distance grows with the width or the
-budget. The second source (Conti 2023/24, ch. 3.4) looks for X by random draws, and reads the noise of its draws as an
+budget. Conti (2024, ch. 3.4) looks for X by random draws, and reads the noise of its draws as an
 optimal width. One-norm projections are not those of a Hilbert space: here the minimiser is unique because cells are
 separate (off the support, and up to ties; not where rows must sum to one: there any fill that lowers no captured cell
 is as good).
@@ -21,13 +21,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+
+from .arrays import Bools, Floats
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
+    from numpy.typing import ArrayLike, NDArray
 
 
 def cells(n: int, width: int, causal: bool = False) -> int:

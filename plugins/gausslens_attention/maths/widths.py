@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .band import Bools, Floats, fit_stochastic, offsets
+from .arrays import Bools, Floats
+from .band import fit_stochastic, offsets
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

@@ -1,4 +1,4 @@
-"""The second source's own way to find an approximation, kept as a baseline: draw members at random, keep the nearest.
+"""How Conti (2024) finds an approximation, kept as a baseline: draw members at random, keep the nearest.
 
 Its notebook walks a grid of 11 x 11 x 11 coefficients and draws 30 matrices of each of its three sets at every point:
 119,790 draws for one map of 16 tokens. One of the three coefficients does nothing; diagonals have offset 0, bands
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .band import Floats, offsets
+from .arrays import Floats
+from .band import offsets
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -44,9 +45,9 @@ def random_search(
     count = 0
     for on_windows, _unused, on_errors in itertools.product(grid, grid, grid):
         for drawn in (
-            diagonals(n, draws, on_errors, rng),
-            bands(n, draws, width, on_errors, rng),
-            rare_tokens(n, draws, width, columns, on_windows, rng),
+            draw_diagonals(n, draws, on_errors, rng),
+            draw_bands(n, draws, width, on_errors, rng),
+            draw_rare_tokens(n, draws, width, columns, on_windows, rng),
         ):
             count += len(drawn)
             apart = np.abs(maps[..., None, :, :] - drawn).sum(axis=(-1, -2))
@@ -60,21 +61,23 @@ def random_search(
     return Found(nearest, distance, count)
 
 
-def diagonals(n: int, draws: int, on_errors: float, rng: np.random.Generator) -> Floats:
+def draw_diagonals(n: int, draws: int, on_errors: float, rng: np.random.Generator) -> Floats:
     """A diagonal of values in [0.9, 1], with errors."""
     made = np.zeros((draws, n, n))
     made[:, np.arange(n), np.arange(n)] = 1.0 - 0.1 * rng.random((draws, n))
     return _finished(made, on_errors, rng)
 
 
-def bands(n: int, draws: int, width: int, on_errors: float, rng: np.random.Generator) -> Floats:
+def draw_bands(n: int, draws: int, width: int, on_errors: float, rng: np.random.Generator) -> Floats:
     """A band of values in [0.7, 1], each cell dropped with probability 0.4, with errors."""
     shape = (draws, n, n)
     kept = (offsets(n) <= width) & (rng.random(shape) > DROPOUT)
     return _finished(np.where(kept, rng.uniform(0.7, 1.0, shape), 0.0), on_errors, rng)
 
 
-def rare_tokens(n: int, draws: int, width: int, columns: int, on_values: float, rng: np.random.Generator) -> Floats:
+def draw_rare_tokens(
+    n: int, draws: int, width: int, columns: int, on_values: float, rng: np.random.Generator
+) -> Floats:
     """A diagonal in which ``columns`` stretches of ``width`` rows look at their first row's column, with errors."""
     if columns * width > n:
         raise ValueError(f"{columns} windows of {width} rows do not fit into {n}")

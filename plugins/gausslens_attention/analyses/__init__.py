@@ -1,0 +1,1 @@
+"""The analyses, one module for each; curves has what those that give error against budget share."""
