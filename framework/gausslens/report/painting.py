@@ -168,7 +168,7 @@ def _axes(plot: Plot, axes: Axes) -> None:
         axes.set(**{f"{way}label": _short(told.name, 40), f"{way}scale": "log" if told.log else "linear"})
         axes.set(**{f"{way}lim": (placed.low, placed.high)})
         if told.whole and not told.log:
-            getattr(axes, f"{way}axis").set_major_locator(MaxNLocator("auto", integer=True))
+            getattr(axes, f"{way}axis").set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
     if plot.diagonal:
         ends = [max(across.low, up.low), min(across.high, up.high)]
         axes.plot(ends, ends, color="0.2", linewidth=1, linestyle=":")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gausslens.report.axes import PlacedAxis, axis
-from gausslens.report.colours import SERIES_DARK, SERIES_LIGHT, ink, shade
+from gausslens.report.colours import SERIES_DARK, SERIES_LIGHT, ink, shade, stops
 from gausslens.report.markup import Markup, element, escaped, visible
 from gausslens.report.numbers import number
 from gausslens.report.thinning import SERIES, blocks, note, picked
@@ -114,6 +114,14 @@ def contrast(one: str, other: str) -> float:
 def test_the_one_sided_scale_rises_in_lightness_so_it_reads_without_colour() -> None:
     steps = [lightness(shade(s, False)) for s in np.linspace(0, 1, 60)]
     assert all(a < b for a, b in itertools.pairwise(steps))
+
+
+def test_the_one_sided_scale_is_viridis() -> None:
+    import matplotlib
+    from matplotlib.colors import to_hex
+
+    places = np.linspace(0, 1, len(stops(False)))
+    assert stops(False) == [to_hex(colour) for colour in matplotlib.colormaps["viridis"](places)]
 
 
 def test_the_two_sided_scale_falls_from_its_middle() -> None:
