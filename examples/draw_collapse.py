@@ -12,8 +12,8 @@ from pathlib import Path
 
 import gausslens
 from gausslens.figures import Lines
-from gausslens.report.plots import draw_lines
 from gausslens_gaussian.figures.by_layer import by_layer
+from gausslens.report.plots import plot_picture
 
 WIDTH, HEIGHT, HEAD = 560, 320, 56
 STYLE = """
@@ -29,7 +29,8 @@ PANELS = {
 
 def panel(figure: Lines, place: int) -> str:
     """A figure with its title and the key of its curves, moved to its place."""
-    whole = re.findall(r'<svg viewBox="0 0 560 320".*?>(.*)</svg>', str(draw_lines(figure)[0]))[0]
+    picture = plot_picture(figure.drawing(), figure.title)
+    whole = re.findall(r'<svg viewBox="0 0 560 320".*?>(.*)</svg>', str(picture))[0]
     key = "".join(
         f'<g class="s{i}"><line class="curve" x1="{64 + 130 * i}" x2="{90 + 130 * i}" y1="40" y2="40"/>'
         f'<text x="{96 + 130 * i}" y="44">{line.name}</text></g>'

@@ -39,7 +39,7 @@ class Drawn:
 
     def plot(self, axes: Axes | None = None, **places: Any) -> Canvas:
         """Draw it, on ``axes`` if they are given; sliders of the page are arguments here: ``plot(layer=3)``."""
-        from .report.paint import canvas, paint
+        from .report.painting import canvas, paint
 
         if axes is None:
             return canvas([(self.figure, places)])
@@ -47,7 +47,7 @@ class Drawn:
         return axes.figure  # type: ignore[return-value]
 
     def _repr_png_(self) -> bytes:
-        from .report.paint import png
+        from .report.painting import png
 
         return png(self.plot())
 
@@ -69,7 +69,7 @@ def draw(
     raises here; on the page it is a note.
     """
     from .plugins import load
-    from .report.collect import of, sections
+    from .report.sections import sections
     from .store.results import Results
     from .store.results import open as open_store
 
@@ -85,7 +85,7 @@ def draw(
     for each in found:
         if each.failed:
             raise InputError(each.failed)
-    return [Drawn(figure, each.name) for each in found for figure in of(each, label, variant)]
+    return [Drawn(figure, each.name) for each in found for figure in each.made_from(label, variant)]
 
 
 def load(

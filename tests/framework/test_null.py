@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import stats
 
-from gausslens.maths.nulls import benjamini_hochberg, compare
+from gausslens.maths.nulls import benjamini_hochberg, compare, varies_by_rounding_alone
 from gausslens.runs.compare import against
 
 
@@ -188,3 +188,11 @@ def test_infinite_draws_have_no_z_and_raise_no_warning(draws: list[float]) -> No
     found = compare(np.array([1.0]), np.array(draws)[:, None])
     assert np.isnan(found.z).all()
     assert np.isnan(found.q).all()
+
+
+def test_a_spread_of_a_few_roundings_is_none() -> None:
+    rounding = float(np.finfo(np.float32).eps)
+    spread = np.array([0.5, 1.5, 9.0]) * rounding * 100
+    np.testing.assert_array_equal(varies_by_rounding_alone(spread, -100.0), [True, False, False])
+    np.testing.assert_array_equal(varies_by_rounding_alone(spread, 100.0, roundings=8), [True, True, False])
+    assert varies_by_rounding_alone(1e-15, 0.0, largest=1.0)

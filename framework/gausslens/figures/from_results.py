@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .kinds import Figure, Heatmap, Source
+from .figure import Figure, Source
+from .heatmap import Heatmap
 
 if TYPE_CHECKING:
     import numpy as np

@@ -61,12 +61,22 @@ def compare(values: NDArray[Any], draws: NDArray[Any], pooled: tuple[int, ...] =
     return Comparison(mean, sd, z, p, empirical, benjamini_hochberg(p))
 
 
+def varies_by_rounding_alone(
+    spread: NDArray[Any] | float, size: NDArray[Any] | float, roundings: int = 1, largest: float = 0.0
+) -> NDArray[np.bool_]:
+    """Whether numbers of a size spread by no more than so many roundings of it in single precision.
+
+    ``largest`` is the largest number of the array that they are cells of, whose rounding in double precision they have.
+    """
+    return np.asarray(spread <= np.maximum(roundings * _OWN * np.abs(size), _ARRAY * largest))
+
+
 def _rounding(x: Floats, null: Floats) -> NDArray[np.bool_]:
     """Where the draws differ by no more than rounding."""
     finite = [np.abs(a[np.isfinite(a)]) for a in (x, null)]
     largest = max((float(a.max()) for a in finite if a.size), default=0.0)
     with np.errstate(invalid="ignore"):
-        return np.asarray(np.ptp(null, axis=0) <= np.maximum(_OWN * np.abs(null).max(axis=0), _ARRAY * largest))
+        return varies_by_rounding_alone(np.ptp(null, axis=0), np.abs(null).max(axis=0), largest=largest)
 
 
 def benjamini_hochberg(p: NDArray[Any]) -> Floats:

@@ -1,23 +1,32 @@
-"""Colours that the colour-blind tell apart too, in light and in dark."""
+"""Colours that the colour-blind tell apart too, in light and in dark; and from values to colours."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .numbers import number
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from ..figures import ColourMap
 
 # Series take them in this order (Okabe and Ito 2008; the dark page has lighter ones). Dashes repeat the difference.
 SERIES_LIGHT = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#b8860b")
 SERIES_DARK = ("#56b4e9", "#f0884d", "#2fc59a", "#e3a0c6", "#9ad4f5", "#f0e442")
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2", "1 2")
 
-# One scale, equal steps in lightness: viridis, at ten places.
+# One scale, equal steps in lightness: viridis, at ten places. A test compares them with matplotlib, whose import would
+# cost a page 0.3 s.
 _VIRIDIS = "440154 482878 3e4989 31688e 26828e 1f9e89 35b779 6ece58 b5de2b fde725"
 # Two scales from a middle grey: blue below, orange above.
 _DIVERGING = "053a6e 1763a6 4b94c9 9cc3df e6e6e3 f2bd87 e08a35 b85c0c 7a3603"
+
+# With fewer cells there is no telling which is extreme.
+FEWEST = 8
 
 
 def _table(colours: str) -> NDArray[np.float64]:
@@ -47,3 +56,68 @@ def ink(colour: str) -> str:
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
     return "dark" if luminance > 0.179 else "light"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The values at the ends of the colours, set so that one extreme cell does not wash out the others."""
+
+    low: float
+    high: float
+    diverging: bool
+    power: float = 1.0
+    below: bool = False
+    above: bool = False
+    note: str = ""
+
+    def colour(self, value: float) -> str:
+        """The colour of a value; beyond the ends, that of the end."""
+        if not self.high > self.low:
+            return shade(0.5 if self.diverging else 0.0, self.diverging)
+        share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
+        return shade(share**self.power, self.diverging)
+
+
+def scale_of(drawing: ColourMap) -> Scale:
+    """The scale of a map of colours."""
+    if drawing.shares:
+        return shares(drawing.values, drawing.centre)
+    return scale(drawing.values, drawing.centre, clip=True)
+
+
+def shares(values: NDArray[np.float64], centre: float | None) -> Scale:
+    """The scale of an attention map: its whole range, for a row's largest value is what it is about.
+
+    Colours follow the square root, so that small shares, which most are, differ from none.
+    """
+    whole = scale(values, centre, clip=False)
+    return whole if whole.diverging or whole.low < 0 else Scale(whole.low, whole.high, False, 0.5)
+
+
+def scale(values: NDArray[np.float64], centre: float | None, clip: bool) -> Scale:
+    """The scale of all finite values.
+
+    With ``clip`` an end lies no further from the centre (for a one-sided scale: from the median) than twice the 0.9
+    quantile of such distances, if the furthest is beyond three times that.
+    """
+    finite = values[np.isfinite(values)]
+    if not finite.size:
+        return Scale(0.0, 0.0, centre is not None)
+    low, high = float(finite.min()), float(finite.max())
+    middle = float(np.median(finite)) if centre is None else centre
+    if centre is not None:
+        reach = max(abs(high - centre), abs(low - centre))
+        low, high = centre - reach, centre + reach
+    usual = float(np.quantile(np.abs(finite - middle), 0.9))
+    if clip and finite.size >= FEWEST and usual > 0 and max(high - middle, middle - low) > 3 * usual:
+        low, high = max(low, middle - 2 * usual), min(high, middle + 2 * usual)
+    below, above = int((finite < low).sum()), int((finite > high).sum())
+    furthest = float(finite[np.argmax(np.abs(finite - middle))])
+    ends = _ends(low, high, below > 0, above > 0)
+    beyond = f"{below + above:,} of {finite.size:,} cells lie beyond"
+    note = f"Colours end at {ends}: {beyond}, the furthest at {number(furthest)}." if below + above else ""
+    return Scale(low, high, centre is not None, 1.0, below > 0, above > 0, note)
+
+
+def _ends(low: float, high: float, below: bool, above: bool) -> str:
+    return " and ".join(number(float(f"{v:.3g}")) for v, beyond in ((low, below), (high, above)) if beyond)

@@ -1,23 +1,26 @@
-"""The page as a whole: what was run, the strongest departures from the null, and each plugin's section."""
+"""The page as a whole: what was run, the strongest departures from the null, each plugin's section; its one script."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 import tempfile
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..contract.errors import StoreError
 from ..version import VERSION
-from .collect import Section, sections
-from .departed import strongest
-from .facts import facts, title
-from .figure import draw, left_out
+from .colours import SERIES_DARK, SERIES_LIGHT
+from .departures import departures_table
 from .markup import Markup, element
-from .steps import steps
-from .style import policy, script, style
-from .thin import COARSE, FINE
+from .pictures import draw, left_out
+from .runs import run_facts, step_table, title
+from .sections import Section, sections
+from .thinning import COARSE, FINE
 
 if TYPE_CHECKING:
     from ..plugins.host import Host
@@ -69,13 +72,14 @@ def _replace(target: Path, text: str) -> None:
 def page(results: Results, host: Host) -> str:
     """The page as HTML."""
     about = "What stands out from what chance puts there: the same numbers on randomly re-initialised twins."
-    parts = [Part("departures", "Against the null", about, strongest(results)), *_sections(results, host)]
+    parts = [Part("departures", "Against the null", about, departures_table(results)), *_sections(results, host)]
     told = "What was computed, and the files of the store that hold it (schemas/STORE.md has the format)."
-    parts.append(Part("steps", "Steps", told, steps(results)))
+    parts.append(Part("steps", "Steps", told, step_table(results)))
     name = title(results)
     links = [element("a", part.heading, href=f"#{part.anchor}") for part in parts]
     kicker = element("p", "gausslens: what training put there, and what chance would have put there", class_="soft")
-    head = element("header", kicker, element("h1", name), facts(results), element("nav", *links, aria_label="parts"))
+    nav = element("nav", *links, aria_label="parts")
+    head = element("header", kicker, element("h1", name), run_facts(results), nav)
     main = element("main", *(_shown(part) for part in parts))
     foot = element("footer", f"Drawn by gausslens {VERSION} from the store alone.")
     tip = element("div", id="tip", hidden="hidden", role="status", aria_live="polite")
@@ -122,3 +126,34 @@ def _part(section: Section, results: Results, share: int) -> Part:
         drawn.append(made)
     body = element("div", *drawn, class_="figures") if drawn else element("p", "Nothing to draw.", class_="soft")
     return Part(anchor, section.name, section.summary, body)
+
+
+@cache
+def style() -> Markup:
+    """The style sheet: page.css, and the colours of the series."""
+    rules = "".join(f".s{i}{{--c:var(--s{i})}}\n" for i in range(len(SERIES_LIGHT)))
+    dark = f"@media (prefers-color-scheme:dark){{:root{{{_series(SERIES_DARK)}}}}}\n"
+    return Markup(f":root{{{_series(SERIES_LIGHT)}}}\n{dark}{_read('page.css')}{rules}")
+
+
+@cache
+def script() -> Markup:
+    """The only script of the page."""
+    return Markup(_read("page.js"))
+
+
+def policy() -> str:
+    """Content-Security-Policy: nothing is loaded, and only this script runs, by its digest."""
+    digest = base64.b64encode(hashlib.sha256(script().encode()).digest()).decode()
+    return (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _series(colours: tuple[str, ...]) -> str:
+    return "".join(f"--s{i}:{c};" for i, c in enumerate(colours))
+
+
+def _read(name: str) -> str:
+    return (files(__package__) / name).read_text(encoding="utf-8")

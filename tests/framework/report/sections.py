@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gausslens.figures import (
+    Axis,
+    Curve,
     Dial,
     Figure,
     Heatmap,
     Line,
     Lines,
+    Plot,
     Scatter,
     Source,
     Spectrum,
@@ -136,3 +140,31 @@ def heavy(results: Any) -> list[Figure]:
     tokens = [f"token {i}" for i in range(96)]
     values = np.random.default_rng(0).random((96, 96))
     return [TokenMap(title=f"map {n}", **ABOUT, values=values, queries=tokens, keys=tokens) for n in range(60)]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Steps(Figure):
+    """A kind of figure that the host does not have, as an outside plugin may bring it."""
+
+    counts: Any
+
+    def drawing(self) -> Plot:
+        counts = self._numbers("counts", self.counts, 1)
+        steps = Curve("steps", np.arange(1.0, len(counts) + 1), counts)
+        units = self.written_units
+        return Plot(x=Axis("step", whole=True), y=Axis(units, holds=(0.0,)), units=units, curves=(steps,))
+
+
+class Undrawn(Steps):
+    """A kind whose drawing is none."""
+
+    def drawing(self) -> Any:
+        return "<svg/>"
+
+
+def of_its_own_kind(results: Any) -> list[Figure]:
+    return [Steps(title="steps", **ABOUT, counts=[3, 1, 2])]
+
+
+def undrawn(results: Any) -> list[Figure]:
+    return [Undrawn(title="undrawn", **ABOUT, counts=[3, 1, 2])]

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gausslens.figures import BadFigure, Dial, Heatmap
+from gausslens.figures import BadFigure, ColourMap, Dial, Heatmap
 from gausslens.report import write
-from gausslens.report.dials import MISSING, controls, maps
-from gausslens.report.scale import scale, shares
-from gausslens.report.thin import FINE, Most
+from gausslens.report.colours import scale, shares
+from gausslens.report.maps import MISSING, sliders
+from gausslens.report.thinning import FINE, Most, thinned
 
 from . import sections
 from .conftest import Page, host_with
@@ -43,6 +43,17 @@ class Held(HTMLParser):
         return np.where(stored == MISSING, np.nan, low + (high - low) * stored / (MISSING - 1))
 
 
+def maps(values: np.ndarray, dials: tuple[Dial, ...], most: Most = FINE) -> tuple[ColourMap, str]:
+    """Maps as the page has them, and what was left out."""
+    rows, columns = (tuple(map(str, range(size))) for size in values.shape[-2:])
+    whole = ColourMap(
+        values=values, rows=rows, columns=columns, row_name="row", column_name="column", units="nat", dials=dials
+    )
+    found, note = thinned(whole, most)
+    assert isinstance(found, ColourMap)
+    return found, note
+
+
 @given(
     layers=st.integers(1, 4),
     heads=st.integers(1, 4),
@@ -54,8 +65,8 @@ def test_stored_maps_come_back_within_their_step(layers: int, heads: int, size: 
     rng = np.random.default_rng(seed)
     values = rng.normal(size=(layers, heads, size, size)) * (10.0 ** rng.integers(-9, 9) if spread else 1.0)
     values[0, 0, 0, 0] = np.nan
-    found = maps(values, (Dial("layer", range(layers)), Dial("head", range(heads))), FINE)
-    drawn = controls(found, scale(values, None, clip=True), "nat")
+    found, _ = maps(values, (Dial("layer", range(layers)), Dial("head", range(heads))))
+    drawn = sliders(found, scale(values, None, clip=True))
     back = Held(drawn or "").values().reshape(values.shape)
     step = np.ptp(values[np.isfinite(values)]) / (MISSING - 1) if np.isfinite(values).any() else 0.0
     np.testing.assert_allclose(back, values, atol=0.51 * step + 1e-12 * np.nanmax(np.abs(values), initial=0.0))
@@ -63,8 +74,8 @@ def test_stored_maps_come_back_within_their_step(layers: int, heads: int, size: 
 
 def test_the_map_shown_first_is_where_the_dials_start() -> None:
     values = np.arange(24.0).reshape(2, 3, 2, 2)
-    found = maps(values, (Dial("layer", "ab", 1), Dial("head", "xyz", 2)), FINE)
-    np.testing.assert_array_equal(found.shown, values[1, 2])
+    found, _ = maps(values, (Dial("layer", "ab", 1), Dial("head", "xyz", 2)))
+    np.testing.assert_array_equal(found.first, values[1, 2])
 
 
 @given(
@@ -74,13 +85,13 @@ def test_many_maps_are_fewer_and_coarser_and_keep_the_start(counts: tuple[int, i
     start = min(start, counts[0] - 1)
     values = np.broadcast_to(np.arange(counts[0], dtype=float)[:, None, None, None], (*counts, 20, 20))
     dials = (Dial("layer", tuple(f"layer {i}" for i in range(counts[0])), start), Dial("head", range(counts[1])))
-    found = maps(values, dials, Most(stored=stored))
+    found, note = maps(values, dials, Most(stored=stored))
     # Places that dials need at least (two, and the start) may take a little more than there is room for.
     assert found.values.size <= max(4 * stored, 3 * 2 * 16 * 16)
     kept = found.dials[0]
     assert tuple(kept.labels)[kept.start] == f"layer {start}"
-    np.testing.assert_array_equal(found.shown, start)
-    assert (found.note == "") == (found.values.shape == values.shape)
+    np.testing.assert_array_equal(found.first, start)
+    assert (note == "") == (found.values.shape == values.shape)
 
 
 def test_one_extreme_cell_does_not_wash_out_the_others() -> None:

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gausslens.report.axes import Axis, axis, number
-from gausslens.report.colours import SERIES_DARK, SERIES_LIGHT, ink, shade
+from gausslens.report.axes import PlacedAxis, axis
+from gausslens.report.colours import SERIES_DARK, SERIES_LIGHT, ink, shade, stops
 from gausslens.report.markup import Markup, element, escaped, visible
-from gausslens.report.thin import SERIES, blocks, note, picked
+from gausslens.report.numbers import number
+from gausslens.report.thinning import SERIES, blocks, note, picked
 
 anything = st.text(st.characters(exclude_categories=()))
 values = st.floats(allow_nan=False, allow_infinity=False, min_value=-1e12, max_value=1e12)
@@ -96,7 +97,7 @@ def test_ticks_are_few_rising_and_within(low: float, size: float, log: bool) -> 
 
 
 def test_ticks_of_an_axis_of_whole_numbers_are_whole() -> None:
-    assert Axis(0, 3, 0, 1, whole=True).ticks() == [0, 1, 2, 3]
+    assert PlacedAxis(0, 3, 0, 1, whole=True).ticks() == [0, 1, 2, 3]
 
 
 def lightness(colour: str) -> float:
@@ -113,6 +114,14 @@ def contrast(one: str, other: str) -> float:
 def test_the_one_sided_scale_rises_in_lightness_so_it_reads_without_colour() -> None:
     steps = [lightness(shade(s, False)) for s in np.linspace(0, 1, 60)]
     assert all(a < b for a, b in itertools.pairwise(steps))
+
+
+def test_the_one_sided_scale_is_viridis() -> None:
+    import matplotlib
+    from matplotlib.colors import to_hex
+
+    places = np.linspace(0, 1, len(stops(False)))
+    assert stops(False) == [to_hex(colour) for colour in matplotlib.colormaps["viridis"](places)]
 
 
 def test_the_two_sided_scale_falls_from_its_middle() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from gausslens import figures
 from gausslens.figures import (
     BadFigure,
     Heatmap,
@@ -82,3 +85,19 @@ def test_what_does_not_fit_together_is_refused_by_name(make: Any, words: str) ->
 
 def test_texts_are_kept_as_they_are() -> None:
     assert Texts(**ABOUT, texts=[Text("a", "<b>\n")]).texts == (Text("a", "<b>\n"),)
+
+
+def test_a_kind_of_figure_is_found_by_its_module_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = sorted(figures.kinds())
+    assert before == ["Heatmap", "Lines", "Scatter", "Spectrum", "Table", "Texts", "TokenMap"]
+    with pytest.raises(AttributeError, match="has no attribute 'Sayings'"):
+        _ = figures.Sayings
+    source = "from gausslens.figures.texts import Texts\n\n\nclass Sayings(Texts):\n    pass\n"
+    (tmp_path / "sayings.py").write_text(source, encoding="utf-8")
+    with monkeypatch.context() as patched:
+        patched.setattr(figures, "__path__", [*figures.__path__, str(tmp_path)])
+        figures.kinds.cache_clear()
+        assert isinstance(figures.Sayings(**ABOUT, texts=()), Texts)
+        assert sorted(figures.kinds()) == sorted([*before, "Sayings"])
+    figures.kinds.cache_clear()
+    del sys.modules["gausslens.figures.sayings"], figures.sayings

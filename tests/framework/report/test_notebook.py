@@ -12,6 +12,7 @@ import pytest
 import gausslens
 from gausslens import InputError
 from gausslens.__main__ import main
+from gausslens.report.axes import axes_of
 
 from . import sections
 from .conftest import host_with
@@ -25,7 +26,9 @@ def size(png: bytes) -> tuple[int, int]:
     return width, height
 
 
-@pytest.mark.parametrize("section", ["every_kind", "hostile", "empty", "large", "dials", "hostile_dials"])
+@pytest.mark.parametrize(
+    "section", ["every_kind", "hostile", "empty", "large", "dials", "hostile_dials", "of_its_own_kind"]
+)
 def test_every_figure_of_the_page_is_painted(study: Path, section: str) -> None:
     drawn = gausslens.draw(study, host=host_with(f"{HERE}:{section}"))
     assert len(drawn) == len(getattr(sections, section)(gausslens.open(study)))
@@ -53,6 +56,15 @@ def test_it_is_drawn_on_axes_that_are_given(study: Path) -> None:
     each = gausslens.draw(study, host=host_with(f"{HERE}:every_kind"))[2]
     assert each.plot(axes) is axes.figure
     np.testing.assert_array_equal(axes.lines[0].get_ydata(), np.arange(1.0, 6.0))
+
+
+def test_axes_reach_as_far_as_on_the_page(study: Path) -> None:
+    spectrum = gausslens.draw(study, host=host_with(f"{HERE}:every_kind"))[3]
+    axes = spectrum.plot().axes[0]
+    across, up = axes_of(spectrum.figure.drawing())
+    assert axes.get_xlim() == (across.low, across.high)
+    assert axes.get_ylim() == (up.low, up.high)
+    assert axes.get_yscale() == "log"
 
 
 def test_figures_are_chosen_by_result_and_section(study: Path) -> None:

@@ -94,6 +94,12 @@ def test_every_kind_of_figure_is_drawn(study: Path) -> None:
     assert any("layer 1, head 2: 40 nat" in t for t in page.texts)
 
 
+def test_a_plugin_may_bring_a_kind_of_its_own(study: Path) -> None:
+    page = shown(study, "of_its_own_kind")
+    assert page.all("figure")[1]["class"] == "Steps"
+    assert "steps, step 2: 1 nat" in page.texts
+
+
 def test_nothing_is_loaded_and_only_its_own_script_runs(study: Path) -> None:
     page = shown(study)
     policy = next(m["content"] for m in page.all("meta") if m.get("http-equiv") == "Content-Security-Policy")
@@ -135,6 +141,7 @@ def test_names_from_the_store_are_escaped(written: Written) -> None:
         ("raises", "ZeroDivisionError: <i>it broke</i>"),
         ("leaves", "SystemExit: 3"),
         ("html", "a section returns figures (Heatmap, Lines, Scatter, Spectrum, Table, Texts, TokenMap), not str"),
+        ("undrawn", "Undrawn 'undrawn': its drawing() gives no Drawing"),
         ("unfit", "Lines 'unfit': y of 'one' has 3 values, x has 2"),
         ("absent", "has no 'absent'"),
     ],

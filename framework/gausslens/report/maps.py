@@ -1,7 +1,12 @@
-"""Drawing values [row, column] as colours: Heatmap and TokenMap."""
+"""Maps of colours on the page, and the sliders that turn them.
+
+The maps that sliders reach stand in the page as numbers of two bytes; the script colours the cells.
+"""
 
 from __future__ import annotations
 
+import base64
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,71 +15,78 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..figures import TokenMap
-from .axes import MINUS, WIDTH, number
-from .colours import ink
-from .dials import controls, maps
+from .axes import WIDTH
+from .colours import Scale, ink, scale_of, stops
 from .markup import Markup, element, joined
-from .scale import Scale, scale, shares
-from .thin import FINE, Most
+from .numbers import MINUS, number
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..figures import Heatmap
+    from ..figures import ColourMap, Dial
 
+MISSING = 65535  # the number that stands for no value
 TOP, BAR = 8.0, 96.0  # room above, and for the colour bar and its numbers
 LARGE, SMALL, EDGED = 40.0, 7.0, 12.0  # sides of a cell; below the last, cells have no edge
 TALLEST = 520.0  # of a map whose cells could be larger
 LETTER, LETTERS = 6.3, 14  # width of a letter of a label, and how many are shown
 
 
-def draw_heatmap(figure: Heatmap, most: Most = FINE) -> tuple[Markup, str]:
-    """The drawing, and what was thinned."""
-    rows, columns = tuple(figure.rows), tuple(figure.columns)
-    return _drawn(figure, rows, columns, (figure.row_name, figure.column_name), most)
+def map_picture(drawing: ColourMap, title: str) -> tuple[Markup, str]:
+    """The map with its sliders, and what was said of cells beyond the ends of the colours."""
+    over = scale_of(drawing)
+    return joined([sliders(drawing, over) or Markup(""), _Grid(drawing, over).picture(title)]), over.note
 
 
-def draw_token_map(figure: TokenMap, most: Most = FINE) -> tuple[Markup, str]:
-    """The drawing, and what was thinned."""
-    queries, keys = (tuple(_token(t) for t in side) for side in (figure.queries, figure.keys))
-    return _drawn(figure, queries, keys, ("query", "key"), most)
+def sliders(found: ColourMap, over: Scale) -> Markup | None:
+    """The sliders, and beside them all maps; the script shows them, so that without it there are none."""
+    if not found.dials:
+        return None
+    held = found.values[np.isfinite(found.values)]
+    low, high = (float(held.min()), float(held.max())) if held.size else (0.0, 0.0)
+    clipped = np.clip(found.values, low, high)
+    numbers = np.round((clipped - low) / ((high - low) or 1.0) * (MISSING - 1))
+    stored = np.where(np.isnan(found.values), MISSING, np.nan_to_num(numbers)).astype("<u2")
+    data = {
+        "data_map": base64.b64encode(stored.tobytes()).decode("ascii"),
+        "data_range": json.dumps([low, high, over.low, over.high, over.power]),
+        "data_colours": " ".join(stops(over.diverging)),
+        "data_units": found.units,
+    }
+    return element("div", *(_slider(dial) for dial in found.dials), class_="dials", hidden="hidden", **data)
 
 
-def _token(text: str) -> str:
-    """A token as a label: white space is seen."""
-    return text.replace("\n", "↵").replace("\t", "⇥").replace(" ", "·") or "∅"
-
-
-def _drawn(
-    figure: Heatmap | TokenMap, rows: Sequence[str], columns: Sequence[str], names: tuple[str, str], most: Most
-) -> tuple[Markup, str]:
-    found = maps(np.asarray(figure.values), figure.dials, most)
-    attention = isinstance(figure, TokenMap)
-    over = shares(found.values, figure.centre) if attention else scale(found.values, figure.centre, clip=True)
-    units = "" if figure.units == "1" else figure.units
-    labels = [rows[i] for i in found.rows], [columns[j] for j in found.columns]
-    grid = _Grid(found.shown, *labels, *names, units, over, numbers=not found.dials)
-    sliders = controls(found, over, units) or Markup("")
-    return joined([sliders, grid.drawing(figure.title)]), " ".join(s for s in (found.note, over.note) if s)
+def _slider(dial: Dial) -> Markup:
+    labels = tuple(map(str, dial.labels))
+    slider = element(
+        "input",
+        type="range",
+        min=0,
+        max=len(labels) - 1,
+        value=dial.start,
+        step=1,
+        data_labels=json.dumps(labels),
+        autocomplete="off",
+        aria_label=dial.name,
+        aria_valuetext=labels[dial.start],
+    )
+    return element("label", element("span", dial.name), slider, element("output", labels[dial.start]))
 
 
 @dataclass(frozen=True)
 class _Grid:
     """What is drawn, and from it where everything is."""
 
-    values: NDArray[np.float64]
-    rows: Sequence[str]
-    columns: Sequence[str]
-    row_name: str
-    column_name: str
-    units: str
+    map: ColourMap
     scale: Scale
-    numbers: bool
+
+    @cached_property
+    def values(self) -> NDArray[np.float64]:
+        return self.map.first
 
     @cached_property
     def left(self) -> float:
-        return 32 + LETTER * _longest(self.rows)
+        return 32 + LETTER * _longest(self.map.rows)
 
     @cached_property
     def kind(self) -> str:
@@ -83,47 +95,47 @@ class _Grid:
     @cached_property
     def turned(self) -> bool:
         """Whether the labels of the columns are too long to lie side by side."""
-        return LETTER * _longest(self.columns) + 4 > self.side
+        return LETTER * _longest(self.map.columns) + 4 > self.side
 
     @cached_property
     def side(self) -> float:
-        return float(np.clip((WIDTH - self.left - BAR) / max(1, len(self.columns)), SMALL, LARGE))
+        return float(np.clip((WIDTH - self.left - BAR) / max(1, len(self.map.columns)), SMALL, LARGE))
 
     @cached_property
     def tall(self) -> float:
-        least = 11.0 if len(self.rows) <= 40 else SMALL
-        return float(np.clip(min(self.side, TALLEST / max(1, len(self.rows))), least, LARGE))
+        least = 11.0 if len(self.map.rows) <= 40 else SMALL
+        return float(np.clip(min(self.side, TALLEST / max(1, len(self.map.rows))), least, LARGE))
 
     @cached_property
     def right(self) -> float:
-        return self.left + self.side * len(self.columns)
+        return self.left + self.side * len(self.map.columns)
 
     @cached_property
     def bottom(self) -> float:
-        return TOP + self.tall * len(self.rows)
+        return TOP + self.tall * len(self.map.rows)
 
     @cached_property
     def decimals(self) -> int | None:
         """Of the numbers in the cells, two digits of the end of the scale; None where not all of them fit."""
         finite = self.values[np.isfinite(self.values)]
         end = max(abs(self.scale.low), abs(self.scale.high))
-        if not self.numbers or self.tall < 15 or not (end == 0 or 1e-2 <= end < 1e4):
+        if self.map.dials or self.tall < 15 or not (end == 0 or 1e-2 <= end < 1e4):
             return None
         decimals = max(0, 2 - math.ceil(math.log10(end))) if end else 0
         longest = max((len(f"{v:.{decimals}f}") for v in (finite.min(), finite.max())), default=0) if finite.size else 0
         return decimals if 5.4 * longest + 4 <= self.side else None
 
-    def drawing(self, title: str) -> Markup:
-        under = LETTER * _longest(self.columns) + 10 if self.turned else 18
+    def picture(self, title: str) -> Markup:
+        under = LETTER * _longest(self.map.columns) + 10 if self.turned else 18
         width = max(self.right + BAR, 240.0)
         height = max(self.bottom, 70.0) + under + 22
         name = {"x": (self.left + self.right) / 2, "y": self.bottom + under + 14}
         drawn = [
-            _rotated(self.row_name, 12, (TOP + self.bottom) / 2),
-            element("text", self.column_name, class_="name", text_anchor="middle", **name),
+            _rotated(self.map.row_name, 12, (TOP + self.bottom) / 2),
+            element("text", self.map.column_name, class_="name", text_anchor="middle", **name),
             *self._row_labels(),
             *self._column_labels(),
-            *(self._cell(i, j) for i in range(len(self.rows)) for j in range(len(self.columns))),
+            *(self._cell(i, j) for i in range(len(self.map.rows)) for j in range(len(self.map.columns))),
             self._bar(),
         ]
         scale = f"width:{min(1.0, width / WIDTH) * 100:.0f}%"
@@ -132,14 +144,14 @@ class _Grid:
             "role": "img",
             "aria_label": title,
             "tabindex": 0,
-            "data_across": len(self.columns),
+            "data_across": len(self.map.columns),
         }
         return element("svg", joined(drawn), viewBox=box, style=scale, **told)
 
     def _cell(self, i: int, j: int) -> Markup:
         value = float(self.values[i, j])
-        where = f"{self.row_name} {self.rows[i]}, {self.column_name} {self.columns[j]}"
-        title = element("title", f"{where}: {number(value)} {self.units}".rstrip())
+        where = f"{self.map.row_name} {self.map.rows[i]}, {self.map.column_name} {self.map.columns[j]}"
+        title = element("title", f"{where}: {number(value)} {self.map.units}".rstrip())
         x, y = self.left + j * self.side, TOP + i * self.tall
         place = {"x": x, "y": y, "width": self.side, "height": self.tall}
         if math.isnan(value):
@@ -168,7 +180,7 @@ class _Grid:
         for share, value, sign in marks if high > low else [(0.5, low, "")]:
             at = {"x": x + 18, "y": TOP + 8 + (height - 8) * share}
             drawn.append(element("text", sign + number(float(f"{value:.3g}")), class_="tick", **at))
-        drawn.append(_rotated(self.units, x + 72, TOP + height / 2))
+        drawn.append(_rotated(self.map.units, x + 72, TOP + height / 2))
         return joined(drawn)
 
     def _row_labels(self) -> list[Markup]:
@@ -177,14 +189,14 @@ class _Grid:
             element(
                 "text", _cut(name), class_="tick", x=self.left - 6, y=TOP + (i + 0.5) * self.tall + 4, text_anchor="end"
             )
-            for i, name in enumerate(self.rows)
+            for i, name in enumerate(self.map.rows)
             if i % every == 0
         ]
 
     def _column_labels(self) -> list[Markup]:
         every = max(1, math.ceil(12 / self.side))
         drawn = []
-        for j, name in enumerate(self.columns):
+        for j, name in enumerate(self.map.columns):
             x, y = self.left + (j + 0.5) * self.side, self.bottom
             if self.turned and j % every == 0:
                 turn = {"text_anchor": "end", "transform": f"rotate(-90 {x + 4:g} {y + 7:g})"}

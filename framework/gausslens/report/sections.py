@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..contract.reference import resolve
-from .figure import checked
+from ..figures import BadFigure, Drawing, Figure, kinds
 
 if TYPE_CHECKING:
     from ..contract.descriptors import ReportSection
-    from ..figures import Figure
     from ..plugins.host import Host, Owned
     from ..store.results import Results
 
@@ -23,6 +22,18 @@ class Section:
     summary: str
     figures: tuple[Figure, ...]
     failed: str = ""
+
+    def made_from(self, label: str | None = None, variant: str | None = None) -> list[Figure]:
+        """Its figures made from a result or from its comparison with a null; None keeps all."""
+
+        def wanted(figure: Figure) -> bool:
+            return any(
+                (label is None or source.label.split(".against.")[0] == label)
+                and (variant is None or source.variant == variant)
+                for source in figure.sources
+            )
+
+        return [figure for figure in self.figures if (label is None and variant is None) or wanted(figure)]
 
 
 def sections(results: Results, host: Host) -> list[Section]:
@@ -44,17 +55,10 @@ def _section(owned: Owned[ReportSection], results: Results) -> Section:
     return Section(section.name, section.summary, figures)
 
 
-def of(section: Section, label: str | None = None, variant: str | None = None) -> list[Figure]:
-    """The figures made from a result or from its comparison with a null; None keeps all."""
-
-    if label is None and variant is None:
-        return list(section.figures)
-
-    def wanted(figure: Figure) -> bool:
-        return any(
-            (label is None or source.label.split(".against.")[0] == label)
-            and (variant is None or source.variant == variant)
-            for source in figure.sources
-        )
-
-    return [figure for figure in section.figures if wanted(figure)]
+def checked(figure: object) -> Figure:
+    """The figure, if it is one that can be drawn."""
+    if not isinstance(figure, Figure):
+        raise BadFigure(f"a section returns figures ({', '.join(kinds())}), not {type(figure).__name__}")
+    if not isinstance(figure.drawing(), Drawing):
+        raise BadFigure(f"{type(figure).__name__} {figure.title!r}: its drawing() gives no Drawing")
+    return figure

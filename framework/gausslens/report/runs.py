@@ -1,7 +1,8 @@
-"""The top of the page: what was run, on what, when, and how long it took."""
+"""The runs of a store on the page: at its top what was run, on what, when and how long; at its end every step."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from ..store.manifest import Manifest, Step
     from ..store.results import Results
 
+# So many part files of a result are named; with many draws the others are beside them.
+NAMED = 3
 # A name, what stands there, and what stands small below it.
 Fact = tuple[str, str, str]
 
@@ -23,11 +26,24 @@ def title(results: Results) -> str:
     return shown + (f" and {len(runs) - 3} earlier runs" if len(runs) > 3 else "")
 
 
-def facts(results: Results) -> Markup:
+def run_facts(results: Results) -> Markup:
     """The facts of each run, the newest first."""
     newest: dict[str, Manifest] = {m.run: m for m in results.manifests()}
     runs = sorted(newest.values(), key=lambda m: m.age, reverse=True)
     return joined(_run(results, manifest, heading=len(runs) > 1) for manifest in runs)
+
+
+def step_anchor(variant: str, label: str) -> str:
+    """The anchor of a result: any name becomes one that has no white space."""
+    return "step-" + re.sub(r"[^\w.-]", "_", f"{variant}-{label}")
+
+
+def step_table(results: Results) -> Markup:
+    """A table: each result that was planned, how much of it is finished, and in which files of the store it is."""
+    head = element("tr", *(element("th", name, scope="col") for name in ("result", "analysis", "finished", "files")))
+    rows = [_row(results, variant, label) for variant, label in results.planned]
+    table = element("table", element("thead", head), element("tbody", *rows))
+    return element("div", table, class_="scroll", tabindex="0", role="region", aria_label="steps")
 
 
 def _run(results: Results, manifest: Manifest, heading: bool) -> Markup:
@@ -144,3 +160,19 @@ def _duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _row(results: Results, variant: str, label: str) -> Markup:
+    planned = results.steps(variant, label)
+    done = [step for step in planned if results.finished(step)]
+    files = [element("code", f"{_file(step)}\n") for step in done[:NAMED]]
+    more = f"and {len(done) - NAMED} more" if len(done) > NAMED else None
+    cells = (f"{variant}, {label}", planned[0].analysis, f"{len(done)} of {len(planned)}")
+    return element(
+        "tr", *(element("td", cell) for cell in cells), element("td", *files, more), id=step_anchor(variant, label)
+    )
+
+
+def _file(step: Step) -> str:
+    """Where the part is, as STORE.md has it; the page may have been moved, so it is no link."""
+    return f"parts/{step.analysis}/{step.key}.h5"

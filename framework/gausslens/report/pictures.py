@@ -1,0 +1,92 @@
+"""Any figure on the page: its picture, caption, what was thinned, where its numbers are and what makes it again."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from ..figures import ColourMap, Passages, Plot, Rows
+from .maps import map_picture
+from .markup import Markup, element, joined
+from .numbers import written_cell
+from .plots import plot_picture
+from .runs import step_anchor
+from .thinning import FINE, Most, thinned
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ..figures import Drawing, Figure, Source
+
+
+def draw(figure: Figure, store: str = "store", again: str = "", most: Most = FINE) -> Markup:
+    """The figure as an element of the page; ``again`` is the line of Python that makes it again."""
+    drawing, note = thinned(figure.drawing(), most)
+    picture, said = _picture(drawing, figure.title)
+    return _whole(figure, drawing, picture, " ".join(words for words in (note, said) if words), store, again)
+
+
+def left_out(figure: Figure, store: str, again: str) -> Markup:
+    """The place of a figure for which the page has no room left."""
+    note = "Left out, for the page is full: the lines under 'data' draw it."
+    return _whole(figure, figure.drawing(), Markup(""), note, store, again)
+
+
+def _picture(drawing: Drawing, title: str) -> tuple[Markup, str]:
+    """The picture, and what is to be said of it."""
+    match drawing:
+        case Plot():
+            return plot_picture(drawing, title), ""
+        case ColourMap():
+            return map_picture(drawing, title)
+        case Rows():
+            return _table(drawing), ""
+        case Passages():
+            cards = [element("div", element("h4", each.name), element("p", each.text)) for each in drawing.texts]
+            return element("div", *cards, class_="texts"), ""
+    raise TypeError(f"there is no picture of a {type(drawing).__name__}")
+
+
+def _whole(figure: Figure, drawing: Drawing, picture: Markup, note: str, store: str, again: str) -> Markup:
+    # Plots and maps name the unit at an axis or a colour bar.
+    unsaid = isinstance(drawing, Rows | Passages) and figure.written_units
+    caption = element(
+        "figcaption",
+        element("p", figure.caption, f" Units: {figure.units}." if unsaid else ""),
+        element("p", note, class_="note") if note else None,
+        _sources(figure.sources, store, again),
+    )
+    kind = f"wide {type(figure).__name__}" if drawing.wide else type(figure).__name__
+    return element("figure", element("h3", figure.title), picture, caption, class_=kind)
+
+
+def _table(drawing: Rows) -> Markup:
+    """A table; columns of numbers are aligned to the right."""
+    rows, places = drawing.rows, range(len(drawing.columns))
+    kinds = ["n" if rows and all(isinstance(row[i], int | float | None) for row in rows) else None for i in places]
+    names = (element("th", name, scope="col", class_=kind) for name, kind in zip(drawing.columns, kinds, strict=True))
+    body = [
+        element("tr", *(element("td", written_cell(c), class_=kind) for c, kind in zip(row, kinds, strict=True)))
+        for row in rows
+    ]
+    table = element("table", element("thead", element("tr", *names)), element("tbody", *body))
+    return element("div", table, class_="scroll", tabindex="0")
+
+
+def _sources(sources: Iterable[Source], store: str, again: str) -> Markup | None:
+    """Links to the steps that the numbers come from, and the lines that get the numbers and the figure back."""
+    given = tuple(dict.fromkeys(sources))
+    if not given:
+        return None
+    links = [
+        element("a", f"{variant}, {label}", href=f"#{step_anchor(variant, label)}")
+        for variant, label in dict.fromkeys((s.variant, s.label) for s in given)
+    ]
+    arrays = ", ".join(dict.fromkeys(s.array for s in given))
+    steps = element("p", "Step ", *(x for link in links for x in (link, "; ")), f"array {arrays}")
+    label = given[0].label.split(".against.")[0]
+    where = [shlex.quote(word) for word in (store, label)]
+    code = ["import gausslens", f"store = gausslens.open({store!r})", *dict.fromkeys(s.line for s in given)]
+    python = joined(element("code", f"{line}\n") for line in [*code, *([again] if again else [])])
+    shell = element("code", f"gausslens show {' '.join(where)} --png figures.png\n")
+    return element("details", element("summary", "data"), steps, element("pre", python), element("pre", shell))

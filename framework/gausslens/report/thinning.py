@@ -1,0 +1,150 @@
+"""Drawings of fewer cells, points and rows, so that a page stays light; and the sentence that says so."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..figures import ColourMap, Dial, Passages, Plot, Rows, Text
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ..figures import Curve, Drawing
+
+SERIES = 6  # as many as there are colours
+SMALLEST = 16  # a side of a map under sliders, before maps are left out
+
+
+@dataclass(frozen=True)
+class Most:
+    """How much of a figure is drawn."""
+
+    cells: int = 96  # a side of a heatmap
+    stored: int = 400_000  # cells of all maps that the sliders of one figure reach
+    points: int = 400  # of a curve
+    dots: int = 2000  # of a scatter
+    rows: int = 100  # of a table
+    letters: int = 4000  # of a text
+
+
+FINE = Most()
+# For the figures of a section that has used most of its share of the page.
+COARSE = Most(cells=24, stored=20_000, points=100, dots=400, rows=30, letters=1000)
+
+
+def thinned(drawing: Drawing, most: Most = FINE) -> tuple[Drawing, str]:
+    """The drawing with no more in it than there is room for, and what was left out."""
+    match drawing:
+        case Plot():
+            return _plot(drawing, most)
+        case ColourMap():
+            return _maps(drawing, most)
+        case Rows():
+            return replace(drawing, rows=drawing.rows[: most.rows]), note(most.rows, len(drawing.rows), "rows")
+        case Passages():
+            return _passages(drawing, most.letters)
+    return drawing, ""
+
+
+def _plot(plot: Plot, most: Most) -> tuple[Plot, str]:
+    """As many curves as there are colours, of which references need none; of each curve points evenly spread."""
+    plain = [curve for curve in plot.curves if not curve.reference]
+    kept = [plain[i] for i in picked(len(plain), SERIES)]
+    curves = [curve for curve in plot.curves if curve.reference or any(curve is each for each in kept)]
+    said = [note(len(kept), len(plain), "curves")]
+    said += [note(most.points, len(curve.x), plot.points) for curve in curves]
+    dots = plot.dots
+    if dots is not None:
+        at = picked(len(dots.x), most.dots)
+        said.append(note(len(at), len(dots.x), "points"))
+        labels, groups = (tuple(each[i] for i in at) for each in (dots.labels, dots.groups))
+        dots = replace(dots, x=dots.x[at], y=dots.y[at], labels=labels, groups=groups)
+    fewer = replace(plot, curves=tuple(_curve(curve, most.points) for curve in curves), dots=dots)
+    return fewer, next((words for words in said if words), "")
+
+
+def _curve(curve: Curve, most: int) -> Curve:
+    at = picked(len(curve.x), most)
+    low, high = (None if side is None else side[at] for side in (curve.low, curve.high))
+    return replace(curve, x=curve.x[at], y=curve.y[at], low=low, high=high)
+
+
+def _maps(drawing: ColourMap, most: Most) -> tuple[ColourMap, str]:
+    """Coarser maps where there are many, and not all places of a dial where there are too many."""
+    values, dials = drawing.values, drawing.dials
+    count = math.prod(values.shape[:-2])
+    side = min(most.cells, max(SMALLEST, math.isqrt(most.stored // max(1, count)))) if dials else most.cells
+    said, kept = [], []
+    share = min(1.0, most.stored / (count * min(side, values.shape[-2]) * min(side, values.shape[-1]) or 1))
+    for place, dial in enumerate(dials):
+        labels = tuple(map(str, dial.labels))
+        at = picked(len(labels), max(2, math.floor(len(labels) * share ** (1 / len(dials)))))
+        if len(at) < len(labels):
+            at = np.union1d(at, [dial.start])
+            values = values.take(at, axis=place)
+            said.append(note(len(at), len(labels), f"places of {dial.name}"))
+        kept.append(Dial(dial.name, tuple(labels[i] for i in at), int(np.searchsorted(at, dial.start))))
+    coarse = blocks(values, side)
+    said.append(coarse.note)
+    rows, columns = (
+        tuple(labels[i] for i in at) for labels, at in ((drawing.rows, coarse.rows), (drawing.columns, coarse.columns))
+    )
+    fewer = replace(drawing, values=coarse.values, dials=tuple(kept), rows=rows, columns=columns)
+    return fewer, " ".join(words for words in said if words)
+
+
+def _passages(drawing: Passages, most: int) -> tuple[Passages, str]:
+    """The beginning of each text."""
+    long = sum(len(each.text) > most for each in drawing.texts)
+    texts = tuple(Text(each.name, each.text[:most] + "…" * (len(each.text) > most)) for each in drawing.texts)
+    words = f"Thinned: of {long} text(s) the first {most:,} letters are shown." if long else ""
+    return replace(drawing, texts=texts), words
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Matrices averaged over blocks: the means, the first index of each block, and what was done."""
+
+    values: NDArray[np.float64]
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    note: str
+
+
+def blocks(values: NDArray[np.float64], most: int = FINE.cells) -> Blocks:
+    """At most ``most`` of the last two dimensions: means over equal blocks, in which a missing value does not count."""
+    shape = values.shape[-2:]
+    sizes = [-(-n // most) or 1 for n in shape]
+    edges = [np.arange(0, n, size) for n, size in zip(shape, sizes, strict=True)]
+    if sizes == [1, 1]:
+        return Blocks(values, edges[0], edges[1], "")
+    known = ~np.isnan(values)
+    sums, counts = (_summed(v, edges) for v in (np.where(known, values, 0.0), known.astype(np.float64)))
+    means = np.where(counts > 0, sums / np.where(counts > 0, counts, 1.0), np.nan)
+    size, all_of = (" by ".join(map(str, what)) for what in (sizes, shape))
+    return Blocks(
+        means, edges[0], edges[1], f"Thinned: each cell is the mean of a block of {size}, of {all_of} in all."
+    )
+
+
+def picked(count: int, most: int) -> NDArray[np.int64]:
+    """At most ``most`` indices of ``count``, evenly spread, first and last among them."""
+    if count <= most:
+        return np.arange(count)
+    return np.unique(np.linspace(0, count - 1, most).round().astype(np.int64))
+
+
+def note(shown: int, count: int, what: str) -> str:
+    """The sentence that says how many are shown; nothing if all are."""
+    return "" if shown >= count else f"Thinned: {shown:,} of {count:,} {what} are shown."
+
+
+def _summed(values: NDArray[np.float64], edges: list[NDArray[np.int64]]) -> NDArray[np.float64]:
+    if not values.size:
+        return values
+    summed: NDArray[np.float64] = np.add.reduceat(np.add.reduceat(values, edges[0], axis=-2), edges[1], axis=-1)
+    return summed
