@@ -12,9 +12,8 @@ from . import load_host
 
 def add(parser: ArgumentParser) -> None:
     """Its arguments."""
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("name", nargs="?", metavar="NAME", help="a plugin, or an analysis, edit, loader or source")
-    what.add_argument("--write", metavar="DIR", help="write the schemas of our own plugins into a directory")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="a plugin, or an analysis, edit, loader or source")
+    parser.add_argument("--write", metavar="DIR", help="write the schemas of our own plugins into a directory")
 
 
 def run(arguments: Namespace) -> int:
@@ -22,6 +21,8 @@ def run(arguments: Namespace) -> int:
     from ..runfile import schema
 
     if arguments.write is not None:
+        if arguments.name is not None:
+            raise InputError("--write writes all schemas of our own plugins: it takes no NAME")
         for path in schema.write(Path(arguments.write)):
             print(path)
         return 0
