@@ -21,7 +21,7 @@ class Parser(argparse.ArgumentParser):
         self.options: list[str] = []  # as they are written
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
-    def add_argument(self, *names: str, **options: Any) -> argparse.Action:  # type: ignore[override] # noqa: D102
+    def add_argument(self, *names: str, **options: Any) -> argparse.Action:  # noqa: D102
         self.options += [name for name in names if name.startswith("-")]
         return super().add_argument(*names, **options)
 

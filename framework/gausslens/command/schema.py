@@ -32,7 +32,7 @@ def run(arguments: Namespace) -> int:
         return 0
     from .plugins import named
 
-    found = [(kind, owned) for kind, owned in named(host, arguments.name) if kind in schema.KINDS.values()]
+    found = [(kind, owned) for kind, owned in named(host, arguments.name) if kind in schema.CHOSEN]
     if not found:
         raise InputError(f"{arguments.name!r} has no parameters that a run file gives")
     schemas = {f"{kind}:{owned.descriptor.name}": schema.parameter_schema(owned) for kind, owned in found}

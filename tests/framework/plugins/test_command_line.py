@@ -236,7 +236,7 @@ def test_options_are_taken_from_between_the_rest(given: str, one: str | None, x:
         ("s a b --grop", "p: unknown argument --grop: did you mean --group?\n"),
         ("s a b d --eithr", "p: unknown argument --eithr: did you mean --either?\n"),
         ("s --on v", "p: unknown argument --on: did you mean --one?\n"),
-        ("s -- a b d c", "p: unknown argument c\n"),
+        ("s -- a b d c", "p: unknown argument d\n"),
     ],
 )
 def test_what_no_option_takes_is_told(given: str, said: str, capsys: Captured) -> None:

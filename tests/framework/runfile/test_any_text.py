@@ -36,7 +36,7 @@ def told_or_read(source: Any, host: Host) -> None:
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("any") / "runs.yaml"
+    return tmp_path_factory.mktemp("any") / "run.yaml"
 
 
 @given(data=st.binary(max_size=300))
