@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 KeyPath = tuple[str | int, ...]
 Scalar = None | bool | int | float | str
-DEEPEST = 32
+DEEPEST = 32  # lists and tables within each other
 FILE = "<dict>"
-LARGEST = 1_000_000  # values
+MOST_VALUES = 1_000_000
 _NOWHERE = Mark(FILE, 0, 0)
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
-_LARGEST = 2**63  # numbers are stored as 64-bit integers
+_END_OF_INTEGERS = 2**63  # numbers are stored as 64-bit integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def unfit(value: Scalar) -> str:
     """Why a value cannot be in a run file: it could not be stored, or not be part of a key. Empty where it can."""
     if isinstance(value, float) and not math.isfinite(value):
         return "is not a finite number"
-    if isinstance(value, int) and not -_LARGEST <= value < _LARGEST:
+    if isinstance(value, int) and not -_END_OF_INTEGERS <= value < _END_OF_INTEGERS:
         return "is too large: whole numbers have at most 64 bits"
     if isinstance(value, str) and _NO_TEXT.search(value):
         return "holds a zero character, or half of a surrogate pair"
@@ -154,8 +154,10 @@ class _Reading:
         if depth > DEEPEST:
             self.problems.add(self.mark, path, f"lists and tables are nested more than {DEEPEST} deep")
             self.problems.stop()
-        if self.count > LARGEST:
-            self.problems.add(self.mark, path, f"there are more than {LARGEST:,} values", "keep long texts in files")
+        if self.count > MOST_VALUES:
+            self.problems.add(
+                self.mark, path, f"there are more than {MOST_VALUES:,} values", "keep long texts in files"
+            )
             self.problems.stop()
         if hasattr(value, "tolist"):  # numpy and torch, without importing them
             value = value.tolist()

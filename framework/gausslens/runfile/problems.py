@@ -1,4 +1,4 @@
-"""What is wrong with a run file: every problem with its place, told together in one screen."""
+"""What is wrong with a run file: every problem with its place, together in one screen."""
 
 from __future__ import annotations
 

@@ -335,7 +335,7 @@ def _note_syntax(error: Exception, text: str, file: str, problems: Problems) -> 
     else:
         found = next((words for what, *words in _PROBLEMS if what in said or what in context), None)
         message, suggestion = found or (message, suggestion)
-    # The end of a text is told at its last line.
+    # The end of a text is noted at its last line.
     at = (min(mark.line + 1, max(len(lines), 1)), mark.column + 1) if mark is not None else (1, 1)
     place = Mark(file, *at)
     if lines:

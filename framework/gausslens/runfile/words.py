@@ -226,17 +226,15 @@ def of_schema(schema: Schema, definitions: Schema) -> str:
         return " | ".join(of_schema(each, definitions) for each in found["anyOf"])
     if "const" in found or "enum" in found:
         return " | ".join(_as_in_a_run_file(value) for value in found.get("enum", [found.get("const")]))
-    kind = found.get("type")
-    if kind in ("number", "integer"):
-        bounds = " and ".join(f"{sign} {found[key]:g}" for key, sign in _SIGNS.items() if key in found)
-        return f"{kind} {bounds}".strip()
-    if kind == "array":
+    kind = _BY_SCHEMA.get(str(found.get("format"))) or _BY_SCHEMA.get(str(found.get("type")))
+    if kind is None:
+        return "anything"
+    if kind is LIST:
         return _list(found, definitions)
-    if kind == "object":
-        inner = found.get("additionalProperties")
-        return f"mapping to {of_schema(inner, definitions)}" if isinstance(inner, Mapping) else "mapping"
-    named = _BY_SCHEMA.get(str(found.get("format")), _BY_SCHEMA.get(str(kind)))
-    return named.listed if named else "anything"
+    if kind is TABLE and isinstance(inner := found.get("additionalProperties"), Mapping):
+        return f"{kind.listed} to {of_schema(inner, definitions)}"
+    bounds = " and ".join(f"{sign} {found[key]:g}" for key, sign in _SIGNS.items() if key in found)
+    return f"{kind.listed} {bounds}".strip()
 
 
 def _flat(schema: Schema, definitions: Schema, prefix: str) -> Iterator[Parameter]:
@@ -252,13 +250,13 @@ def _flat(schema: Schema, definitions: Schema, prefix: str) -> Iterator[Paramete
 def _list(schema: Schema, definitions: Schema) -> str:
     if "prefixItems" in schema:
         return f"[{', '.join(of_schema(each, definitions) for each in schema['prefixItems'])}]"
-    item = of_schema(schema.get("items", {}), definitions)
+    kind, item = LIST.listed, of_schema(schema.get("items", {}), definitions)
     item = f"({item})" if " | " in item else item
     least, most = schema.get("minItems", 0), schema.get("maxItems")
     if most is not None:
         size = f"{least}" if least == most else f"{least} to {most}"
-        return f"list of {size} {item}"
-    return f"list of {item}, at least {least}" if least else f"list of {item}"
+        return f"{kind} of {size} {item}"
+    return f"{kind} of {item}, at least {least}" if least else f"{kind} of {item}"
 
 
 def _followed(schema: Schema, definitions: Schema) -> Schema:
