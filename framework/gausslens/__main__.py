@@ -8,12 +8,10 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 
 from .contract.errors import GausslensError
 
 _format_warning = warnings.formatwarning
-_PACKAGE = Path(__file__).parent
 # What the user named cannot be: the input is wrong, exit code 2.
 _CANNOT_BE = {
     errno.ENOENT: "it, or the directory that it should be in, does not exist",
@@ -108,9 +106,11 @@ def _refused(error: OSError) -> tuple[str, int] | None:
         return f"cannot write: {_FAILED[error.errno]}", 1
     if not isinstance(error.filename, str | bytes):
         return None
+    from pathlib import Path
+
     path = os.fsdecode(error.filename)
     advice = {**_CANNOT_BE, **_FAILED}.get(error.errno or 0)
-    if advice is None or _PACKAGE in Path(path).parents:
+    if advice is None or Path(__file__).parent in Path(path).parents:
         return None
     return f"cannot read or write {path}: {advice}", 2 if error.errno in _CANNOT_BE else 1
 
