@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
@@ -11,11 +12,29 @@ from collections.abc import Sequence
 from .contract.errors import GausslensError
 
 _format_warning = warnings.formatwarning
+# What the user named cannot be: the input is wrong, exit code 2.
+_CANNOT_BE = {
+    errno.ENOENT: "it, or the directory that it should be in, does not exist",
+    errno.ENOTDIR: "a file is where a directory should be",
+    errno.EISDIR: "it is a directory: name a file",
+    errno.ENAMETOOLONG: "the name is too long: choose a shorter one",
+    errno.ELOOP: "its links lead in a circle",
+}
+# It could be, and does not work now: exit code 1.
+_FAILED = {
+    errno.EACCES: "no permission: change it, or name another place",
+    errno.EPERM: "not permitted: change it, or name another place",
+    errno.EROFS: "the disk is read-only: name another place",
+    errno.ENOSPC: "the disk is full: free some space, or name another place",
+    errno.EDQUOT: "the quota of this disk is used up: free some space, or name another place",
+    errno.EMFILE: "too many open files: raise `ulimit -n`",
+    errno.EIO: "the disk failed to read or write: check it",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 the input is wrong, 130 interrupted."""
-    from .command.line import parsed
+    from .command.parser import parsed
 
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal that cannot show a character gets its number instead
@@ -43,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         silence_stdout()
         return 1
     except BaseException as error:  # SystemExit too: only the parser may end the program
-        return _explained(error, debug)
+        return _failed(error, debug)
     return code
 
 
@@ -51,14 +70,14 @@ def _warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
     """A warning as Python prints it; names in it cannot send the terminal anything."""
-    from .command.printed import plain_lines
+    from .command.terminal import plain_lines
 
     return plain_lines(_format_warning(message, category, filename, lineno, line))
 
 
-def _explained(error: BaseException, debug: bool) -> int:
-    from .command.printed import plain_lines
-    from .command.refused import refused
+def _failed(error: BaseException, debug: bool) -> int:
+    """Print why a command failed; return the exit code."""
+    from .command.terminal import plain_lines
 
     if debug:
         import traceback
@@ -67,13 +86,33 @@ def _explained(error: BaseException, debug: bool) -> int:
     if isinstance(error, GausslensError):
         print(plain_lines(error), file=sys.stderr)
         return error.code
-    if isinstance(error, OSError) and (told := refused(error)) is not None:
-        print(plain_lines(told[0]), file=sys.stderr)
-        return told[1]
+    if isinstance(error, OSError) and (refused := _refused(error)) is not None:
+        line, code = refused
+        print(plain_lines(line), file=sys.stderr)
+        return code
     hint = "" if debug else "; --debug shows where"
     what = plain_lines(f"{type(error).__name__}: {error}")
     print(f"gausslens met a defect of its own or of a plugin{hint}.\n{what}", file=sys.stderr)
     return 1
+
+
+def _refused(error: OSError) -> tuple[str, int] | None:
+    """An error of the system as one line that names the path, and the exit code; None where it is a defect.
+
+    It is one where no path is named, the path is of this package itself, or the reason is not for users to change.
+    Only a full disk needs no path: what is printed may go to one.
+    """
+    if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"cannot write: {_FAILED[error.errno]}", 1
+    if not isinstance(error.filename, str | bytes):
+        return None
+    from pathlib import Path
+
+    path = os.fsdecode(error.filename)
+    advice = {**_CANNOT_BE, **_FAILED}.get(error.errno or 0)
+    if advice is None or Path(__file__).parent in Path(path).parents:
+        return None
+    return f"cannot read or write {path}: {advice}", 2 if error.errno in _CANNOT_BE else 1
 
 
 if __name__ == "__main__":

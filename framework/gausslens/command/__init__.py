@@ -12,6 +12,8 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..plugins import Host
 
 # In the order in which --help shows them. The module is the name with '_' for '-'.
@@ -31,12 +33,12 @@ COMMANDS = {
 }
 
 
-def load_host(arguments: Namespace, tell: bool = True) -> Host:
-    """The host without the plugins that --without names; what was set aside is told on stderr."""
-    from ..plugins import load, told
+def load_host(arguments: Namespace, say: bool = True) -> Host:
+    """The host without the plugins that --without names; what was set aside is printed on stderr."""
+    from ..plugins import load, troubles
 
     host = load(without=[name.strip() for value in arguments.without for name in value.split(",") if name.strip()])
-    text = told(host, debug=arguments.debug) if tell else ""
+    text = troubles(host, debug=arguments.debug) if say else ""
     if text:
         print(text, file=sys.stderr)
     return host
@@ -52,6 +54,19 @@ def add_run_file(parser: ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="change a value of the run file, as analyses.values.with.site=v (may be repeated)",
     )
+
+
+def outside(target: Path, store: Path) -> Path:
+    """The target, unless it is a store or a pack itself, or where a store keeps its own files."""
+    from ..contract.errors import InputError
+    from ..store.layout import INDEX, LOCK, PARTS, RUNS, TEMPORARY
+
+    root, place = store.resolve(), target.resolve()
+    if place == root:
+        raise InputError(f"{target} is the store itself: choose another name")
+    if place.is_relative_to(root) and place.relative_to(root).parts[0] in (PARTS, RUNS, TEMPORARY, INDEX, LOCK):
+        raise InputError(f"{target} is where the store keeps its own files: choose a place outside {store}")
+    return target
 
 
 def silence_stdout() -> None:

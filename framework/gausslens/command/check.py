@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from . import load_host
+from . import add_run_file, load_host
 
 if TYPE_CHECKING:
     from ..runs.study import Study
@@ -13,10 +13,7 @@ if TYPE_CHECKING:
 
 def add(parser: ArgumentParser) -> None:
     """Its arguments."""
-    parser.add_argument("file", metavar="FILE", help="the run file")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="change a value, as analyses.values.with.site=v"
-    )
+    add_run_file(parser)
 
 
 def run(arguments: Namespace) -> int:

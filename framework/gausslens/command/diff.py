@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import InputError
-from .printed import plain
+from .terminal import plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -51,7 +51,7 @@ def proved(opened: Opened) -> Sequence[Finding] | None:
 
 def _as_text(opened: Opened, findings: Sequence[Finding] | None) -> str:
     from ..runs.estimate import model_bytes
-    from .printed import table
+    from .terminal import table
 
     info = opened.model.info
     loader = opened.call.loader.descriptor.name
@@ -128,11 +128,11 @@ def _proof(findings: Sequence[Finding] | None) -> list[str]:
 def _as_json(opened: Opened, findings: Sequence[Finding] | None) -> str:
     from dataclasses import asdict
 
-    told: dict[str, Any] = asdict(opened.model.info)
-    told["loader"] = opened.call.loader.descriptor.name
-    told["engine"] = opened.engine.descriptor.name if opened.engine else None
-    told["sites"] = list(opened.running.sites(opened.model)) if opened.running else []
-    told["tensors"] = {"layer 0": opened.model.names(0), "outside": opened.model.names(None)}
+    data: dict[str, Any] = asdict(opened.model.info)
+    data["loader"] = opened.call.loader.descriptor.name
+    data["engine"] = opened.engine.descriptor.name if opened.engine else None
+    data["sites"] = list(opened.running.sites(opened.model)) if opened.running else []
+    data["tensors"] = {"layer 0": opened.model.names(0), "outside": opened.model.names(None)}
     if findings is not None:
-        told["proof"] = [{**asdict(f), "holds": f.holds} for f in findings]
-    return json.dumps(told, indent=2, ensure_ascii=False, default=str)
+        data["proof"] = [{**asdict(f), "holds": f.holds} for f in findings]
+    return json.dumps(data, indent=2, ensure_ascii=False, default=str)

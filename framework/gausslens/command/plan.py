@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from . import add_run_file, load_host
+from .terminal import duration, size, table
 
 if TYPE_CHECKING:
     from ..runs.open import Opened
@@ -32,17 +33,16 @@ def run(arguments: Namespace) -> int:
         if arguments.json:
             print(json.dumps(manifest(plan), indent=2, ensure_ascii=False))
         else:
-            print(_told(plan, opened, Store(chosen_store(study, arguments.store))))
+            print(_as_text(plan, opened, Store(chosen_store(study, arguments.store))))
     finally:
         if opened is not None:
             opened.model.close()
     return 0
 
 
-def _told(plan: Plan, opened: Opened | None, store: Store) -> str:
+def _as_text(plan: Plan, opened: Opened | None, store: Store) -> str:
     """One line for each label and variant, then what the whole will need."""
     from ..runs.estimate import model_bytes
-    from .printed import table
 
     groups: dict[tuple[str, str], list[Step]] = {}
     for step in plan.steps:
@@ -75,24 +75,3 @@ def _row(steps: list[Step], opened: Opened | None, store: Store) -> tuple[str, .
         return (*counted, "", "", "")
     need = needs(first, opened.model.info)
     return (*counted, size(need.memory), size(need.disk), duration(need.seconds))
-
-
-def size(count: int) -> str:
-    """Bytes for people; nothing where nothing is known."""
-    if not count:
-        return ""
-    amount = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1000:
-            return f"{amount:.3g} {unit}"
-        amount /= 1000
-    return f"{amount:.3g} TB"
-
-
-def duration(seconds: float) -> str:
-    """Seconds for people; nothing where nothing is known."""
-    if not seconds:
-        return ""
-    if seconds < 1:
-        return "< 1 s"
-    return f"about {seconds:.0f} s" if seconds < 120 else f"about {seconds / 60:.0f} min"

@@ -12,22 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import InputError, did_you_mean
 from ..contract.reference import has_form, resolve
+from ..plugins.host import KINDS
 from . import load_host
 
 if TYPE_CHECKING:
     from ..contract.descriptors import Descriptor
     from ..plugins.host import Host, Owned
-    from ..runfile.schema_words import Parameter
-
-# The mappings of the host, and what one entry of each is called.
-KINDS = {
-    "analyses": "analysis",
-    "edits": "edit",
-    "loaders": "loader",
-    "engines": "engine",
-    "sources": "source",
-    "sections": "section",
-}
+    from ..runfile.words import Parameter
 
 
 def add(parser: ArgumentParser) -> None:
@@ -40,13 +31,13 @@ def add(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Print the list, or what NAME is."""
-    from ..plugins import told
+    from ..plugins import troubles
 
-    host = load_host(arguments, tell=arguments.name is not None)
+    host = load_host(arguments, say=arguments.name is not None)
     if arguments.name is None:
         print(_as_json(host) if arguments.json else "\n".join(_listed(host)))
-        if not arguments.json and told(host):
-            print(f"\n{told(host, arguments.debug)}")
+        if not arguments.json and troubles(host):
+            print(f"\n{troubles(host, arguments.debug)}")
         return 0
     found = named(host, arguments.name)
     if arguments.json:
@@ -59,7 +50,7 @@ def run(arguments: Namespace) -> int:
 
 def named(host: Host, name: str) -> list[tuple[str, Owned[Any]]]:
     """What a name means: all of a plugin, or each descriptor that bears it."""
-    everything = [(kind, owned) for kinds, kind in KINDS.items() for owned in getattr(host, kinds).values()]
+    everything = list(host.contributed())
     found = [(k, o) for k, o in everything if name in (o.owner.plugin, o.descriptor.name)]
     if found:
         return found
@@ -77,9 +68,7 @@ def named(host: Host, name: str) -> list[tuple[str, Owned[Any]]]:
 
 def _listed(host: Host) -> Iterator[str]:
     """One block for each plugin: whose it is, its hooks, and a line for each thing that it offers."""
-    rows = [
-        (o.owner.plugin, kind, o.descriptor) for kinds, kind in KINDS.items() for o in getattr(host, kinds).values()
-    ]
+    rows = [(owned.owner.plugin, kind, owned.descriptor) for kind, owned in host.contributed()]
     broad = max((len(d.name) for _, _, d in rows), default=0)
     for number, plugin in enumerate(host.plugins):
         hooks = ", ".join(plugin.hooks) or "none"
@@ -98,8 +87,8 @@ def _as_json(host: Host) -> str:
     plugins = []
     for plugin in host.plugins:
         record = asdict(plugin)
-        for kinds in KINDS:
-            mine = [o.descriptor for o in getattr(host, kinds).values() if o.owner.plugin == plugin.plugin]
+        for kind, kinds in KINDS.items():
+            mine = [o.descriptor for o in host.of(kind).values() if o.owner.plugin == plugin.plugin]
             record[kinds] = [{"name": d.name, "version": d.version, "summary": d.summary} for d in mine]
         plugins.append(record)
     broken = [{name: value for name, value in vars(b).items() if name != "error"} for b in host.broken]
@@ -117,7 +106,7 @@ def _cut(line: str) -> str:
     return line if width is None or len(line) <= width else line[: width - 3].rstrip() + "..."
 
 
-_TOLD_ELSEWHERE = ("name", "version", "summary", "parameters")
+_SHOWN_ELSEWHERE = ("name", "version", "summary", "parameters")
 # How a run file uses each kind; {more} are its parameters that must be given.
 _USES = {
     "analysis": "analyses: [{{use: {name}{with_more}}}]",
@@ -136,7 +125,7 @@ def as_text(kind: str, owned: Owned[Any], width: int) -> str:
     lines = [f"{head}, of plugin {owner.plugin} ({f'{owner.distribution} {owner.version}'.strip()})"]
     lines += textwrap.wrap(descriptor.summary, width, initial_indent="  ", subsequent_indent="  ")
     lines += [f"  {line}" for line in _facts(descriptor)]
-    from ..runfile.schema_words import parameters
+    from ..runfile.words import parameters
 
     try:
         found = parameters(resolve(descriptor.parameters))
@@ -152,13 +141,13 @@ def as_text(kind: str, owned: Owned[Any], width: int) -> str:
 def as_data(kind: str, owned: Owned[Any]) -> dict[str, Any]:
     """The same as plain data, with the JSON Schema of the parameters."""
     descriptor, owner = owned.descriptor, owned.owner
-    told: dict[str, Any] = {"kind": kind, **vars(descriptor), **vars(owner), "version": descriptor.version}
-    told["distribution_version"] = owner.version
+    data: dict[str, Any] = {"kind": kind, **vars(descriptor), **vars(owner), "version": descriptor.version}
+    data["distribution_version"] = owner.version
     try:
-        told["schema"] = resolve(descriptor.parameters).model_json_schema()
+        data["schema"] = resolve(descriptor.parameters).model_json_schema()
     except Exception as error:
-        told["schema"], told["trouble"] = None, f"{type(error).__name__}: {error}"
-    return told
+        data["schema"], data["trouble"] = None, f"{type(error).__name__}: {error}"
+    return data
 
 
 def _facts(descriptor: Descriptor) -> Iterator[str]:
@@ -166,7 +155,7 @@ def _facts(descriptor: Descriptor) -> Iterator[str]:
     declared, behind = [], []
     for field in fields(descriptor):
         value = getattr(descriptor, field.name)
-        if field.name in _TOLD_ELSEWHERE or value == field.default or value is None:
+        if field.name in _SHOWN_ELSEWHERE or value == field.default or value is None:
             continue
         if isinstance(value, str) and has_form(value):
             behind += [value] * (field.default is MISSING)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from . import load_host
-from .refused import outside
+from . import load_host, outside
 
 
 def add(parser: ArgumentParser) -> None:

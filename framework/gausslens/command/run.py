@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from . import add_run_file, load_host
-from .printed import table
+from .terminal import table
 
 if TYPE_CHECKING:
     from ..perform import Ran

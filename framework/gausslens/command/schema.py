@@ -12,9 +12,8 @@ from . import load_host
 
 def add(parser: ArgumentParser) -> None:
     """Its arguments."""
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("name", nargs="?", metavar="NAME", help="a plugin, or an analysis, edit, loader or source")
-    what.add_argument("--write", metavar="DIR", help="write the schemas of our own plugins into a directory")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="a plugin, or an analysis, edit, loader or source")
+    parser.add_argument("--write", metavar="DIR", help="write the schemas of our own plugins into a directory")
 
 
 def run(arguments: Namespace) -> int:
@@ -22,6 +21,8 @@ def run(arguments: Namespace) -> int:
     from ..runfile import schema
 
     if arguments.write is not None:
+        if arguments.name is not None:
+            raise InputError("--write writes all schemas of our own plugins: it takes no NAME")
         for path in schema.write(Path(arguments.write)):
             print(path)
         return 0
@@ -31,7 +32,7 @@ def run(arguments: Namespace) -> int:
         return 0
     from .plugins import named
 
-    found = [(kind, owned) for kind, owned in named(host, arguments.name) if kind in schema.KINDS.values()]
+    found = [(kind, owned) for kind, owned in named(host, arguments.name) if kind in schema.CHOSEN]
     if not found:
         raise InputError(f"{arguments.name!r} has no parameters that a run file gives")
     schemas = {f"{kind}:{owned.descriptor.name}": schema.parameter_schema(owned) for kind, owned in found}

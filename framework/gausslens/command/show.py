@@ -9,9 +9,8 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import InputError, StoreError, did_you_mean
-from . import load_host
-from .printed import plain, print_table
-from .refused import outside
+from . import load_host, outside
+from .terminal import plain, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

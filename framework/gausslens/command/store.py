@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from ..contract.errors import InputError
 from ..runs.progress import progress
-from .plan import size
-from .printed import plain, print_table
-from .refused import outside
+from . import outside
+from .terminal import plain, print_table, size
 
 if TYPE_CHECKING:
     from ..store.gc import Superseded

@@ -10,4 +10,4 @@ from .host import Owned as Owned
 from .host import Owner as Owner
 from .host import Plugin as Plugin
 from .loading import load as load
-from .loading import told as told
+from .loading import troubles as troubles

@@ -67,7 +67,7 @@ def candidates() -> tuple[list[Candidate], list[str]]:
     from importlib.metadata import distributions
 
     found: dict[str, list[Candidate]] = {}
-    troubles: list[str] = []
+    unreadable: list[str] = []
     for distribution in distributions():
         text = _entry_points(distribution)
         if f"[{GROUP}]" not in text:
@@ -81,9 +81,9 @@ def candidates() -> tuple[list[Candidate], list[str]]:
             if plugin and equals:
                 mine.append(Candidate(plugin, name, version, value))
             else:
-                troubles.append(f"{name} {version}: its entry_points.txt holds a line that is none: {line!r}")
+                unreadable.append(f"{name} {version}: its entry_points.txt holds a line that is none: {line!r}")
     ordered = sorted((c for each in found.values() for c in each), key=order)
-    return ordered, sorted(troubles)
+    return ordered, sorted(unreadable)
 
 
 def order(candidate: Candidate) -> tuple[bool, str, str, str]:

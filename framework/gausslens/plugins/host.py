@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -12,6 +12,17 @@ if TYPE_CHECKING:
     from ..contract.descriptors import Analysis, Edit, Engine, Loader, PromptSource, ReportSection
 
 D = TypeVar("D")
+R = TypeVar("R", "Loader", "Engine")
+
+# What plugins contribute: what one of a kind is called, and the mapping of the host that holds them.
+KINDS = {
+    "analysis": "analyses",
+    "edit": "edits",
+    "loader": "loaders",
+    "engine": "engines",
+    "source": "sources",
+    "section": "sections",
+}
 
 
 @dataclass(frozen=True)
@@ -73,7 +84,18 @@ class Host:
     left_out: tuple[str, ...]
     warnings: tuple[str, ...]
     hook: pluggy.HookRelay = field(repr=False, compare=False)
-    told_of: set[tuple[str, str]] = field(default_factory=set, repr=False, compare=False)
+    warned: set[tuple[str, str]] = field(default_factory=set, repr=False, compare=False)
+
+    def of(self, kind: str) -> Mapping[str, Owned[Any]]:
+        """All of one of the KINDS, by name."""
+        found: Mapping[str, Owned[Any]] = getattr(self, KINDS[kind])
+        return found
+
+    def contributed(self) -> Iterator[tuple[str, Owned[Any]]]:
+        """Everything that there is, each with its kind."""
+        for kind in KINDS:
+            for owned in self.of(kind).values():
+                yield kind, owned
 
     def would_provide(self, name: str) -> tuple[Broken, ...]:
         """The plugins set aside that offer this name, or, where they did not come so far, bear its prefix."""
@@ -84,7 +106,7 @@ class Host:
         """Call each implementation of an announcement, in order of plugin; return what those that raised said.
 
         An announcement is a courtesy: whatever one listener does, the others hear it and the run goes on. A listener
-        that raises is told of once, by a warning in the log ``gausslens``, which Python shows on stderr.
+        that raises is named once, by a warning in the log ``gausslens``, which Python shows on stderr.
         """
         caller: pluggy.HookCaller = getattr(self.hook, name)
         failures = []
@@ -93,10 +115,15 @@ class Host:
                 listener.function(*(news[argument] for argument in listener.argnames))
             except (Exception, SystemExit) as error:
                 failures.append(f"plugin {listener.plugin_name}, {name}: {in_one_line(error)}")
-                if (listener.plugin_name, name) not in self.told_of:
-                    self.told_of.add((listener.plugin_name, name))
+                if (listener.plugin_name, name) not in self.warned:
+                    self.warned.add((listener.plugin_name, name))
                     _warn(failures[-1])
         return failures
+
+
+def best(owned: Iterable[Owned[R]]) -> Owned[R] | None:
+    """Of loaders that claim a model, or engines that serve it: highest rank, then first by name; None where none."""
+    return min(owned, key=lambda each: (-each.descriptor.rank, each.descriptor.name), default=None)
 
 
 def _warn(text: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import redirect_stdout
@@ -31,8 +30,8 @@ def load(
     ``only`` loads no others of the installed ones. ``extra`` adds modules or objects by name, from a test or a
     notebook; they stand in for installed plugins of the same name.
     """
-    installed, troubles = candidates()
-    loading = Loading(warnings=troubles)
+    installed, unreadable = candidates()
+    loading = Loading(warnings=unreadable)
     chosen, left_out = _chosen(installed, without, only, loading)
     given = [_given(name, what, installed) for name, what in (extra or {}).items()]
     chosen = [c for c in chosen if c.plugin not in (extra or {})] + given
@@ -69,7 +68,7 @@ def _chosen(
     return kept, tuple(sorted({c.plugin for c in out}))
 
 
-def told(host: Host, debug: bool = False) -> str:
+def troubles(host: Host, debug: bool = False) -> str:
     """What commands say of plugins that were set aside, and of warnings; empty where all is well."""
     return "\n".join([*(f"warning: {text}" for text in host.warnings), *(set_aside(b, debug) for b in host.broken)])
 
@@ -96,6 +95,30 @@ class _Manager(pluggy.PluginManager):
         if isinstance(plugin, ModuleType) and not hasattr(vars(plugin).get(name), "gausslens_impl"):
             return None
         return super().parse_hookimpl_opts(plugin, name)
+
+
+def _marked(plugin: Any, name: str) -> dict[str, list[pluggy.HookImpl]]:
+    """What a plugin marks with @hookimpl, by hook: a manager that knows no hooks takes them all as they are."""
+    manager = _Manager("gausslens")
+    manager.register(plugin, name)
+    return {caller.name: caller.get_hookimpls() for caller in manager.get_hookcallers(plugin) or ()}
+
+
+def _misfit(hook: str, marked: list[pluggy.HookImpl]) -> str | None:
+    """Why the implementations of a hook cannot be called; None where there is one that can."""
+    if hook not in SPECIFIED:
+        optional = all(implementation.optionalhook for implementation in marked)
+        return None if optional else f"there is no hook {hook!r}{did_you_mean(hook, SPECIFIED)}"
+    known = inspect.signature(getattr(hookspecs, hook)).parameters
+    foreign = [name for implementation in marked for name in implementation.argnames if name not in known]
+    if foreign:
+        may = f"it may ask for {', '.join(known)}" if known else "it takes no arguments"
+        return f"{hook} asks for {', '.join(map(repr, foreign))}, which is not there: {may}"
+    if len(marked) > 1:
+        return f"it implements {hook} {len(marked)} times"
+    if marked[0].hookwrapper or marked[0].wrapper:
+        return f"{hook} is a hook wrapper: gausslens calls each plugin by itself"
+    return None
 
 
 @dataclass
@@ -193,39 +216,21 @@ class Loading:
 
     def _register(self, candidate: Candidate) -> str | None:
         found = self.objects[candidate.plugin]
-        try:
-            self.manager.register(found, candidate.plugin)
-            self.manager.check_pending()
-        except pluggy.PluginValidationError as error:
-            return self._misfit(found, str(error))
         implemented: dict[str, pluggy.HookImpl] = {}
-        for caller in self.manager.get_hookcallers(found) or []:
-            mine = [i for i in caller.get_hookimpls() if i.plugin is found]
-            if len(mine) > 1:
-                return f"it implements {caller.name} {len(mine)} times"
-            if mine[0].hookwrapper or mine[0].wrapper:
-                return f"{caller.name} is a hook wrapper: gausslens calls each plugin by itself"
-            if caller.has_spec():  # or it is an optional hook, of another version
-                implemented[caller.name] = mine[0]
+        for hook, marked in _marked(found, candidate.plugin).items():
+            cause = _misfit(hook, marked)
+            if cause:
+                return cause
+            if hook in SPECIFIED:  # or it is an optional hook, of another version
+                implemented[hook] = marked[0]
         for hook in SPECIFIED:
             if hook not in implemented and callable(getattr(found, hook, None)):
                 return f"{hook} lacks the decorator @gausslens.hookimpl: it would never be called"
         if not implemented:
             self.warnings.append(f"plugin {candidate.plugin} of {candidate.whose} implements no hook")
+        self.manager.register(found, candidate.plugin)
         self.implemented[candidate.plugin] = implemented
         return None
-
-    def _misfit(self, found: Any, message: str) -> str:
-        """What pluggy refuses, in our words where they are better."""
-        unknown = [c.name for c in self.manager.get_hookcallers(found) or [] if not c.has_spec()]
-        if unknown:
-            return f"there is no hook {unknown[0]!r}{did_you_mean(unknown[0], SPECIFIED)}"
-        foreign = re.search(r"definition: (\w+)\(.*Argument\(s\) {(.*?)}", message, re.DOTALL)
-        if foreign and foreign[1] in SPECIFIED:
-            known = inspect.signature(getattr(hookspecs, foreign[1])).parameters
-            may = f"it may ask for {', '.join(known)}" if known else "it takes no arguments"
-            return f"{foreign[1]} asks for {foreign[2]}, which is not there: {may}"
-        return " ".join(message.split())
 
     def _collect(self, candidate: Candidate) -> str | None:
         returned: dict[str, list[Descriptor]] = {}
@@ -247,12 +252,12 @@ class Loading:
             for hook, found in self.contributed[plugin].items():
                 for descriptor in found:
                     owners.setdefault((hook, descriptor.name), []).append(candidate)
-        told = set()
+        named = set()
         for (hook, name), who in owners.items():
             for candidate in who:
                 rivals = [c for c in who if c is not candidate and c.ours == rivals_are_ours]
-                if rivals and not candidate.ours and candidate.plugin not in told:
-                    told.add(candidate.plugin)
+                if rivals and not candidate.ours and candidate.plugin not in named:
+                    named.add(candidate.plugin)
                     whose = " and ".join(f"{c.whose} (plugin {c.plugin})" for c in rivals)
                     yield candidate, f"{HOOKS[hook][0].__name__} {name!r} is in {whose} too"
 

@@ -20,7 +20,7 @@ HOOKS: Mapping[str, tuple[type[Descriptor], str]] = {
     "report_sections": (ReportSection, "either"),
 }
 RESERVED = ("model", "gaussian", "bilinear", "spectrum", "reinit", "attention")
-MOST = 3  # problems told of one plugin
+MOST = 3  # problems that are printed of one plugin
 
 _PLAIN = r"[A-Za-z0-9][A-Za-z0-9_-]*"
 _FORMS = {

@@ -1,33 +1,49 @@
-"""The keys of a run file that are the host's own; the others are those of plugins' parameters.
-
-These models hold no unions: pydantic would put their names into the places of errors.
-"""
+"""The blocks of a run file: the host's own keys of each, and the names and parameters of plugins that they hold."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from .wording import name_pattern
+from ..contract.errors import near
+from ..contract.parameters import Parameters
+from ..contract.reference import resolve
+from ..contract.seeds import canonical
+from ..plugins.host import in_one_line
+from .checking import checked, names_at
+from .nodes import Node
+from .problems import Problems, RunFileErrors, instead, shortened
+from .words import name_pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from ..plugins.host import Host, Owned
 
 FORMAT = 1
 WHOLE_RUN = "all"  # the variant under which results of the whole run are kept: no variant may be called so
 MOST_DRAWS = 10_000
-
 NAME_WORDS = "a name of 1 to 100 letters, digits, '-' and '_'"
 NAME = name_pattern(r"^[A-Za-z0-9_-]{1,100}$", NAME_WORDS)
 LABEL = name_pattern(
     r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}$", "a label of 1 to 100 letters, digits, '-', '_' and '.', not first"
 )
 DEVICE = name_pattern(r"^(cpu|cuda|mps|xpu)(:[0-9]+)?$", "cpu, cuda, cuda:1, mps or xpu")
-
 Dtype = Literal["float32", "float64", "float16", "bfloat16"]
 Index = Annotated[int, Field(ge=0)]
-
 LAYERS = "Only these layers; all where it is left out."
 HEADS = "Only these heads; all where it is left out."
+# Where a name of each kind belongs, when it is used in the wrong place.
+BELONGS = {
+    "analysis": "it belongs under analyses: {{use: {name}}}",
+    "edit": "it belongs under variants: [{{edit: {name}}}]",
+    "loader": "it belongs under model: {{loader: {name}}}",
+    "source": "it belongs under prompts: {{source: {name}}}",
+}
 
 
 class Block(BaseModel):
@@ -129,3 +145,121 @@ def is_name(text: str) -> bool:
 def keys(block: type[Block]) -> tuple[str, ...]:
     """The keys of a block as they are written."""
     return tuple(info.alias or name for name, info in block.model_fields.items())
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What every part is read with: the plugins, the directory of the run file, and the problems found so far."""
+
+    host: Host
+    directory: Path
+    problems: Problems
+    live: str | None = None  # the class of a model passed from Python
+
+    def model(self, owned: Owned[Any], node: Node) -> type[Parameters] | None:
+        """The parameter model of a descriptor; where it cannot be had, its plugin is blamed at the node."""
+        whose = f"{owned.descriptor.name} ({owner_of(owned)})"
+        try:
+            model = resolve(owned.descriptor.parameters)
+        except (Exception, SystemExit) as error:
+            self.blame(owned, node, f"the parameters of {whose} cannot be imported: {in_one_line(error)}")
+            return None
+        if isinstance(model, type) and issubclass(model, Parameters):
+            return model
+        self.blame(owned, node, f"{owned.descriptor.parameters} of {whose} is no gausslens.Parameters")
+        return None
+
+    def parameters(self, owned: Owned[Any], table: Node, also: tuple[str, ...] = (), at: str = "") -> Parameters | None:
+        """The parameters of a descriptor, checked by its own model."""
+        model = self.model(owned, table)
+        if model is None:
+            return None
+        hidden = sorted(set(also) & set(names_at(model, ())))
+        if hidden:
+            whose = f"{owned.descriptor.name} ({owner_of(owned)})"
+            self.blame(owned, table, f"the parameter {hidden[0]!r} of {whose} cannot be given: the host has that key")
+            return None
+        try:
+            found, _ = checked(model, table, self.problems, also, at)
+            canonical(found.canonical() if found is not None else None)
+        except RunFileErrors:
+            raise
+        except (Exception, SystemExit) as error:
+            whose = f"{owned.descriptor.name} ({owner_of(owned)})"
+            self.blame(owned, table, f"the parameters of {whose} cannot be checked: {in_one_line(error)}")
+            return None
+        return found
+
+    def blame(self, owned: Owned[Any], node: Node, message: str) -> None:
+        """Note what is a plugin's own fault."""
+        self.problems.key(node, message, f"its plugin is at fault; --without {owned.owner.plugin} leaves it out")
+
+
+def split_keys(
+    table: Node, block: type[Block], problems: Problems, others: Collection[str] | None = None
+) -> tuple[Any, Node, Node]:
+    """The host's keys of a table checked, then these keys and the others, which are a plugin's, as tables.
+
+    Where ``others``, the plugin's keys, are known, a misspelt key of the host is put right.
+    """
+    if not table.is_table:
+        values, ours = checked(block, table, problems)
+        return values, ours, table
+    host_keys = keys(block)
+    names: dict[str, str | None] = {}
+    for key, node in table.value.items() if others is not None else ():
+        known = [*host_keys, *(others or ())]
+        meant = near(key, known, most=1) if key not in known else []
+        if meant and meant[0] in host_keys and table.get(meant[0]) is None and meant[0] not in names.values():
+            problems.key(node, "unknown key", instead(key, known))
+            names[key] = meant[0]
+    table = table.renamed((), names) if names else table
+    values, ours = checked(block, table.only(host_keys), problems)
+    return values, ours, table.but(host_keys)
+
+
+def with_name(table: Node, block: type[Block], problems: Problems) -> Node:
+    """The table with the key by which it names something of a plugin put right, where that is misspelt."""
+    first, *rest = keys(block)
+    if not table.is_table or table.get(first) is not None:
+        return table
+    meant = near(first, [key for key in table.value if key not in rest], most=1)
+    if not meant:
+        return table
+    problems.key(table.value[meant[0]], "unknown key", f"did you mean {first}?")
+    return table.renamed((), {meant[0]: first})
+
+
+def find(kind: str, node: Node | None, host: Host, problems: Problems) -> Owned[Any] | None:
+    """What a name stands for; a problem where nothing bears it."""
+    if node is None or not isinstance(node.value, str):
+        return None  # the check of the table that it is in says so
+    name, names = node.value, host.of(kind)
+    if name not in names:
+        problems.value(node, f"there is no {kind} {shortened(name)}", _hint(kind, name, host))
+        return None
+    return names[name]
+
+
+def owner_of(owned: Owned[Any]) -> str:
+    """Whose something is, and how to do without it."""
+    owner = owned.owner
+    return f"plugin {owner.plugin} of {owner.distribution} {owner.version}".strip()
+
+
+def _hint(kind: str, name: str, host: Host) -> str:
+    for broken in host.would_provide(name):
+        whose = f"plugin {broken.plugin} of {broken.distribution} {broken.version}".strip()
+        return f"{whose} would provide it, but was set aside: {broken.cause}"
+    for other in BELONGS:
+        if other != kind and name in host.of(other):
+            return f"{name} is {'an' if other[0] in 'aeiou' else 'a'} {other}: {BELONGS[other].format(name=name)}"
+    if name.split(".")[0] in host.left_out:
+        return f"plugin {name.split('.')[0]} was left out, by --without or GAUSSLENS_WITHOUT"
+    hint = instead(name, host.of(kind))
+    missing = {"left out": host.left_out, "set aside": [b.plugin for b in host.broken]}
+    if not near(name, host.of(kind)):
+        # A name without a prefix does not say which plugin it would come from.
+        for how, plugins in missing.items():
+            hint += f"; {how}: {', '.join(plugins)}" if plugins else ""
+    return hint.lstrip("; ")

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from ..contract.errors import near
-from . import wording
-from .fields import choices_at, field_at, names_at, type_in_words
-from .nodes import Node, Path
+from . import words
+from .nodes import KeyPath, Node
 from .problems import MOST, instead
+from .words import members, written
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
+    from pydantic.fields import FieldInfo
+
     from .problems import Problems
 
 M = TypeVar("M", bound=BaseModel)
+Location = Sequence[str | int]
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,7 @@ class _Fault:
     error: Any
     node: Node
     absent: str | int | None = None
-    union: Path | None = None
+    union: KeyPath | None = None
     of_key: bool = False
 
     @property
@@ -41,7 +47,7 @@ class _Fault:
         return str(self.error["type"])
 
     @property
-    def location(self) -> Path:
+    def location(self) -> KeyPath:
         return tuple(self.error["loc"])
 
     @property
@@ -59,7 +65,7 @@ def checked(
     if not table.is_table:
         problems.value(table, f"should be a table, is {table.described()}", _as_table(model, table))
         return None, table
-    telling = _Telling(model, problems, tuple(also), at)
+    reporter = _Reporter(model, problems, tuple(also), at)
     while True:
         try:
             return model.model_validate_json(json.dumps(table.plain()), strict=True), table
@@ -69,12 +75,12 @@ def checked(
         unknown = [f for f in faults if f.kind == "extra_forbidden" and f.union is None]
         if not unknown:
             for group in _grouped(faults):
-                telling.of(group)
+                reporter.note(group)
             return None, table
-        renames: dict[Path, dict[str, str | None]] = {}
+        renames: dict[KeyPath, dict[str, str | None]] = {}
         for fault in unknown:
             names = renames.setdefault(fault.location[:-1], {})
-            names[str(fault.location[-1])] = telling.meant(fault, table, names.values())
+            names[str(fault.location[-1])] = reporter.meant(fault, table, names.values())
         for above, names in renames.items():
             table = table.renamed(above, names)
 
@@ -112,7 +118,7 @@ def _fault(error: Any, table: Node) -> _Fault:
 def _grouped(faults: list[_Fault]) -> list[list[_Fault]]:
     """Each fault alone; of those that the members of a union raise, together the ones that came furthest."""
     groups = [[fault] for fault in faults if fault.union is None]
-    unions: dict[Path, list[_Fault]] = {}
+    unions: dict[KeyPath, list[_Fault]] = {}
     for fault in faults:
         if fault.union is not None:
             unions.setdefault(fault.union, []).append(fault)
@@ -138,7 +144,7 @@ def _is_twin(fault: _Fault, others: list[_Fault]) -> bool:
 
 
 @dataclass(frozen=True)
-class _Telling:
+class _Reporter:
     """Says what is wrong, in the terms of one model."""
 
     model: type[BaseModel]
@@ -159,43 +165,106 @@ class _Telling:
         is_free = bool(near_one) and near_one[0] in ours and near_one[0] not in taken and not beside.get(near_one[0])
         return near_one[0] if is_free else None
 
-    def of(self, group: list[_Fault]) -> None:
+    def note(self, group: list[_Fault]) -> None:
         """Note one fault, or those that the members of a union raise about one value."""
         fault = group[0]
         node, location = fault.node, fault.location
         if fault.absent is not None:
-            self.of_absent(fault, fault.absent)
+            self.note_absent(fault, fault.absent)
         elif fault.kind == "extra_forbidden":
             hint = instead(str(location[-1]), names_at(self.model, location[:-1]))
             self.problems.key(node, "unknown key", hint)
         elif fault.of_key:
             name = Node(node.path[-1], node.place)
-            self.problems.key(node, f"this key {wording.worded([fault.error], name, [])}")
+            self.problems.key(node, f"this key {words.of_errors([fault.error], name, [])}")
         else:
-            self.of_value(group)
+            self.note_value(group)
 
-    def of_absent(self, fault: _Fault, name: str | int) -> None:
+    def note_absent(self, fault: _Fault, name: str | int) -> None:
         message, what = "missing", ""
         if fault.node.is_list:
             message = "missing from the list"
         elif fault.kind == "union_tag_not_found":
             message = f"missing: one of {', '.join(choices_at(self.model, (*fault.location, name)))}"
         elif (field := field_at(self.model, fault.location)) is not None:
-            sort = type_in_words(field.annotation)
+            sort = words.of_type(field.annotation)
             message = f"missing: {sort}" if sort else message
             what = (field.description or "").rstrip(".")
         self.problems.add(fault.node.place, (*fault.node.path, name), message, what[:1].lower() + what[1:])
 
-    def of_value(self, group: list[_Fault]) -> None:
+    def note_value(self, group: list[_Fault]) -> None:
         fault = group[0]
         node, location = fault.node, fault.location
         tags = fault.error.get("ctx", {}).get("expected_tags", "")
         choices = [tag.strip(" '") for tag in tags.split(",") if tag] or choices_at(self.model, location)
-        message = wording.worded([f.error for f in group], node, choices)
-        suggestion = wording.remedy(fault.error, node)
+        message = words.of_errors([f.error for f in group], node, choices)
+        suggestion = words.remedy(fault.error, node)
         if not suggestion and isinstance(node.value, str) and near(node.value, choices):
             suggestion = instead(node.value, choices)
         field = field_at(self.model, location)
         if not suggestion and field is not None and isinstance(field.default, bool | int | float | str):
             suggestion = f"the default is {json.dumps(field.default)}"
         self.problems.value(node, f"{message} (at {self.at})" if self.at and not location else message, suggestion)
+
+
+def fields_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The fields of a model by the names they have in a run file."""
+    return {info.validation_alias if isinstance(info.validation_alias, str) else name: info
+            for name, info in model.model_fields.items()}  # fmt: skip
+
+
+def types_at(model: type[BaseModel], location: Location) -> list[Any]:
+    """The types that may stand at a location; several where there is a union on the way."""
+    found: list[Any] = [model]
+    for step in location:
+        # A step that leads nowhere is the tag that pydantic puts where it tries the members of a union.
+        found = [below for one in found for below in _below(one, step)] or found
+    return found
+
+
+def field_at(model: type[BaseModel], location: Location) -> FieldInfo | None:
+    """The field at a location."""
+    if not location:
+        return None
+    *above, name = location
+    for one in types_at(model, above):
+        if _is_model(one) and name in fields_of(one):
+            return fields_of(one)[str(name)]
+    return None
+
+
+def names_at(model: type[BaseModel], location: Location) -> list[str]:
+    """The keys that a table at a location may have."""
+    return [name for one in types_at(model, location) if _is_model(one) for name in fields_of(one)]
+
+
+def choices_at(model: type[BaseModel], location: Location) -> list[str]:
+    """The values allowed at a location, where they are listed."""
+    found: list[str] = []
+    for one in types_at(model, location):
+        if get_origin(one) is Literal:
+            found += [written(value) for value in get_args(one)]
+        elif isinstance(one, type) and issubclass(one, Enum):
+            found += [written(member.value) for member in one]
+    return found
+
+
+def _below(annotation: Any, step: str | int) -> list[Any]:
+    """The types under one step into a type."""
+    origin, arguments = get_origin(annotation) or annotation, get_args(annotation)
+    if _is_model(annotation):
+        field = fields_of(annotation).get(str(step))
+        return members(field.annotation) if field else []
+    if not isinstance(origin, type) or not arguments:
+        return []
+    if issubclass(origin, Mapping):
+        return members(arguments[-1])
+    if isinstance(step, int) and issubclass(origin, tuple) and arguments[-1] is not Ellipsis:
+        return members(arguments[step]) if step < len(arguments) else []
+    if isinstance(step, int) and issubclass(origin, Sequence | AbstractSet):
+        return members(arguments[0])
+    return []
+
+
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)

@@ -1,4 +1,4 @@
-"""What is wrong with a run file: every problem with its place, told together in one screen."""
+"""What is wrong with a run file: every problem with its place, together in one screen."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..contract.errors import InputError, did_you_mean
 from ..runs.study import Mark
 
 if TYPE_CHECKING:
-    from .nodes import Node, Path
+    from .nodes import KeyPath, Node
 
 SHOWN = 40  # problems printed; the rest is counted
 MOST = 200  # problems collected; a file with more is not read to its end
@@ -58,7 +58,7 @@ class Problems:
 
     def __init__(self, file: str) -> None:
         self.file = file
-        self._found: dict[tuple[Mark, Path, str], Problem] = {}
+        self._found: dict[tuple[Mark, KeyPath, str], Problem] = {}
 
     def __len__(self) -> int:
         return len(self._found)
@@ -66,7 +66,7 @@ class Problems:
     def __iter__(self) -> Iterator[Problem]:
         return iter(self._found.values())
 
-    def add(self, mark: Mark, path: Path, message: str, suggestion: str = "", only: bool = False) -> None:
+    def add(self, mark: Mark, path: KeyPath, message: str, suggestion: str = "", only: bool = False) -> None:
         """Note a problem at a mark; with ``only``, no second one of the same kind there."""
         problem = Problem(mark, shown_path(path), message, suggestion)
         # An alias gives one mistake several paths; a dict gives all mistakes one mark.
@@ -92,7 +92,7 @@ class Problems:
             self.stop()
 
 
-def shown_path(path: Path) -> str:
+def shown_path(path: KeyPath) -> str:
     """``analyses[1].with.site``."""
     text = ""
     for step in path:

@@ -1,4 +1,4 @@
-"""A run file, or a dict from Python, to a study: this module reads top to bottom."""
+"""A run file, or a dict from Python, to a study: text, nodes, settings, then block by block."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..runs.study import Mark, ModelCall, Study, Variant
-from . import blocks, parts, sets
+from ..runs.study import Mark, ModelCall, Study
+from . import blocks
+from .analyses import read_uses, resolved
+from .blocks import Reading
 from .checking import checked
-from .compose import compose
-from .filetext import read_text
-from .nodes import Node
-from .plaindata import FILE, from_python
-from .problems import Problems, instead, shortened
-from .uses import read_uses, resolved, resolved_prompts
-from .variants import read_variant
+from .model import LIVE, read_model_block, read_prompts_block, resolved_model, resolved_prompts
+from .nodes import FILE, Node, from_python
+from .problems import Problems, shortened
+from .settings import with_settings
+from .text import compose, read_text
+from .variants import read_against, read_variant, variants_by_name
 
 if TYPE_CHECKING:
     from ..plugins.host import Host
@@ -32,9 +33,9 @@ def read(source: Source, host: Host, settings: Sequence[str] = (), live: str | N
     passed from Python, in place of `model: {path: ...}`.
     """
     problems = Problems(FILE if isinstance(source, Mapping) else os.fspath(source))
-    root = sets.apply(_tree(source, problems), settings, problems)
+    root = with_settings(_tree(source, problems), settings, problems)
     directory = Path.cwd() if isinstance(source, Mapping) else Path(source).parent.absolute()
-    study = _study(parts.Reading(host, directory, problems, live), root, _default_name(source))
+    study = _study(Reading(host, directory, problems, live), root, _default_name(source))
     problems.settle()
     assert study is not None
     return study
@@ -43,11 +44,9 @@ def read(source: Source, host: Host, settings: Sequence[str] = (), live: str | N
 def read_model(block: Mapping[str, Any], host: Host) -> ModelCall:
     """The `model:` block alone, from Python; ``live:CLASS`` as path stands for a model in memory."""
     problems = Problems(FILE)
-    live = (
-        str(block.get("path", "")).removeprefix(parts.LIVE) if str(block.get("path")).startswith(parts.LIVE) else None
-    )
+    live = str(block.get("path", "")).removeprefix(LIVE) if str(block.get("path")).startswith(LIVE) else None
     table = from_python(block, problems, path=("model",))
-    call = parts.read_model(parts.Reading(host, Path.cwd(), problems, live), table)
+    call = read_model_block(Reading(host, Path.cwd(), problems, live), table)
     problems.settle()
     assert call is not None
     return call
@@ -74,7 +73,7 @@ def _default_name(source: Source) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "-", Path(source).stem).strip("-")[:100] or "run"
 
 
-def _study(reading: parts.Reading, root: Node, default_name: str) -> Study | None:
+def _study(reading: Reading, root: Node, default_name: str) -> Study | None:
     problems = reading.problems
     if reading.live is not None and root.get("model") is None:
         root = Node({**root.value, "model": Node({}, root.mark, ("model",), root.mark)}, root.mark)
@@ -86,18 +85,18 @@ def _study(reading: parts.Reading, root: Node, default_name: str) -> Study | Non
     top, root = checked(blocks.RunBlock, root, problems)
     model = prompts = None
     if (table := root.get("model")) is not None and table.is_table:
-        model = parts.read_model(reading, table)
+        model = read_model_block(reading, table)
     given = root.get("prompts")
     if given is not None and given.is_table:
-        prompts = parts.read_prompts(reading, given)
-    named = _variants(root)
+        prompts = read_prompts_block(reading, given)
+    named = variants_by_name(root)
     read = [read_variant(reading, name, node) for name, node in (named or {}).items()]
     analyses = root.get("analyses")
     has_prompts = given is not None and given.value is not None
     entries = analyses.value if analyses is not None and analyses.is_list else []
     uses = read_uses(reading, entries, named, prompts, has_prompts)
     variants = {found[0].name: found for found in read if found is not None}
-    against = _against(reading, root.get("against"), named, {name: found[0] for name, found in variants.items()})
+    against = read_against(reading, root.get("against"), named, {name: found[0] for name, found in variants.items()})
     if len(problems) or top is None or model is None:
         return None
     name = top.name or default_name
@@ -105,7 +104,7 @@ def _study(reading: parts.Reading, root: Node, default_name: str) -> Study | Non
         "gausslens": blocks.FORMAT,
         "name": name,
         "seed": top.seed,
-        "model": _resolved_model(model),
+        "model": resolved_model(model),
         "prompts": resolved_prompts(prompts),
         "variants": {name: found[1] for name, found in variants.items()},
         "analyses": [resolved(use, prompts) for use in uses],
@@ -114,55 +113,3 @@ def _study(reading: parts.Reading, root: Node, default_name: str) -> Study | Non
     }
     ordered = tuple(found[0] for found in variants.values())
     return Study(name, top.seed, model, prompts, ordered, tuple(uses), against, top.report, reading.directory, whole)
-
-
-def _variants(root: Node) -> dict[str, Node] | None:
-    """The variants by name; None where they are no table."""
-    node = root.get("variants")
-    if node is None:
-        trained = Node([], root.mark, ("variants", "trained"), root.mark)
-        return {"trained": trained}
-    return dict(node.value) if node.is_table else None
-
-
-def _against(
-    reading: parts.Reading, node: Node | None, named: Mapping[str, Node] | None, variants: Mapping[str, Variant]
-) -> tuple[str, ...]:
-    """The null variants: each has several draws and no sweep, and there is something to compare with it."""
-    found: list[str] = []
-    problems = reading.problems
-    for item in [] if node is None or node.value is None else node.nodes if node.is_list else [node]:
-        name = item.value
-        if not isinstance(name, str):
-            problems.value(item, f"should be the name of a variant, is {item.described()}")
-        elif named is None:
-            continue  # told already: the variants are no table
-        elif name not in named:
-            problems.value(item, f"there is no variant {shortened(name)}", instead(name, named))
-        elif name in found:
-            problems.value(item, f"the variant {name} is named twice", "keep one")
-        elif name in variants:
-            _check_null(problems, item, variants[name])
-            found.append(name)
-            if len(named) == 1:
-                message = f"there is no variant to compare with {name}"
-                problems.value(item, message, "add the model itself to variants, as `trained: []`")
-    return tuple(found)
-
-
-def _check_null(problems: Problems, item: Node, variant: Variant) -> None:
-    where = f" (line {variant.mark.line})" if variant.mark.line else ""
-    if variant.draws is None or variant.draws < 2:
-        has = "no draws" if variant.draws is None else "one draw"
-        message = f"a null has 2 draws or more, and the variant {variant.name}{where} has {has}"
-        edits = any(point.edits for point in variant.points)
-        write = f"`{variant.name}: {{edits: [...], draws: 8}}`"
-        problems.value(item, message, f"write {write}" if edits else f"write {write} with a random edit")
-    if any(point.values for point in variant.points):
-        message = f"a null has no sweep, and the variant {variant.name}{where} sweeps"
-        problems.value(item, message, "make a variant of its own for each value")
-
-
-def _resolved_model(call: ModelCall) -> dict[str, Any]:
-    host = {"path": call.path, "loader": call.loader.descriptor.name, "dtype": call.dtype, "device": call.device}
-    return host | call.parameters.canonical()

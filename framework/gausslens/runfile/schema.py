@@ -22,8 +22,8 @@ DRAFT = "http://json-schema.org/draft-07/schema#"
 Schema = dict[str, Any]
 Definitions = Mapping[str, Schema]
 
-# The mappings of the host that a run file chooses from, and what one entry of each is called.
-KINDS = {"analyses": "analysis", "edits": "edit", "loaders": "loader", "sources": "source"}
+# What a run file chooses from, of all KINDS.
+CHOSEN = ("analysis", "edit", "loader", "source")
 _LIST_OR_NAME = "The variant of several draws that the others are compared with, or a list of such variants."
 
 
@@ -70,12 +70,12 @@ def files(host: Host) -> dict[str, str]:
 
 def ours() -> Host:
     """The host with the plugins of this distribution alone, all of which must work."""
-    from ..plugins import load, told
+    from ..plugins import load, troubles
     from ..plugins.discover import candidates
 
     host = load(only=[candidate.plugin for candidate in candidates()[0] if candidate.ours])
     if host.broken or host.left_out:
-        raise InputError(told(host) or f"plugins are left out: {', '.join(host.left_out)}; unset GAUSSLENS_WITHOUT")
+        raise InputError(troubles(host) or f"plugins are left out: {', '.join(host.left_out)}; unset GAUSSLENS_WITHOUT")
     return host
 
 
@@ -91,8 +91,8 @@ def write(directory: Path) -> list[Path]:
 
 
 def _entries(host: Host) -> Iterable[tuple[str, str, Owned[Any]]]:
-    for kinds, kind in KINDS.items():
-        for name, owned in sorted(getattr(host, kinds).items()):
+    for kind in CHOSEN:
+        for name, owned in sorted(host.of(kind).items()):
             yield kind, name, owned
 
 
@@ -103,7 +103,7 @@ def _parameter_definitions(host: Host) -> dict[str, Schema]:
         try:
             model = resolve(owned.descriptor.parameters)
             schema = model.model_json_schema(ref_template=f"#/$defs/{kind}:{name}:{{model}}")
-        except (Exception, SystemExit):  # a plugin's own trouble: `check` tells it where it is used
+        except (Exception, SystemExit):  # a plugin's own trouble: `check` says so where it is used
             schema = {}
         for inner, definition in schema.pop("$defs", {}).items():
             found[f"{kind}:{name}:{inner}"] = _tidied(definition)
@@ -204,15 +204,15 @@ def _closed(block: type[blocks.Block], parameters: Schema) -> Schema:
 
 
 def _open(schema: Schema) -> Schema:
-    """A table whose other keys are told elsewhere."""
+    """A table whose other keys are elsewhere."""
     schema.pop("additionalProperties", None)
     return schema
 
 
 def _described(schema: Schema, like: Schema) -> Schema:
     """A schema with the description of another; beside a reference, draft 7 wants it apart."""
-    told = {"description": like["description"]} if "description" in like else {}
-    return ({"allOf": [schema]} if "$ref" in schema else schema) | told
+    description = {"description": like["description"]} if "description" in like else {}
+    return ({"allOf": [schema]} if "$ref" in schema else schema) | description
 
 
 def _of(block: type[blocks.Block]) -> Schema:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..contract.errors import GausslensError, ModelError
 from ..contract.model import ModelSpec, OpenModel
 from ..contract.reference import resolve
+from ..plugins.host import best
 
 if TYPE_CHECKING:
     from ..contract.descriptors import Engine
@@ -40,11 +41,6 @@ def open_model(call: ModelCall, host: Host, model: Any = None, tokenizer: Any = 
             f"{call.mark}: the loader {call.loader.descriptor.name} (plugin {owner.plugin} of {owner.distribution} "
             f"{owner.version}) could not open {call.path}: {type(error).__name__}: {error}"
         ) from error
-    engine = _serving(call.loader.descriptor.name, host)
+    loader = call.loader.descriptor.name
+    engine = best(each for each in host.engines.values() if loader in each.descriptor.serves)
     return Opened(call, opened, engine, resolve(engine.descriptor.engine)() if engine else None)
-
-
-def _serving(loader: str, host: Host) -> Owned[Engine] | None:
-    """The engine of highest rank, then first by name, that serves models of this loader."""
-    serving = [e for e in host.engines.values() if loader in e.descriptor.serves]
-    return min(serving, key=lambda e: (-e.descriptor.rank, e.descriptor.name), default=None)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gausslens.__main__ import main
-from gausslens.command import COMMANDS, line
+from gausslens.command import COMMANDS, parser
 from gausslens.contract.errors import GausslensError, InputError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def doing(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def replace(act: Any) -> None:
         module = SimpleNamespace(add=lambda parser: None, run=act)
-        monkeypatch.setattr(line, "import_module", lambda name: module)
+        monkeypatch.setattr(parser, "import_module", lambda name: module)
 
     return replace
 
@@ -96,10 +96,10 @@ def test_a_misspelt_word_is_told_with_near_ones(arguments: list[str], said: str,
 
 
 def test_a_misspelt_choice_is_told_with_near_ones(capsys: Captured) -> None:
-    parser = line.Parser(prog="p")
-    parser.add_argument("what", choices=["verify", "pack"])
+    made = parser.Parser(prog="p")
+    made.add_argument("what", choices=["verify", "pack"])
     with pytest.raises(SystemExit):
-        parser.parse_args(["verfy"])
+        made.parse_args(["verfy"])
     assert "argument what: there is no 'verfy': did you mean verify?" in capsys.readouterr().err
 
 
@@ -181,7 +181,7 @@ def test_warnings_send_the_terminal_nothing(doing: Any) -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        FileNotFoundError(errno.ENOENT, "No such file", str(Path(line.__file__).parent.parent / "report/page.css")),
+        FileNotFoundError(errno.ENOENT, "No such file", str(Path(parser.__file__).parent.parent / "report/page.css")),
         OSError(errno.EBADF, "Bad file descriptor", "x"),
         OSError(errno.EACCES, "Permission denied"),
         OSError("words alone"),
@@ -212,22 +212,49 @@ def test_names_given_send_the_terminal_nothing(doing: Any, tmp_path: Path, capsy
 
 
 @pytest.mark.parametrize(
-    ("given", "sorted_"),
+    ("given", "one", "x", "rest"),
     [
-        ("s --one v a -x b", "--one v -x s a b"),
-        ("s --one=v a", "--one=v s a"),
-        ("s --one", "--one s"),
-        ("s - a -x", "-x s - a"),
-        ("s -x -- --one a", "-x -- s --one a"),
-        ("s --unknown a", "--unknown s a"),
-        ("", ""),
+        ("s --one v a -x b", "v", True, "s a b"),
+        ("s --one=v a", "v", False, "s a"),
+        ("s - a -x", None, True, "s - a"),
+        ("s -x -- --one a", None, True, "s --one a"),
+        ("-- s --one a", None, False, "s --one a"),
+        ("", None, False, ""),
     ],
 )
-def test_options_are_taken_from_between_the_rest(given: str, sorted_: str) -> None:
-    parser = line.Parser(prog="p")
-    parser.add_argument("--one")
-    parser.add_argument("-x", action="store_true")
-    assert parser.options_first(given.split()) == sorted_.split()
+def test_options_are_taken_from_between_the_rest(given: str, one: str | None, x: bool, rest: str) -> None:
+    found = _of_four().parse_intermixed_args(given.split())
+    assert (found.one, found.x) == (one, x)
+    assert [word for word in (found.a, found.b, found.c) if word is not None] == rest.split()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("s --one", "p: argument --one: expected one argument"),
+        ("s --unknown a", "p: unknown argument --unknown\n"),
+        ("s a b --grop", "p: unknown argument --grop: did you mean --group?\n"),
+        ("s a b d --eithr", "p: unknown argument --eithr: did you mean --either?\n"),
+        ("s --on v", "p: unknown argument --on: did you mean --one?\n"),
+        ("s -- a b d c", "p: unknown argument d\n"),
+    ],
+)
+def test_what_no_option_takes_is_told(given: str, said: str, capsys: Captured) -> None:
+    with pytest.raises(SystemExit):
+        _of_four().parse_intermixed_args(given.split())
+    assert said in capsys.readouterr().err
+
+
+def _of_four() -> parser.Parser:
+    made = parser.Parser(prog="p")
+    made.add_argument("a", nargs="?")
+    made.add_argument("b", nargs="?")
+    made.add_argument("c", nargs="?")
+    made.add_argument("--one")
+    made.add_argument("-x", action="store_true")
+    made.add_argument_group("more").add_argument("--group", action="store_true")
+    made.add_mutually_exclusive_group().add_argument("--either", action="store_true")
+    return made
 
 
 def test_ctrl_c_is_130(doing: Any, capsys: Captured) -> None:

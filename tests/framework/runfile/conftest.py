@@ -37,7 +37,7 @@ def mistakes(host: Host, tmp_path: Path) -> Mistakes:
 
     def found(source: str | dict[str, object], *settings: str) -> list[Problem]:
         if isinstance(source, str):
-            path = tmp_path / "runs.yaml"
+            path = tmp_path / "run.yaml"
             path.write_text(source, encoding="utf-8")
         try:
             read(path if isinstance(source, str) else source, host, settings)

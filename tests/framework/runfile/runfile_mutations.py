@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gausslens.runfile.compose import compose
 from gausslens.runfile.nodes import Node
 from gausslens.runfile.problems import Problems, shown_path
+from gausslens.runfile.text import compose
 
 # Keys of these tables are names that the user chooses.
 FREE = {("variants",), ("analyses", 1, "with", "by_segment"), ("analyses", 1, "with", "by_layer")}

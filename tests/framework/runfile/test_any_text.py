@@ -12,8 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gausslens.plugins.host import Host
-from gausslens.runfile import RunFileErrors, compose, read
+from gausslens.runfile import RunFileErrors, read
 from gausslens.runfile.problems import Problems
+from gausslens.runfile.text import compose
 
 RICH = (Path(__file__).parent / "rich.yaml").read_text(encoding="utf-8")
 MARKS = ["a: ", "- ", "[", "]", "{", "}", "? ", ": ", "&a ", "*a", "!", "|", ">", "'", '"', "\n", "  ", "\t", "#", "%"]
@@ -36,7 +37,7 @@ def told_or_read(source: Any, host: Host) -> None:
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("any") / "runs.yaml"
+    return tmp_path_factory.mktemp("any") / "run.yaml"
 
 
 @given(data=st.binary(max_size=300))
@@ -81,7 +82,7 @@ def test_both_parsers_agree_on_what_they_both_read(text: str) -> None:
     for loader in (yaml.Loader, getattr(yaml, "CLoader", yaml.Loader)):
         problems = Problems("x")
         try:
-            node = compose.compose(text, "x", problems, loader=loader)
+            node = compose(text, "x", problems, loader=loader)
         except RunFileErrors:
             return
         found.append((node.plain() if node else None, [(p.path, p.message) for p in problems]))

@@ -50,7 +50,7 @@ sys.exit(code)
 
 @pytest.mark.parametrize(("text", "code"), [("", 2), ("gausslens: 1\nmodel: {path: .}\nanalyses: [{use: x}]\n", 2)])
 def test_nothing_heavy_is_imported(text: str, code: int, tmp_path: Path) -> None:
-    path = tmp_path / "runs.yaml"
+    path = tmp_path / "run.yaml"
     path.write_text(text)
     ran = subprocess.run(
         [sys.executable, "-c", LIGHT, "check", str(path)], capture_output=True, text=True, check=False, cwd=tmp_path

@@ -250,7 +250,7 @@ def test_a_plugin_set_aside_is_named_with_its_cause(mistakes: Mistakes, tmp_path
             raise ImportError("no module named spectra")
 
     with_broken = plugins.load(only=(), extra={"spectrum": Broken})
-    path = tmp_path / "runs.yaml"
+    path = tmp_path / "run.yaml"
     path.write_text("gausslens: 1\nmodel: {path: builtin:tiny}\nanalyses:\n- use: spectrum.scale\n- use: other.scale\n")
     with pytest.raises(RunFileErrors) as caught:
         read(path, with_broken)
@@ -264,7 +264,7 @@ def test_a_plugin_set_aside_is_named_with_its_cause(mistakes: Mistakes, tmp_path
 
 def test_a_plugin_left_out_is_named(tmp_path: Path) -> None:
     without = plugins.load(only=("models",), without=("gaussian",))
-    path = tmp_path / "runs.yaml"
+    path = tmp_path / "run.yaml"
     path.write_text("gausslens: 1\nmodel: {path: builtin:absent}\nanalyses: [{use: gaussian.moments}]\n")
     with pytest.raises(RunFileErrors, match="plugin gaussian was left out, by --without or GAUSSLENS_WITHOUT"):
         read(path, without)

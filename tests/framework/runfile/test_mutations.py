@@ -103,7 +103,7 @@ def code_and_lines(
 ) -> Checked:
     """Runs `gausslens check` on a text: its exit code, the lines of the mistakes, and all that it said."""
     monkeypatch.setattr(plugins, "load", lambda **_: host)
-    path = tmp_path / "runs.yaml"
+    path = tmp_path / "run.yaml"
 
     def checked(text: str) -> tuple[int, list[int], str]:
         path.write_text(text, encoding="utf-8")

@@ -101,7 +101,7 @@ def test_what_was_resolved_reads_as_itself(host: Host) -> None:
 
 @pytest.mark.parametrize("text", ["layers: [2, 0, 2]", "layers: [0, 2]", "layers: [0, 2], heads: null"])
 def test_layers_are_in_order_and_none_is_all(text: str, host: Host, tmp_path: Path) -> None:
-    path = tmp_path / "runs.yaml"
+    path = tmp_path / "run.yaml"
     path.write_text(f"gausslens: 1\nmodel: {{path: builtin:tiny}}\nanalyses: [{{use: probe.norms, {text}}}]")
     [use] = read(path, host).uses
     assert (use.layers, use.heads) == ((0, 2), None)
@@ -110,14 +110,14 @@ def test_layers_are_in_order_and_none_is_all(text: str, host: Host, tmp_path: Pa
 def test_paths_are_relative_to_the_run_file(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "models" / "one").mkdir(parents=True)
     (tmp_path / "runs").mkdir()
-    path = tmp_path / "runs" / "runs.yaml"
+    path = tmp_path / "runs" / "run.yaml"
     path.write_text("gausslens: 1\nmodel: {path: ../models/./one}\nanalyses: [{use: probe.norms}]")
     model = read(path, host).model
     assert model is not None
     assert model.path == str(tmp_path / "models" / "one")
     assert model.loader.descriptor.name == "files"
     monkeypatch.chdir(tmp_path / "runs")
-    assert read("runs.yaml", host).directory == tmp_path / "runs"
+    assert read("run.yaml", host).directory == tmp_path / "runs"
     from_dict = read(LEAST | {"model": {"path": Path("../models/one")}}, host).model
     assert from_dict is not None
     assert from_dict.path == model.path
@@ -215,6 +215,6 @@ def test_valid_data_round_trip_through_dict_and_yaml(
 
     resolved = read(study, host).resolved
     assert read(resolved, host).resolved == resolved
-    path = tmp_path_factory.getbasetemp() / "runs.yaml"
+    path = tmp_path_factory.getbasetemp() / "run.yaml"
     path.write_text(yaml.safe_dump(study, sort_keys=False), encoding="utf-8")
     assert read(path, host).resolved == resolved

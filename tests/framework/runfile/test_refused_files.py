@@ -97,13 +97,13 @@ def test_a_file_that_may_not_be_read(refused: Refused, monkeypatch: pytest.Monke
     ],
 )
 def test_what_is_no_run_file(refused: Refused, tmp_path: Path, data: bytes, said: str) -> None:
-    path = tmp_path / "runs.yaml"
+    path = tmp_path / "run.yaml"
     path.write_bytes(data)
     assert said in refused(path)
 
 
 def test_a_byte_order_mark_is_no_mistake(refused: Refused, tmp_path: Path) -> None:
-    path = tmp_path / "runs.yaml"
+    path = tmp_path / "run.yaml"
     path.write_bytes("gausslens: 2\nmodel: {path: builtin:tiny}\nanalyses: [{use: probe.norms}]".encode("utf-8-sig"))
     assert ":1:12: gausslens: this file is of format 2" in refused(path)
 
@@ -136,13 +136,13 @@ LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     ids=lambda value: value[:20],
 )
 def test_bombs(refused: Refused, tmp_path: Path, text: str, said: str) -> None:
-    path = tmp_path / "runs.yaml"
+    path = tmp_path / "run.yaml"
     path.write_text(text, encoding="utf-8")
     assert said in refused(path)
 
 
 def test_no_terminal_is_told_what_to_do(refused: Refused, tmp_path: Path) -> None:
-    path = tmp_path / "runs.yaml"
+    path = tmp_path / "run.yaml"
     path.write_text('"\\e[31mred\\a": 1\n"a\\nb": 2\n', encoding="utf-8")
     said = refused(path)
     assert all(line.isprintable() for line in said.splitlines())

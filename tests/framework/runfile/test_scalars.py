@@ -10,9 +10,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gausslens.runfile.compose import compose
+from gausslens.runfile.nodes import unfit
 from gausslens.runfile.problems import Problems
-from gausslens.runfile.scalars import scalar, unfit
+from gausslens.runfile.text import compose, scalar
 
 AS_WRITTEN = [
     # What YAML 1.1 takes for something else.

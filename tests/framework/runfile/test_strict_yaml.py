@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gausslens.runfile.compose import compose
 from gausslens.runfile.problems import Problems, RunFileErrors
+from gausslens.runfile.text import compose
 
 LOADERS = [pytest.param(yaml.Loader, id="python"), pytest.param(getattr(yaml, "CLoader", yaml.Loader), id="libyaml")]
 

@@ -6,10 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..runs.study import Mark
-from .compose import compose
-from .filetext import check_characters
 from .nodes import Node
 from .problems import SETTING, instead
+from .text import check_characters, compose
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 NAMING = ("as", "use", "edit")  # the key by which an entry of a list is found, the first that it has
 
 
-def apply(root: Node, sets: Sequence[str], problems: Problems) -> Node:
+def with_settings(root: Node, sets: Sequence[str], problems: Problems) -> Node:
     """The run file with each setting made, in the order given."""
     for setting in sets:
         root = _Setting(setting, problems).made(root)

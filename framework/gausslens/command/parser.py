@@ -11,40 +11,54 @@ from typing import Any, NoReturn
 
 from ..contract.errors import did_you_mean, near
 from . import COMMANDS
-from .printed import plain_lines
+from .terminal import plain_lines
 
 
 class Parser(argparse.ArgumentParser):
     """Argparse that takes no abbreviations and knows near names."""
 
     def __init__(self, **options: Any) -> None:
+        self.options: list[str] = []  # as they are written
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
+    def add_argument(self, *names: str, **options: Any) -> argparse.Action:  # noqa: D102
+        self.options += [name for name in names if name.startswith("-")]
+        return super().add_argument(*names, **options)
+
+    def add_argument_group(self, *args: Any, **options: Any) -> Any:  # noqa: D102
+        return self._remembering(super().add_argument_group(*args, **options))
+
+    def add_mutually_exclusive_group(self, **options: Any) -> Any:  # noqa: D102
+        return self._remembering(super().add_mutually_exclusive_group(**options))
+
+    def _remembering(self, group: Any) -> Any:
+        """A group of which the parser knows the options: what is added to a group does not pass by it."""
+        add = group.add_argument
+
+        def add_argument(*names: str, **options: Any) -> argparse.Action:
+            self.options += [name for name in names if name.startswith("-")]
+            action: argparse.Action = add(*names, **options)
+            return action
+
+        group.add_argument = add_argument
+        return group
+
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: D102
-        found, unknown = self.parse_known_args(args, namespace)
+        return self._all_known(*self.parse_known_args(args, namespace))
+
+    def parse_intermixed_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: D102
+        words = list(args)
+        # Where `--` is the first word there are no options, and Python 3.11 forgets that it was there.
+        parse = self.parse_known_args if words[:1] == ["--"] else self.parse_known_intermixed_args
+        return self._all_known(*parse(words, namespace))
+
+    def _all_known(self, found: Any, rest: list[str]) -> Any:
+        unknown = sorted((word for word in rest if word != "--"), key=lambda word: not word.startswith("-"))
         if unknown:
-            options = [o for action in self._actions for o in action.option_strings]
-            close = near(unknown[0].split("=")[0], options) if unknown[0].startswith("-") else []
+            close = near(unknown[0].split("=")[0], self.options) if unknown[0].startswith("-") else []
             hint = f": did you mean {' or '.join(close)}?" if close else ""
             self.error(f"unknown argument {unknown[0]}{hint}")
         return found
-
-    def options_first(self, words: Sequence[str]) -> list[str]:
-        """The words with options before the rest: argparse itself takes no option between two positionals."""
-        options: list[str] = []
-        rest: list[str] = []
-        left = iter(words)
-        for word in left:
-            if word == "--":
-                return [*options, "--", *rest, *left]
-            if not word.startswith("-") or word == "-" or " " in word.partition("=")[0]:
-                rest.append(word)
-                continue
-            options.append(word)
-            action = self._option_string_actions.get(word)
-            if action is not None and action.nargs is None:
-                options += [value for value in [next(left, None)] if value is not None]
-        return [*options, *rest]
 
     def error(self, message: str) -> NoReturn:  # noqa: D102
         choice = re.fullmatch(r"(.*)invalid choice: '(.*)' \(choose from (.*)\)", message)
@@ -80,7 +94,7 @@ def parsed(argv: Sequence[str]) -> tuple[ModuleType, argparse.Namespace]:
     parser = Parser(prog=f"gausslens {arguments.command}", description=f"{text[0].upper()}{text[1:]}.")
     module.add(parser)
     _add_common(parser)
-    found = parser.parse_args(parser.options_first(arguments.rest))
+    found = parser.parse_intermixed_args(arguments.rest)
     found.debug |= arguments.debug
     found.without = arguments.without + found.without
     return module, found

@@ -1,4 +1,4 @@
-"""Tables on the terminal: drawn by rich there, plain columns elsewhere; names cannot send it escapes."""
+"""What the terminal shows: tables, sizes and durations for people; names cannot send it escapes."""
 
 from __future__ import annotations
 
@@ -45,3 +45,24 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[object]], right: Se
     for row in cells:
         drawn.add_row(*(Text(c) for c in row))
     Console().print(drawn)
+
+
+def size(count: int) -> str:
+    """Bytes for people; nothing where nothing is known."""
+    if not count:
+        return ""
+    amount = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.3g} {unit}"
+        amount /= 1000
+    return f"{amount:.3g} TB"
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people; nothing where nothing is known."""
+    if not seconds:
+        return ""
+    if seconds < 1:
+        return "< 1 s"
+    return f"about {seconds:.0f} s" if seconds < 120 else f"about {seconds / 60:.0f} min"

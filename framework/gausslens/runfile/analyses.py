@@ -1,26 +1,24 @@
-"""The analyses of a run file: labels, parameters, and which variants and prompts each is for."""
+"""The block `analyses:`: labels, parameters, and which variants and prompts each is for."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..runs.study import PromptCall, Use
 from . import blocks
+from .blocks import find
 from .checking import checked
-from .edits import indices
-from .names import find, owner_of
+from .model import default_prompts, read_prompts_block, resolved_prompts
 from .nodes import Node
-from .parts import read_prompts
-from .plaindata import from_python
-from .problems import Problems, instead, shortened
+from .problems import instead, shortened
+from .variants import indices
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from ..contract.descriptors import Analysis
     from ..plugins.host import Owned
-    from .parts import Reading
+    from .blocks import Reading
 
 RUNS_THE_MODEL = ("stream", "forward")
 
@@ -82,13 +80,13 @@ def _parameters(entry: Node) -> Node:
     given = entry.get("with")
     if given is not None and given.is_table:
         return given
-    # Told already where it is no table; then the defaults are looked at, so that nothing is told twice.
+    # Noted already where it is no table; then the defaults are looked at, so that nothing is noted twice.
     return Node({}, entry.mark, (*entry.path, "with"), entry.place)
 
 
 def _own_prompts(reading: Reading, entry: Node) -> PromptCall | None:
     node = entry.get("prompts")
-    return read_prompts(reading, node) if node is not None and node.is_table else None
+    return read_prompts_block(reading, node) if node is not None and node.is_table else None
 
 
 def _prompts(
@@ -107,18 +105,7 @@ def _prompts(
         message = f"{analysis.descriptor.name} runs the model and has no prompts"
         reading.problems.key(entry, message, "add to the run file, as `prompts: {source: text, text: [Hello world]}`")
         return None
-    return _default_prompts(reading, entry, analysis)
-
-
-def _default_prompts(reading: Reading, entry: Node, analysis: Owned[Analysis]) -> PromptCall | None:
-    """The prompts that a descriptor gives; a mistake in them is its plugin's."""
-    apart = Problems(reading.problems.file)
-    table = from_python(dict(analysis.descriptor.prompts or {}), apart, entry.place, ("prompts",))
-    called = read_prompts(replace(reading, problems=apart), table)
-    for problem in apart:
-        message = f"the prompts that {analysis.descriptor.name} brings are wrong ({problem.path}: {problem.message})"
-        reading.problems.key(entry, message, f"{owner_of(analysis)} is at fault; give prompts of your own")
-    return called
+    return default_prompts(reading, entry, analysis)
 
 
 def resolved(use: Use, of_run: PromptCall | None) -> dict[str, Any]:
@@ -132,8 +119,3 @@ def resolved(use: Use, of_run: PromptCall | None) -> dict[str, Any]:
         "variants": list(use.variants),
         "prompts": resolved_prompts(None if use.prompts is of_run else use.prompts),
     }
-
-
-def resolved_prompts(call: PromptCall | None) -> dict[str, Any] | None:
-    """How a `prompts:` block reads with every default filled in."""
-    return {"source": call.source.descriptor.name, **call.parameters.canonical()} if call is not None else None
