@@ -24,10 +24,10 @@ import numpy as np
 import torch
 
 from gausslens import Batch, ModelSpec, Prompt, Request, Tokens, Twin
-from gausslens_models.bridge import BridgedModel, open_bridge
-from gausslens_models.engine import TransformersEngine
+from gausslens_models.capture.engine import TransformersEngine
+from gausslens_models.loading.bridge import BridgedModel, open_bridge
+from gausslens_models.loading.pretrained import PretrainedModel, open_pretrained
 from gausslens_models.parameters import TransformersParameters
-from gausslens_models.pretrained import PretrainedModel, open_pretrained
 
 TIME_TARGET, MEMORY_TARGET = 1.15, 1.05
 SHARD = 2048

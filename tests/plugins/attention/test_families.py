@@ -17,9 +17,9 @@ from gausslens_attention.band import cells, offsets
 from gausslens_attention.families import MASK_CELLS, band, diagonal, kept_cells, within
 from gausslens_attention.rare import rare
 from gausslens_attention.search import bands, diagonals, random_search, rare_tokens
-from gausslens_models.engine import TransformersEngine
+from gausslens_models.capture.engine import TransformersEngine
+from gausslens_models.loading.pretrained import open_pretrained
 from gausslens_models.parameters import TransformersParameters
-from gausslens_models.pretrained import open_pretrained
 
 from .maps import any_maps, softmax_maps
 

@@ -17,9 +17,9 @@ from gausslens_attention.curves import projected_sites, scale_of
 from gausslens_attention.parameters import SwapParameters
 from gausslens_attention.plugin import SWAP
 from gausslens_attention.swap import Swap
-from gausslens_models.engine import TransformersEngine
+from gausslens_models.capture.engine import TransformersEngine
+from gausslens_models.loading.pretrained import open_pretrained
 from gausslens_models.parameters import TransformersParameters
-from gausslens_models.pretrained import open_pretrained
 
 # A band, masks and a rank that leave everything as it is.
 WHOLE: dict[str, Any] = {

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from gausslens import ModelSpec, Twin
-from gausslens_models.engine import TransformersEngine
+from gausslens_models.capture.engine import TransformersEngine
+from gausslens_models.loading.eager import eager_answer, proof_prompt
+from gausslens_models.loading.pretrained import PretrainedModel, open_pretrained
 from gausslens_models.parameters import TransformersParameters
-from gausslens_models.pretrained import PretrainedModel, open_pretrained
-from gausslens_models.proof import eager_answer, proof_prompt
 
 Opens = Callable[[str], PretrainedModel]
 

@@ -12,14 +12,14 @@ import pytest
 import torch
 
 import gausslens
-from gausslens import ModelSpec, Part, Prompt, Request, Tokens, Twin
+from gausslens import SITES, ModelSpec, Part, Prompt, Request, Tokens, Twin
 from gausslens.__main__ import main
-from gausslens_models import formulas
-from gausslens_models.engine import TransformersEngine
-from gausslens_models.families import LLAMA
+from gausslens_models.analyses.capture import estimate
+from gausslens_models.capture.engine import TransformersEngine
+from gausslens_models.families.table import LLAMA
+from gausslens_models.loading.pretrained import PretrainedModel, open_pretrained
+from gausslens_models.maths import attention as formulas
 from gausslens_models.parameters import CaptureParameters, TransformersParameters
-from gausslens_models.pretrained import PretrainedModel, open_pretrained
-from gausslens_models.raw import DIMS, estimate
 
 TEXTS = ["The ant sees the bee.", "abcabc", "The owl warns the yak by the lake."]
 
@@ -37,7 +37,7 @@ def study(path: str, *sites: str, **more: Any) -> dict[str, Any]:
 
 
 def test_what_is_stored_is_what_was_captured(tmp_path: Path) -> None:
-    sites = tuple(DIMS)
+    sites = SITES
     results = gausslens.run(study("builtin:tiny", *sites), store=tmp_path)
     found = results["trained", "model.capture"]
     model = open_pretrained_tiny()
@@ -66,7 +66,7 @@ def test_what_is_stored_is_what_was_captured(tmp_path: Path) -> None:
 
 
 def open_pretrained_tiny() -> PretrainedModel:
-    from gausslens_models.builtin import DIRECTORY
+    from gausslens_models.loading.builtin import DIRECTORY
 
     return open_pretrained(ModelSpec(str(DIRECTORY / "tiny"), TransformersParameters()))
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import gausslens_spectrum.beside as beside_module
 from gausslens import Context, ModelError, Results, Tokens, Twin
 from gausslens.testing import TinyEngine, TinyModel, check_forward
-from gausslens_models.engine import TransformersEngine
+from gausslens_models.capture.engine import TransformersEngine
 from gausslens_spectrum import plugin
 from gausslens_spectrum.beside import beside, held_together
 from gausslens_spectrum.distance import attention, entropy, predictions
