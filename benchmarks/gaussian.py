@@ -112,7 +112,8 @@ def analysed(opened: Any, tokens: Any, parameters: Any) -> Any:
     context = Context(info, 0, tokens)
     state = Moments(parameters, context)
     job = Job("moments", "moments", state, state.request(), info, shared=(context, info, tokens))
-    run_passes(opened.running, Twin(opened.model), tokens, [job], lambda _: None)
+    for _ in run_passes(opened.running, Twin(opened.model), tokens, [job]):
+        pass
     if job.error:
         raise job.error
     return job.state

@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         silence_stdout()
         return 1
     except BaseException as error:  # SystemExit too: only the parser may end the program
-        return _told(error, debug)
+        return _explained(error, debug)
     return code
 
 
@@ -56,7 +56,7 @@ def _warning(
     return plain_lines(_format_warning(message, category, filename, lineno, line))
 
 
-def _told(error: BaseException, debug: bool) -> int:
+def _explained(error: BaseException, debug: bool) -> int:
     from .command.printed import plain_lines
     from .command.refused import refused
 

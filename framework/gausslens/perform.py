@@ -8,22 +8,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .contract.errors import RunFailed
-from .runs.execute import Execution, Outcome
+from .contract.hooks import RunNews, StepNews
+from .runs.execute import execute, not_in_store, work
 from .runs.open import Opened, open_model
-from .runs.plan import Plan, make_plan
+from .runs.outcome import Began, Failure, Finished, Outcome, Progress, failures_in_words
+from .runs.plan import Plan, Step, make_plan
+from .runs.progress import progress
 from .runs.provenance import distributions, now
 
 if TYPE_CHECKING:
     from .plugins import Host
     from .runs.study import Study
+    from .store import Store
     from .store.results import Results
 
 # A run file: a path, or the same as plain data.
-Source = str | os.PathLike[str] | Mapping[str, Any]
+RunFile = str | os.PathLike[str] | Mapping[str, Any]
 
 
 def run(
-    source: Source,
+    source: RunFile,
     store: str | os.PathLike[str] | None = None,
     sets: Sequence[str] = (),
     without: Iterable[str] = (),
@@ -43,28 +47,24 @@ def run(
 
     ran = perform(source, store, sets, without, model, tokenizer, host, shown)
     if ran.outcome.failed:
-        raise RunFailed(ran.told_failures(), ran.outcome.failed)
+        raise RunFailed(ran.failures_in_words(), ran.outcome.failed)
     return open_store(ran.path)
 
 
 class Ran:
     """A run that came to its end: its plan, what became of the steps, and where they are."""
 
-    def __init__(self, plan: Plan, outcome: Outcome, path: Path, report: Path | None, notes: Sequence[str]) -> None:
-        self.plan, self.outcome, self.path, self.report, self.notes = plan, outcome, path, report, tuple(notes)
+    def __init__(self, plan: Plan, outcome: Outcome, path: Path, report: Path | None) -> None:
+        self.plan, self.outcome, self.path, self.report = plan, outcome, path, report
+        self.notes = (*plan.notes, *outcome.notes)
 
-    def told_failures(self) -> str:
+    def failures_in_words(self) -> str:
         """What failed, in a screen."""
-        failed, steps = self.outcome.failed, len(self.plan.steps)
-        lines = [str(f) for f in failed[:10]]
-        if len(failed) > 10:
-            lines.append(f"... and {len(failed) - 10} more")
-        lines.append(f"{len(failed)} of {steps} steps failed; the other results are in {self.path}")
-        return "\n".join(lines)
+        return failures_in_words(self.outcome.failed, len(self.plan.steps), self.path)
 
 
 def perform(
-    source: Source,
+    source: RunFile,
     store: str | os.PathLike[str] | None = None,
     sets: Sequence[str] = (),
     without: Iterable[str] = (),
@@ -78,30 +78,79 @@ def perform(
 
     host, study, opened, plan = prepare(source, sets, without, model, tokenizer, host)
     with_store = Store(chosen_store(study, store))
+    news = RunNews(study.name, str(with_store.path), plan.digest, len(plan.steps))
     try:
         with_store.create()
         with_store.manifest(study.name, manifest(plan))
-        execution = Execution(plan, opened, with_store, host, shown)
-        host.announce("run_started", run=execution.news)
+        host.announce("run_started", run=news)
         try:
-            execution.all_steps()
+            outcome = carry_out(plan, opened, with_store, host, news, shown)
         except BaseException as error:
-            host.announce("run_failed", run=execution.news, step=None, error=error)
+            host.announce("run_failed", run=news, step=None, error=error)
             raise
         finally:
             with_store.reindex()
-        host.announce("run_finished", run=execution.news, summary=execution.outcome.counts())
-        page = (
-            _report(with_store.path, host) if study.report and len(execution.outcome.failed) < len(plan.steps) else None
-        )
-        return Ran(plan, execution.outcome, with_store.path, page, [*plan.notes, *execution.outcome.notes])
+        host.announce("run_finished", run=news, summary=outcome.counts())
+        page = _report(with_store.path, host) if study.report and len(outcome.failed) < len(plan.steps) else None
+        return Ran(plan, outcome, with_store.path, page)
     finally:
         if opened is not None:
             opened.model.close()
 
 
+def carry_out(
+    plan: Plan, opened: Opened | None, store: Store, host: Host, news: RunNews, shown: bool | None = None
+) -> Outcome:
+    """Compute what the store does not hold; each result is committed and announced the moment it is handed out."""
+    todo, found = not_in_store(plan, store)
+    outcome = Outcome(found=found)
+    with progress(plan.study.name, work(todo, opened), shown) as advance:
+        for event in execute(plan, todo, opened, store):
+            if isinstance(event, Progress):
+                advance(event.text)
+            elif isinstance(event, Began):
+                host.announce("step_started", run=news, step=_news_of(event.step))
+            else:
+                failure = _committed(event, store)
+                if failure is None:
+                    outcome.computed.append(event.step)
+                    host.announce("step_finished", run=news, step=_news_of(event.step))
+                else:
+                    outcome.failed.append(failure)
+                    host.announce("run_failed", run=news, step=_news_of(event.step), error=failure.error)
+                _note_skipped(event, outcome.notes)
+    return outcome
+
+
+def _committed(done: Finished, store: Store) -> Failure | None:
+    """Commit; a result that cannot be written fails its step, a store that cannot be written fails the run."""
+    if isinstance(done.result, Failure):
+        return done.result
+    step = done.step
+    try:
+        if done.writer is not None:
+            done.writer.commit(done.result)
+        else:
+            store.commit(step.folder, step.key, done.result, done.made_by)
+    except (TypeError, ValueError) as error:
+        return Failure(step, error)
+    return None
+
+
+def _note_skipped(done: Finished, notes: list[str]) -> None:
+    skipped = None if isinstance(done.result, Failure) else done.result.attrs.get("skipped_layers")
+    note = f"{done.step.ref.label} skips {skipped}"
+    if skipped and note not in notes:
+        notes.append(note)
+
+
+def _news_of(step: Step) -> StepNews:
+    ref = step.ref
+    return StepNews(ref.variant, ref.label, ref.analysis, step.key, ref.draw, dict(ref.sweep))
+
+
 def prepare(
-    source: Source,
+    source: RunFile,
     sets: Sequence[str] = (),
     without: Iterable[str] = (),
     model: Any = None,

@@ -59,9 +59,7 @@ def job(name: str, state: object, **options: object) -> Job:
 
 
 def run(jobs: list[Job], engine: object = None, tokens: Tokens | None = None, monkeypatch: object = None) -> list[str]:
-    told: list[str] = []
-    run_passes(engine or TinyEngine(), Twin(MODEL), tokens or tokens_of(), jobs, told.append)  # type: ignore[arg-type]
-    return told
+    return list(run_passes(engine or TinyEngine(), Twin(MODEL), tokens or tokens_of(), jobs))  # type: ignore[arg-type]
 
 
 @pytest.fixture(autouse=True)
@@ -274,7 +272,7 @@ def test_layers_that_lack_a_site_are_left_out():
     hybrid = TinyModel(TinyParameters(layers=3, attention_free=(1,)))
     attention = Job("a", "a", Adds(Request(("pattern",))), Request(("pattern",)), hybrid.info)
     residual = Job("b", "b", Adds(Request(("resid_pre",))), Request(("resid_pre",)), hybrid.info)
-    run_passes(TinyEngine(), Twin(hybrid), tokens_of(["same"] * 3), [attention, residual], lambda _t: None)
+    assert list(run_passes(TinyEngine(), Twin(hybrid), tokens_of(["same"] * 3), [attention, residual]))
     assert attention.error is None
     assert residual.error is None
     assert set(attention.state.sums) == {0, 2}
@@ -284,11 +282,21 @@ def test_layers_that_lack_a_site_are_left_out():
 def test_a_wrong_site_names_the_near_ones():
     engine = TinyEngine()
     with pytest.raises(ModelError, match=r"no site 'patern': did you mean pattern\?; its sites: embed, resid_pre"):
-        check_request(Request(("patern",)), engine, MODEL)
+        check_request(Adds(Request(("patern",))), engine, MODEL)
     with pytest.raises(ModelError, match="TransformerLens' hook_attn_scores is 'scores' here"):
-        check_request(Request(("blocks.0.attn.hook_attn_scores",)), engine, MODEL)
+        check_request(Adds(Request(("blocks.0.attn.hook_attn_scores",))), engine, MODEL)
     with pytest.raises(ModelError, match="asks for no site"):
-        check_request(Request(()), engine, MODEL)
+        check_request(Adds(Request(())), engine, MODEL)
+
+
+def test_several_passes_need_an_end_of_the_first():
+    class HasNoEnd(Adds):
+        end_pass = property()
+
+    with pytest.raises(ModelError, match="asks for 2 passes and has no end_pass"):
+        check_request(HasNoEnd(Request(("pattern",), passes=2)), TinyEngine(), MODEL)
+    check_request(HasNoEnd(Request(("pattern",))), TinyEngine(), MODEL)
+    check_request(Adds(Request(("pattern",), passes=2)), TinyEngine(), MODEL)
 
 
 def test_prompts_of_arrays_are_in_the_shards_order():

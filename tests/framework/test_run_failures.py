@@ -21,7 +21,7 @@ class TestFailures:
         uses.append({"use": "probe.doubled", "with": {"of": "probe.fails"}})
         ran = do(study(analyses=uses, prompts=lines, variants={"trained": []}, against=[]), tmp_path / "store")
         assert {s.ref.label for s in ran.outcome.computed} == {"probe.power", "probe.norm"}
-        said = ran.told_failures()
+        said = ran.failures_in_words()
         assert f"told to fail at {at}" in said
         assert "plugin probe" in said
         assert "not computed, because probe.fails on trained failed" in said
@@ -33,7 +33,7 @@ class TestFailures:
         uses = [{"use": "probe.power"}, {"use": "probe.fails", "with": {"at": at}}]
         ran = do(study(analyses=uses, variants={"trained": []}, against=[]), tmp_path / "store")
         assert [s.ref.label for s in ran.outcome.computed] == ["probe.power"]
-        assert f"told to fail at {at}" in ran.told_failures()
+        assert f"told to fail at {at}" in ran.failures_in_words()
 
     def test_python_gets_an_exception_with_what_failed(self, tmp_path):
         whole = study(analyses=[{"use": "probe.fails"}], variants={"trained": []}, against=[])
@@ -57,7 +57,7 @@ class TestFailures:
         failed = {s.step.ref.variant for s in ran.outcome.failed if not s.step.inputs}
         assert failed == {"chance"}
         assert {s.ref.variant for s in ran.outcome.computed} >= {"trained", "dose"}
-        assert "no such luck" in ran.told_failures()
+        assert "no such luck" in ran.failures_in_words()
 
     def test_a_random_edit_that_changes_nothing_is_an_error(self, tmp_path, monkeypatch):
         import probe_analyses
@@ -68,7 +68,7 @@ class TestFailures:
         reference.resolve.cache_clear()
         ran = do(study(analyses=[{"use": "probe.norm"}]), tmp_path / "store")
         reference.resolve.cache_clear()
-        assert "random and left the tensor bit-equal" in ran.told_failures()
+        assert "random and left the tensor bit-equal" in ran.failures_in_words()
 
     def test_interrupted_runs_go_on(self, tmp_path, monkeypatch):
         real = TinyEngine.run

@@ -35,7 +35,7 @@ def run(arguments: Namespace) -> int:
         return 130
     print(summary(ran))
     if ran.outcome.failed:
-        print(f"\n{ran.told_failures()}", file=sys.stderr)
+        print(f"\n{ran.failures_in_words()}", file=sys.stderr)
         if arguments.debug:
             import traceback
 

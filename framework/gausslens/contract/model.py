@@ -82,6 +82,27 @@ class ModelInfo:
         return replace(self, layers=kept, heads=seen, kv_heads=kv_heads)
 
 
+# What a derived analysis finds in context.model where the run file has no model: no layers, no heads, no facts.
+NO_MODEL = ModelInfo(
+    name="no model",
+    family="none",
+    fingerprint="",
+    dtype="float32",
+    n_layers=0,
+    n_heads=0,
+    n_kv_heads=0,
+    d_model=0,
+    d_head=0,
+    d_mlp=0,
+    vocabulary=0,
+    n_parameters=0,
+    kv_of_head=(),
+    layers=(),
+    heads=(),
+    kv_heads=(),
+)
+
+
 class OpenModel(Protocol):
     """What a loader returns. Opening is lazy: weights are read by the first call of ``tensor``."""
 

@@ -85,15 +85,14 @@ class StreamAnalysis(Protocol):
     """Shape ``stream``: sees activations while passes run.
 
     The host deep-copies an empty instance for each shard of prompts, calls ``update`` once for each layer of the shard,
-    and merges the copies in the order of the shards. Between passes it calls ``end_pass(i)``, which fixes what was
-    found and empties the accumulators; the next pass starts from copies of that. ``result`` is called after the
-    last pass.
+    and merges the copies in the order of the shards. ``result`` is called after the last pass. An analysis that asks
+    for several passes has a method ``end_pass(index)`` besides: called between passes, it fixes what was found and
+    empties the accumulators; the next pass starts from copies of that.
     """
 
     def request(self) -> Request: ...
     def update(self, batch: Batch) -> None: ...
     def merge(self, other: Any) -> None: ...
-    def end_pass(self, index: int) -> None: ...
     def result(self) -> xr.Dataset: ...
 
 
@@ -187,7 +186,7 @@ class SourceContext:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Source(Protocol):
+class PromptFunction(Protocol):
     """The function behind a prompt source."""
 
     def __call__(self, parameters: Any, context: SourceContext) -> Sequence[Prompt]: ...

@@ -1,51 +1,46 @@
-"""Computing the steps of one twin: stream analyses in shared passes, weights layer by layer, forward analyses."""
+"""Measuring one twin: every analysis that looks at the model, whatever its shape, in few passes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from ..contract.errors import ModelError
+from ..contract.model import ModelInfo, NoTensor
 from ..contract.protocols import Context
 from ..contract.reference import resolve
-from .layers import layer_by_layer
-from .outcome import Failure, Finished, labelled
+from .outcome import Failure, Measured, Progress, labelled
 from .passes import Job, run_passes
 from .plan import Step, step_seed
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from ..contract.model import ModelInfo
     from ..store.bulk import PartWriter
     from .open import Opened
-    from .progress import Told
     from .twin import Twin
 
 
-Begin = Callable[[Step], "PartWriter"]
-
-
-def measure(
-    opened: Opened, twin: Twin, steps: Sequence[Step], seed: int, begin: Begin, finished: Finished, told: Told
-) -> None:
-    """Compute the steps of one twin; each is handed to ``finished`` as soon as it is done."""
+def measured(
+    opened: Opened, twin: Twin, steps: Sequence[Step], seed: int, writers: Mapping[str, PartWriter]
+) -> Iterator[Measured | Progress]:
+    """The steps of one twin, each as soon as it is done; ``writers`` take the large arrays of some, by key."""
     by_shape: dict[str, list[Step]] = {"stream": [], "weights": [], "forward": []}
     for step in steps:
-        by_shape[step.use.analysis.descriptor.shape].append(step)
+        by_shape[_shape(step)].append(step)
     by_tokens: dict[str, list[Step]] = {}
     for step in by_shape["stream"]:
         by_tokens.setdefault(step.ingredients["tokens"], []).append(step)
     for sharing in by_tokens.values():
-        _stream(opened, twin, sharing, seed, begin, finished, told)
+        yield from _streamed(opened, twin, sharing, seed, writers)
     for step in by_shape["forward"]:
-        _forward(opened, twin, step, seed, finished)
-        told(step.ref.label)
-    layer_by_layer(twin, by_shape["weights"], seed, finished, told)
+        yield Measured(step, _run_forward(opened, twin, step, seed))
+        yield Progress(step.ref.label)
+    yield from _layer_by_layer(twin, by_shape["weights"], seed)
 
 
 def units(steps: Sequence[Step], info: ModelInfo) -> int:
-    """How often ``measure`` will tell of progress."""
+    """How often ``measured`` will tell of progress."""
     passes = {s.ingredients["tokens"]: len(s.tokens.shards()) for s in steps if s.tokens and _shape(s) == "stream"}
     forward = sum(_shape(s) == "forward" for s in steps)
     weights = {n for s in steps if _shape(s) == "weights" for n in _view(s, info).layers}
@@ -60,32 +55,24 @@ def _view(step: Step, info: ModelInfo) -> ModelInfo:
     return info.narrowed(step.use.layers, step.use.heads)
 
 
-def _stream(
-    opened: Opened, twin: Twin, steps: Sequence[Step], seed: int, begin: Begin, finished: Finished, told: Told
-) -> None:
+def _streamed(
+    opened: Opened, twin: Twin, steps: Sequence[Step], seed: int, writers: Mapping[str, PartWriter]
+) -> Iterator[Measured | Progress]:
     """All stream analyses that see the same tokens, in the same passes."""
     assert opened.running is not None
     jobs: dict[str, Job] = {}
-    writers: dict[str, PartWriter] = {}
-    by_key = {step.key: step for step in steps}
     for step in steps:
         try:
-            if step.use.analysis.descriptor.bulk:
-                writers[step.key] = begin(step)
             jobs[step.key] = _job(step, opened, seed, writers.get(step.key))
         except Exception as error:
-            finished(step, Failure(step, error), writers.get(step.key), len(steps))
-    try:
-        tokens = steps[0].tokens
-        assert tokens is not None
-        run_passes(opened.running, twin, tokens, list(jobs.values()), told)
-    except BaseException:
-        for writer in writers.values():
-            with suppress(OSError):
-                writer.abandon()
-        raise
-    for key, job in jobs.items():
-        finished(by_key[key], _result(by_key[key], job), writers.get(key), len(steps))
+            yield Measured(step, Failure(step, error), len(steps))
+    tokens = steps[0].tokens
+    assert tokens is not None
+    for text in run_passes(opened.running, twin, tokens, list(jobs.values())):
+        yield Progress(text)
+    for step in steps:
+        if step.key in jobs:
+            yield Measured(step, _result(step, jobs[step.key]), len(steps))
 
 
 def _job(step: Step, opened: Opened, seed: int, writer: PartWriter | None) -> Job:
@@ -114,14 +101,81 @@ def _result(step: Step, job: Job) -> xr.Dataset | Failure:
         return Failure(step, error)
 
 
-def _forward(opened: Opened, twin: Twin, step: Step, seed: int, finished: Finished) -> None:
+def _run_forward(opened: Opened, twin: Twin, step: Step, seed: int) -> xr.Dataset | Failure:
+    """A forward analysis: it runs the model itself."""
     assert opened.running is not None
     try:
         info = _view(step, opened.model.info)
         context = Context(info, step_seed(step, seed), step.tokens)
         analysis = resolve(step.use.analysis.descriptor.analysis)(step.use.parameters, context)
-        found = labelled(analysis.run(opened.running.runner(twin), step.tokens), info)
+        return labelled(analysis.run(opened.running.runner(twin), step.tokens), info)
     except Exception as error:
-        finished(step, Failure(step, error), None, 1)
-    else:
-        finished(step, found, None, 1)
+        return Failure(step, error)
+
+
+class _Weighed:
+    """A weights analysis on its way through the layers: what it made of each, and why others were skipped."""
+
+    def __init__(self, step: Step, info: ModelInfo, seed: int) -> None:
+        self.step, self.info = step, _view(step, info)
+        self.layers: dict[int, xr.Dataset] = {}
+        self.skipped: dict[int, str] = {}
+        self.failure: Failure | None = None
+        try:
+            context = Context(self.info, step_seed(step, seed))
+            self.analysis: Any = resolve(step.use.analysis.descriptor.analysis)(step.use.parameters, context)
+        except Exception as error:
+            self.failure = Failure(step, error)
+
+    def see(self, twin: Twin, layer: int) -> None:
+        """Hand it one layer, if it has it in view."""
+        if self.failure is not None or layer not in self.info.layers:
+            return
+        try:
+            self.layers[layer] = self.analysis.layer(twin.weights(layer, self.info), layer)
+        except Exception as error:
+            reason = _lacks(error, self.info, layer)
+            if reason is None:
+                self.failure = Failure(self.step, error, layer)
+            else:
+                self.skipped[layer] = reason
+
+    def result(self) -> xr.Dataset | Failure:
+        """All layers together."""
+        import xarray as xr
+
+        if self.failure is not None:
+            return self.failure
+        try:
+            if not self.layers:
+                reasons = "; ".join(sorted(set(self.skipped.values())))
+                raise ModelError(f"no layer in view has what it reads: {reasons}")
+            if hasattr(self.analysis, "join"):
+                return labelled(self.analysis.join(self.layers), self.info, self.skipped)
+            layers = [part.expand_dims(layer=[n]) for n, part in sorted(self.layers.items())]
+            whole = xr.concat(layers, dim="layer", join="outer", combine_attrs="override")
+            return labelled(whole, self.info, self.skipped)
+        except Exception as error:
+            return Failure(self.step, error)
+
+
+def _layer_by_layer(twin: Twin, steps: Sequence[Step], seed: int) -> Iterator[Measured | Progress]:
+    """Weights analyses: the edited tensors of one layer serve all of them, then are let go.
+
+    A layer that the model says lacks something (a hybrid's), and that does not have a tensor asked for, is skipped.
+    """
+    weighed = [_Weighed(step, twin.info, seed) for step in steps]
+    for layer in sorted({n for one in weighed for n in one.info.layers}):
+        for one in weighed:
+            one.see(twin, layer)
+        twin.forget(layer)
+        yield Progress(f"weights of layer {layer}")
+    for one in weighed:
+        yield Measured(one.step, one.result(), len(steps))
+
+
+def _lacks(error: BaseException, info: ModelInfo, layer: int) -> str | None:
+    """Why a layer does not have the tensor that was asked for, where the model says that it lacks something."""
+    asked = error.__cause__ if isinstance(error, AttributeError) else error
+    reasons = info.lacking.get(layer, {})
+    return next(iter(reasons.values())) if isinstance(asked, NoTensor) and reasons else None

@@ -1,9 +1,9 @@
-"""What comes of a step: a labelled dataset, or a failure that says where."""
+"""What comes of a run, step by step: what execution hands out, in order, and what it all comes to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import GausslensError, ModelError
@@ -38,14 +38,70 @@ class Failure:
         )
 
 
-# Called with a finished dataset (or the error and the layer), and the writer of its large arrays where it has one.
-Finished = Callable[["Step", "xr.Dataset | Failure", "PartWriter | None", int], None]
+@dataclass(frozen=True)
+class Began:
+    """A step begins to be computed."""
+
+    step: Step
 
 
-def labelled(result: Any, info: ModelInfo | None, skipped: Mapping[int, str] | None = None) -> xr.Dataset:
+@dataclass(frozen=True)
+class Progress:
+    """A unit of work is done."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A step that looked at the model is done; ``sharing`` steps used the same pass."""
+
+    step: Step
+    result: xr.Dataset | Failure
+    sharing: int = 1
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A step is done: its result or why there is none, and what made it. ``writer`` holds its large arrays, if any."""
+
+    step: Step
+    result: xr.Dataset | Failure
+    made_by: Mapping[str, Any] = field(default_factory=dict)
+    writer: PartWriter | None = None
+
+
+@dataclass
+class Outcome:
+    """What became of the steps: computed now, found in the store, failed."""
+
+    computed: list[Step] = field(default_factory=list)
+    found: list[Step] = field(default_factory=list)
+    failed: list[Failure] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def counts(self) -> dict[str, int]:
+        """How many of each."""
+        return {"computed": len(self.computed), "found": len(self.found), "failed": len(self.failed)}
+
+    def __str__(self) -> str:
+        said = {"computed": "computed", "found": "found in the store", "failed": "failed"}
+        return ", ".join(f"{n} {said[what]}" for what, n in self.counts().items() if n) or "nothing to do"
+
+
+def failures_in_words(failed: Sequence[Failure], steps: int, where: object) -> str:
+    """What failed, in a screen."""
+    lines = [str(failure) for failure in failed[:10]]
+    if len(failed) > 10:
+        lines.append(f"... and {len(failed) - 10} more")
+    lines.append(f"{len(failed)} of {steps} steps failed; the other results are in {where}")
+    return "\n".join(lines)
+
+
+def labelled(result: Any, info: ModelInfo, skipped: Mapping[int, str] | None = None) -> xr.Dataset:
     """The result of an analysis, checked, with the layers and heads in view as coordinates where it gave none.
 
-    ``skipped`` are layers that do not have what it asked for, with the reason: told in the attribute skipped_layers.
+    ``skipped`` are layers that do not have what it asked for, with the reason: kept in the attribute skipped_layers.
     """
     import xarray as xr
 
@@ -56,10 +112,8 @@ def labelled(result: Any, info: ModelInfo | None, skipped: Mapping[int, str] | N
         dataset = dataset.assign_attrs(skipped_layers="; ".join(f"layer {n}: {why}" for n, why in skipped.items()))
     if not dataset.data_vars:
         raise ModelError("its result holds no variable")
-    if info is None:
-        return dataset
     layers = tuple(n for n in info.layers if n not in (skipped or {}))
     for dim, known in (("layer", layers), ("head", info.heads), ("kv_head", info.kv_heads)):
-        if dim in dataset.dims and dim not in dataset.coords and dataset.sizes[dim] == len(known):
+        if known and dim in dataset.dims and dim not in dataset.coords and dataset.sizes[dim] == len(known):
             dataset = dataset.assign_coords({dim: list(known)})
     return dataset

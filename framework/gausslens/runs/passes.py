@@ -8,7 +8,7 @@ on a copy of its empty state; the copies are merged in the order of the shards: 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -144,8 +144,9 @@ class Job:
         self.error, self.layer = error, layer
 
 
-def check_request(request: Request, engine: CaptureEngine, model: OpenModel) -> None:
+def check_request(analysis: Any, engine: CaptureEngine, model: OpenModel) -> None:
     """Refuse sites that the model does not have, naming those it has."""
+    request = analysis.request()
     has = engine.sites(model)
     for site in request.sites:
         if site not in has:
@@ -154,12 +155,15 @@ def check_request(request: Request, engine: CaptureEngine, model: OpenModel) -> 
             )
     if not request.sites:
         raise ModelError("it asks for no site")
+    if request.passes > 1 and not hasattr(analysis, "end_pass"):
+        raise ModelError(f"it asks for {request.passes} passes and has no end_pass, which ends one and begins the next")
 
 
-def run_passes(
-    engine: CaptureEngine, twin: Twin, tokens: Tokens, jobs: Sequence[Job], told: Callable[[str], None]
-) -> None:
-    """Run as many passes as the jobs want. Afterwards each job has its final state, or an error."""
+def run_passes(engine: CaptureEngine, twin: Twin, tokens: Tokens, jobs: Sequence[Job]) -> Iterator[str]:
+    """Run as many passes as the jobs want, saying after each shard how far it is.
+
+    Once it is exhausted, each job has its final state, or an error.
+    """
     shards = tokens.shards()
     for index in range(max((j.request.passes for j in jobs), default=0)):
         active = [j for j in jobs if j.request.passes > index and j.error is None]
@@ -169,7 +173,7 @@ def run_passes(
         for number, shard in enumerate(shards):
             copies = _run_shard(engine, twin, tokens, shard, active)
             _merge(active, copies, merged)
-            told(f"pass {index + 1}, shard {number + 1} of {len(shards)}")
+            yield f"pass {index + 1}, shard {number + 1} of {len(shards)}"
             active = [j for j in active if j.error is None]
             if not active:
                 return

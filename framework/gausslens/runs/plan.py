@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import GausslensError, InputError
+from ..contract.model import NO_MODEL
 from ..contract.protocols import Context, DerivedAnalysis, SourceContext, StepRef
 from ..contract.reference import resolve
 from ..contract.seeds import derive, digest
@@ -77,10 +78,10 @@ class Plan:
 def make_plan(study: Study, opened: Opened | None) -> Plan:
     """Plan a study on an open model; ``opened`` is None where every analysis is derived from nothing."""
     planner = _Planner(study, opened)
-    planner.edited()
-    planner.measured()
-    planner.derived()
-    planner.compared()
+    planner.check_edits()
+    planner.plan_measured()
+    planner.plan_derived()
+    planner.plan_comparisons()
     info = opened.model.info if opened else None
     return Plan(study, info, tuple(planner.steps.values()), tuple(planner.notes), planner.prompts)
 
@@ -100,7 +101,7 @@ class _Planner:
         self.notes: list[str] = []
         self.requests: set[str] = set()
 
-    def edited(self) -> None:
+    def check_edits(self) -> None:
         """Look at every edit before anything is computed."""
         calls = {id(call): call for v in self.study.variants for p in v.points for call in p.edits}
         for call in calls.values() if self.opened else ():
@@ -110,7 +111,7 @@ class _Planner:
             except GausslensError as error:
                 raise PlanError(f"{call.mark}: {error}") from error
 
-    def measured(self) -> None:
+    def plan_measured(self) -> None:
         """Steps that look at the model: stream, weights and forward."""
         for use in self.study.uses:
             if use.analysis.descriptor.shape == "derived":
@@ -121,7 +122,7 @@ class _Planner:
                 for point, draw in _twins(self.variants[name]):
                     self._measure(use, opened, name, point, draw)
 
-    def derived(self) -> None:
+    def plan_derived(self) -> None:
         """Derived analyses, in the order of the run file: each may read those before it."""
         for use in self.study.uses:
             if use.analysis.descriptor.shape != "derived":
@@ -136,7 +137,7 @@ class _Planner:
                     same = tuple(r for r in self.steps if (r.variant, r.draw, r.sweep) == (name, draw, point.values))
                     self._derive(use, place, same, point)
 
-    def compared(self) -> None:
+    def plan_comparisons(self) -> None:
         """Comparisons of every other variant with each null."""
         finished = list(self.steps.values())
         for null in self.study.against:
@@ -168,8 +169,8 @@ class _Planner:
         self.requests.add(use.label)
         context = Context(opened.model.info.narrowed(use.layers, use.heads), 0, tokens)
         try:
-            request = resolve(use.analysis.descriptor.analysis)(use.parameters, context).request()
-            check_request(request, opened.running, opened.model)
+            analysis = resolve(use.analysis.descriptor.analysis)(use.parameters, context)
+            check_request(analysis, opened.running, opened.model)
         except GausslensError as error:
             raise PlanError(f"{use.mark}: {use.label}: {error}") from error
         except Exception:
@@ -207,9 +208,9 @@ class _Planner:
         return self.prompts[name]
 
     def _derive(self, use: Use, place: StepRef, candidates: Sequence[StepRef], point: Point) -> None:
-        info = self.opened.model.info if self.opened else None
+        info = self.opened.model.info if self.opened else NO_MODEL
         seed = derive(self.study.seed, use.analysis.descriptor.name, use.parameters.canonical())
-        context = Context(info, seed)  # type: ignore[arg-type]  # a derived analysis may have no model
+        context = Context(info, seed)
         try:
             analysis: DerivedAnalysis = resolve(use.analysis.descriptor.analysis)(use.parameters, context)
             inputs = tuple(analysis.inputs(candidates))

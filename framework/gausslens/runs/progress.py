@@ -6,12 +6,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-# Called once for each unit of work that is done, with what it was.
-Told = Callable[[str], None]
-
 
 @contextmanager
-def progress(title: str, total: int, shown: bool | None = None) -> Iterator[Told]:
+def progress(title: str, total: int, shown: bool | None = None) -> Iterator[Callable[[str], None]]:
     """A progress bar over ``total`` units on stderr; ``shown`` None means: if stderr is a terminal."""
     if not (sys.stderr.isatty() if shown is None else shown) or total == 0:
         yield lambda _text: None

@@ -140,8 +140,9 @@ class _Check:
             shared=(self.context, self.context.model, self.tokens),
         )
         running = engine or TinyEngine()
-        passes.check_request(request, running, self.model)
-        passes.run_passes(running, Twin(self.model), sharded(self.tokens, shards), [job], lambda _: None)
+        passes.check_request(state, running, self.model)
+        for _ in passes.run_passes(running, Twin(self.model), sharded(self.tokens, shards), [job]):
+            pass
         if job.error is not None:
             raise job.error
         return job.state
