@@ -22,7 +22,6 @@ CROWDED = {
     "plugins/gausslens_attention",
     "plugins/gausslens_bilinear",
     "plugins/gausslens_gaussian",
-    "plugins/gausslens_models",
 }
 CRUMBS = {
     "framework/gausslens/report/departed.py",
@@ -41,10 +40,6 @@ CRUMBS = {
     "plugins/gausslens_gaussian/norms.py",
     "plugins/gausslens_gaussian/pureattention.py",
     "plugins/gausslens_gaussian/weighted.py",
-    "plugins/gausslens_models/formulas.py",
-    "plugins/gausslens_models/initial.py",
-    "plugins/gausslens_models/swept.py",
-    "plugins/gausslens_models/wordgroups.py",
     "plugins/gausslens_reinit/shapes.py",
     "plugins/gausslens_reinit/tensors.py",
     "plugins/gausslens_spectrum/distance.py",
