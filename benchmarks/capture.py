@@ -1,4 +1,6 @@
-"""What capture costs on a model, or on a made one if none is named; one thread: time as ratios of minima over interleaved rounds, memory as peaks.
+"""What capture costs, on the model named or else on one made here with random weights; one thread.
+
+Time as ratios of minima over interleaved rounds, memory as peaks.
 
 1. Streaming the float64 covariance of resid_pre of all layers, to the bare forward pass over the same tokens (the body
    alone, with the attention that the checkpoint prefers), for short and for long prompts. TransformerBridge's
@@ -7,7 +9,7 @@
 
     python benchmarks/capture.py [MODEL [ROUNDS]]
 
-Without a model one is made: random weights in the shape of SmolLM2-135M, with 8 of its 30 layers.
+The made model has the shape of SmolLM2-135M, with 8 of its 30 layers.
 
 Processor time, so what else the machine does is not counted. No verdict where the baseline spreads by more than 1.3.
 """
@@ -166,11 +168,9 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as made:
         path = sys.argv[1] if len(sys.argv) > 1 else made
-        print(
-            "model:", path if path != made else "made here: SmolLM2-135M's shape, 8 layers, random weights", flush=True
-        )
         if path == made:
             make_model(made)
+            print("model: made here, random weights in the shape of SmolLM2-135M, 8 layers", flush=True)
         times(path, int(sys.argv[2]) if len(sys.argv) > 2 else 5)
         memory(path)
 
