@@ -70,9 +70,8 @@ def widths(path: str, rounds: int) -> None:
 
     from gausslens import ModelSpec, Twin
     from gausslens_attention.maths.widths import distances
-    from gausslens_models.engine import TransformersEngine
+    from gausslens_models.capture.engine import TransformersEngine
     from gausslens_models.parameters import TransformersParameters
-    from gausslens_models.pretrained import open_pretrained
 
     torch.set_num_threads(1)
     model = open_pretrained(ModelSpec(path, TransformersParameters()))

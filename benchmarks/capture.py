@@ -1,11 +1,15 @@
-"""What capture costs, one thread: time as ratios of minima over interleaved rounds, memory as peaks.
+"""What capture costs, on the model named or else on one made here with random weights; one thread.
+
+Time as ratios of minima over interleaved rounds, memory as peaks.
 
 1. Streaming the float64 covariance of resid_pre of all layers, to the bare forward pass over the same tokens (the body
    alone, with the attention that the checkpoint prefers), for short and for long prompts. TransformerBridge's
    run_with_cache doing the same stands beside it.
 2. Peak memory at ten times the tokens, to the peak before: in one process, as peaks of two differ by some per cent.
 
-    python benchmarks/capture.py MODEL [ROUNDS]
+    python benchmarks/capture.py [MODEL [ROUNDS]]
+
+The made model has the shape of SmolLM2-135M, with 8 of its 30 layers.
 
 Processor time, so what else the machine does is not counted. No verdict where the baseline spreads by more than 1.3.
 """
@@ -15,6 +19,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 
@@ -24,10 +29,10 @@ import numpy as np
 import torch
 
 from gausslens import Batch, ModelSpec, Prompt, Request, Tokens, Twin
-from gausslens_models.bridge import BridgedModel, open_bridge
-from gausslens_models.engine import TransformersEngine
+from gausslens_models.capture.engine import TransformersEngine
+from gausslens_models.loading.bridge import BridgedModel, open_bridge
+from gausslens_models.loading.pretrained import PretrainedModel, open_pretrained
 from gausslens_models.parameters import TransformersParameters
-from gausslens_models.pretrained import PretrainedModel, open_pretrained
 
 TIME_TARGET, MEMORY_TARGET = 1.15, 1.05
 SHARD = 2048
@@ -146,10 +151,30 @@ def memory(path: str) -> None:
         print(f"{LARGE * SHARD}: {large / small:.3f}{verdict if how == 'streamed' else ''}", flush=True)
 
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)
+def make_model(directory: str) -> None:
+    """Write a model of random weights, in the shape of SmolLM2-135M but for the number of layers and tokens."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    heads = {"num_attention_heads": 9, "num_key_value_heads": 3}
+    config = LlamaConfig(vocab_size=4096, hidden_size=576, intermediate_size=1536, num_hidden_layers=8, **heads)
+    LlamaForCausalLM(config).save_pretrained(directory)
+
+
+def main() -> None:
+    """Time and memory, of the model named or of a made one; called with a way of capture it is one of the processes."""
     if sys.argv[2:] in (["streamed"], ["cached"]):
         peaks(sys.argv[1], sys.argv[2])
-    else:
-        times(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 5)
-        memory(sys.argv[1])
+        return
+    with tempfile.TemporaryDirectory() as made:
+        path = sys.argv[1] if len(sys.argv) > 1 else made
+        if path == made:
+            make_model(made)
+            print("model: made here, random weights in the shape of SmolLM2-135M, 8 layers", flush=True)
+        times(path, int(sys.argv[2]) if len(sys.argv) > 2 else 5)
+        memory(path)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from .contract.sites import KV_HEAD_AXIS as KV_HEAD_AXIS
     from .contract.sites import SITES as SITES
     from .contract.sites import Site as Site
+    from .contract.sites import site as site
     from .contract.variables import attributes as attributes
     from .contract.variables import variable as variable
     from .notebook import draw as draw
@@ -96,6 +97,7 @@ _HOMES = {
     "KV_HEAD_AXIS": "contract.sites",
     "SITES": "contract.sites",
     "Site": "contract.sites",
+    "site": "contract.sites",
     "draw": "notebook",
     "load": "notebook",
     "run": "perform",

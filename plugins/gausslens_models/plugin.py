@@ -11,10 +11,10 @@ ANALYSES = [
         summary="raw activations of any sites into the store",
         parameters="gausslens_models.parameters:CaptureParameters",
         shape="stream",
-        analysis="gausslens_models.raw:RawCapture",
+        analysis="gausslens_models.analyses.capture:RawCapture",
         row_blocks=True,
         bulk=True,
-        estimate="gausslens_models.raw:estimate",
+        estimate="gausslens_models.analyses.capture:estimate",
     ),
     Analysis(
         name="model.loss",
@@ -22,8 +22,8 @@ ANALYSES = [
         summary="loss of each token, perplexity and bits per byte, in all and by prompt and segment",
         parameters="gausslens_models.parameters:LossParameters",
         shape="stream",
-        analysis="gausslens_models.loss:Loss",
-        estimate="gausslens_models.loss:estimate",
+        analysis="gausslens_models.analyses.loss:Loss",
+        estimate="gausslens_models.analyses.loss:estimate",
     ),
     Analysis(
         name="model.generate",
@@ -31,7 +31,7 @@ ANALYSES = [
         summary="the text that the model writes after each prompt",
         parameters="gausslens_models.parameters:GenerateParameters",
         shape="forward",
-        analysis="gausslens_models.generate:Generate",
+        analysis="gausslens_models.analyses.generate:Generate",
         random=True,
     ),
     Analysis(
@@ -40,9 +40,9 @@ ANALYSES = [
         summary="attention maps of tokens or words; entropy, sinks and attention between segments by head",
         parameters="gausslens_models.parameters:AttentionMapParameters",
         shape="stream",
-        analysis="gausslens_models.maps:Attention",
+        analysis="gausslens_models.analyses.attention:Attention",
         exchangeable=("head",),
-        estimate="gausslens_models.maps:estimate",
+        estimate="gausslens_models.analyses.attention:estimate",
     ),
     Analysis(
         name="model.embeddings",
@@ -50,7 +50,7 @@ ANALYSES = [
         summary="lengths, directions and softmax entropies of the token embeddings, and nearest tokens",
         parameters="gausslens_models.parameters:EmbeddingsParameters",
         shape="forward",
-        analysis="gausslens_models.embeddings:Embeddings",
+        analysis="gausslens_models.analyses.embeddings:Embeddings",
         random=True,
     ),
 ]
@@ -65,8 +65,8 @@ def loaders() -> list[Loader]:
             version=1,
             summary="models that come with gausslens: builtin:clue-tiny and builtin:tiny",
             parameters="gausslens_models.parameters:BuiltinParameters",
-            claims="gausslens_models.builtin:claims",
-            open="gausslens_models.builtin:open_builtin",
+            claims="gausslens_models.loading.builtin:claims",
+            open="gausslens_models.loading.builtin:open_builtin",
             rank=100,
         ),
         Loader(
@@ -74,8 +74,8 @@ def loaders() -> list[Loader]:
             version=1,
             summary="a local directory, a GGUF file, hub:owner/name or a live module, run by transformers",
             parameters="gausslens_models.parameters:TransformersParameters",
-            claims="gausslens_models.opening:claims_directory",
-            open="gausslens_models.pretrained:open_pretrained",
+            claims="gausslens_models.loading.config:claims_directory",
+            open="gausslens_models.loading.pretrained:open_pretrained",
             rank=50,
         ),
         Loader(
@@ -83,8 +83,8 @@ def loaders() -> list[Loader]:
             version=1,
             summary="a local directory or a live bridge, through TransformerLens: for families not watched otherwise",
             parameters="gausslens_models.parameters:TransformersParameters",
-            claims="gausslens_models.opening:claims_bridge",
-            open="gausslens_models.bridge:open_bridge",
+            claims="gausslens_models.loading.config:claims_bridge",
+            open="gausslens_models.loading.bridge:open_bridge",
             rank=20,
         ),
         Loader(
@@ -92,8 +92,8 @@ def loaders() -> list[Loader]:
             version=1,
             summary="the tensors of a local directory, one at a time; no model is built",
             parameters="gausslens_models.parameters:WeightsParameters",
-            claims="gausslens_models.opening:claims_files",
-            open="gausslens_models.weights:open_weights",
+            claims="gausslens_models.loading.config:claims_files",
+            open="gausslens_models.loading.weights:open_weights",
             rank=10,
         ),
     ]
@@ -107,7 +107,7 @@ def captures() -> list[Engine]:
             name="transformers",
             version=1,
             summary="plain transformers: forward hooks and a registered attention function",
-            engine="gausslens_models.engine:TransformersEngine",
+            engine="gausslens_models.capture.engine:TransformersEngine",
             serves=("transformers", "builtin"),
             rank=50,
         ),
@@ -115,7 +115,7 @@ def captures() -> list[Engine]:
             name="transformer-lens",
             version=1,
             summary="hook points of a TransformerBridge",
-            engine="gausslens_models.bridging:BridgeEngine",
+            engine="gausslens_models.capture.bridge_engine:BridgeEngine",
             serves=("transformer-lens",),
             rank=20,
         ),
@@ -131,28 +131,28 @@ def prompt_sources() -> list[PromptSource]:
             version=1,
             summary="texts in the run file",
             parameters="gausslens_models.parameters:TextParameters",
-            prompts="gausslens_models.sources:text",
+            prompts="gausslens_models.prompts.sources:text",
         ),
         PromptSource(
             name="file",
             version=1,
             summary="texts of a .txt, .jsonl, .json, .csv or .tsv file, whole or in chunks",
             parameters="gausslens_models.parameters:FileParameters",
-            prompts="gausslens_models.sources:file",
+            prompts="gausslens_models.prompts.sources:file",
         ),
         PromptSource(
             name="tokens",
             version=1,
             summary="token numbers",
             parameters="gausslens_models.parameters:TokensParameters",
-            prompts="gausslens_models.sources:tokens",
+            prompts="gausslens_models.prompts.sources:tokens",
         ),
         PromptSource(
             name="few-shot",
             version=1,
             summary="an instruction, example pairs of word and clue, and a word to give a clue",
             parameters="gausslens_models.parameters:FewShotParameters",
-            prompts="gausslens_models.fewshot:few_shot",
+            prompts="gausslens_models.prompts.few_shot:few_shot",
             random=True,
         ),
         PromptSource(
@@ -160,7 +160,7 @@ def prompt_sources() -> list[PromptSource]:
             version=1,
             summary="random tokens that repeat",
             parameters="gausslens_models.parameters:RepeatedRandomParameters",
-            prompts="gausslens_models.sources:repeated_random",
+            prompts="gausslens_models.prompts.sources:repeated_random",
             random=True,
         ),
     ]
@@ -176,19 +176,19 @@ def analyses() -> list[Analysis]:
 def report_sections() -> list[ReportSection]:
     """What the report shows of it."""
     shown = {
-        "generate": "What each variant writes after the first prompts.",
-        "loss": "Loss and bits per byte of each variant, in all and by segment.",
-        "attention": "Entropy deficits, previous-token heads and sinks by layer and head, and a map.",
-        "embeddings": "The nearest tokens of the prompts' tokens.",
+        "generate": ("tables", "What each variant writes after the first prompts."),
+        "loss": ("tables", "Loss and bits per byte of each variant, in all and by segment."),
+        "attention": ("attention", "Entropy deficits, previous-token heads and sinks by layer and head, and a map."),
+        "embeddings": ("tables", "The nearest tokens of the prompts' tokens."),
     }
     return [
         ReportSection(
             name=f"model.{name}",
             version=1,
             summary=summary,
-            section=f"gausslens_models.sections:{name}",
+            section=f"gausslens_models.figures.{module}:{name}",
             analyses=(f"model.{name}",),
             order=10 + place,
         )
-        for place, (name, summary) in enumerate(shown.items())
+        for place, (name, (module, summary)) in enumerate(shown.items())
     ]

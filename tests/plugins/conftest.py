@@ -17,10 +17,10 @@ from gausslens import Edit, ModelSpec, Prompt, Tokens, Twin
 from gausslens.contract.reference import resolve
 from gausslens.plugins.host import Owned, Owner
 from gausslens.runs.study import EditCall, Mark
+from gausslens_models.loading.pretrained import PretrainedModel, open_pretrained
+from gausslens_models.loading.weights import CheckpointModel, open_weights
 from gausslens_models.parameters import TransformersParameters, WeightsParameters
-from gausslens_models.pretrained import PretrainedModel, open_pretrained
-from gausslens_models.tokenise import tokenise
-from gausslens_models.weights import CheckpointModel, open_weights
+from gausslens_models.prompts.tokenise import tokenise
 
 _found = spec_from_file_location("tiny_families", Path(__file__).parent / "models" / "conftest.py")
 assert _found is not None

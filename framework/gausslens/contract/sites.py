@@ -10,6 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .errors import ModelError, did_you_mean
+
 if TYPE_CHECKING:
     from .model import ModelInfo
 
@@ -96,3 +98,10 @@ HEAD_AXIS = {name: site.dims.index("head") for name, site in TABLE.items() if "h
 KV_HEAD_AXIS = {name: site.dims.index("kv_head") for name, site in TABLE.items() if "kv_head" in site.dims}
 # What TransformerLens calls them, for suggestions.
 TRANSFORMER_LENS = {site.transformer_lens: name for name, site in TABLE.items() if site.transformer_lens}
+
+
+def site(name: str) -> Site:
+    """A site by its name: ``site("pattern").dims``."""
+    if name not in TABLE:
+        raise ModelError(f"there is no site {name!r}{did_you_mean(name, SITES)}")
+    return TABLE[name]

@@ -7,10 +7,13 @@ x2 cos + x1 sin), at angles position * frequency; dimensions beyond the turned o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import torch
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -54,6 +57,21 @@ class Rotation:
     def between(self, lag: int) -> Floats:
         """The form in which q and k of content meet at this lag: R(-lag), scaled on both sides."""
         return self.scales[:, None] * self.matrix(-lag) * self.scales[None, :]
+
+    def turned(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """q or k [prompt, position, head, d_head] turned and scaled, in torch and with angles in float32, as models do.
+
+        ``positions`` are numbers [position].
+        """
+        import torch
+
+        if not self.frequencies:
+            return x
+        angles = positions[:, None].to(x.device).float() * torch.tensor(self.frequencies, device=x.device)
+        cos, sin = ((f(angles) * self.scaling).to(x.dtype)[None, :, None, :] for f in (torch.cos, torch.sin))
+        half = len(self.frequencies)
+        first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+        return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], dim=-1)
 
     def undone(self, x: NDArray[Any]) -> NDArray[Any]:
         """Content of q or k [prompt, position, head, d_head] that were turned."""

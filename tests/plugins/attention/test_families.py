@@ -17,9 +17,8 @@ from gausslens_attention.maths.band import cells, offsets
 from gausslens_attention.maths.families import MASK_CELLS, band, diagonal, kept_cells, within
 from gausslens_attention.maths.random_search import draw_bands, draw_diagonals, draw_rare_tokens, random_search
 from gausslens_attention.maths.rare_tokens import rare_tokens
-from gausslens_models.engine import TransformersEngine
+from gausslens_models.capture.engine import TransformersEngine
 from gausslens_models.parameters import TransformersParameters
-from gausslens_models.pretrained import open_pretrained
 
 from .maps import any_maps, softmax_maps
 

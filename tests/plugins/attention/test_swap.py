@@ -18,9 +18,8 @@ from gausslens_attention.analyses.patterns import query_and_key_sites
 from gausslens_attention.analyses.swap import Swap
 from gausslens_attention.parameters import SwapParameters
 from gausslens_attention.plugin import SWAP
-from gausslens_models.engine import TransformersEngine
+from gausslens_models.capture.engine import TransformersEngine
 from gausslens_models.parameters import TransformersParameters
-from gausslens_models.pretrained import open_pretrained
 
 # A band, masks and a rank that leave everything as it is.
 WHOLE: dict[str, Any] = {

@@ -12,7 +12,7 @@ from gausslens.testing import check_result
 from gausslens_gaussian.analyses.collapse import Collapse
 from gausslens_gaussian.analyses.value_path import ValuePath
 from gausslens_gaussian.parameters import CollapseParameters
-from gausslens_models.engine import TransformersEngine
+from gausslens_models.capture.engine import TransformersEngine
 
 
 def test_values_are_the_normed_stream_through_w_v(

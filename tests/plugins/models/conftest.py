@@ -16,9 +16,9 @@ import torch
 import transformers
 
 from gausslens import ModelSpec, Part, Prompt, Tokens, Twin
+from gausslens_models.loading.pretrained import PretrainedModel, open_pretrained
+from gausslens_models.loading.weights import CheckpointModel, open_weights
 from gausslens_models.parameters import TransformersParameters, WeightsParameters
-from gausslens_models.pretrained import PretrainedModel, open_pretrained
-from gausslens_models.weights import CheckpointModel, open_weights
 
 VOCABULARY = 61
 SMALL: dict[str, Any] = {
@@ -157,7 +157,7 @@ def prompts() -> Tokens:
     """Three prompts of different lengths as token numbers."""
     draw = torch.Generator().manual_seed(0)
     rows = [torch.randint(3, VOCABULARY, (n,), generator=draw).tolist() for n in (11, 7, 9)]
-    from gausslens_models.tokenise import tokenise
+    from gausslens_models.prompts.tokenise import tokenise
 
     return tokenise(None, [Prompt(ids=tuple(row)) for row in rows], "tiny")
 

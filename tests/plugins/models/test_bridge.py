@@ -12,11 +12,11 @@ import torch
 import transformers
 
 from gausslens import SITES, Batch, ModelError, ModelSpec, Request, Tokens, Twin
-from gausslens_models.bridge import BridgedModel, open_bridge
-from gausslens_models.bridging import BridgeEngine
-from gausslens_models.engine import TransformersEngine
+from gausslens_models.capture.bridge_engine import BridgeEngine
+from gausslens_models.capture.engine import TransformersEngine
+from gausslens_models.loading.bridge import BridgedModel, open_bridge
+from gausslens_models.loading.pretrained import PretrainedModel, open_pretrained
 from gausslens_models.parameters import TransformersParameters
-from gausslens_models.pretrained import PretrainedModel, open_pretrained
 
 Opens = Callable[[str], PretrainedModel]
 HEADLESS = ("gpt2-headless", "bert")

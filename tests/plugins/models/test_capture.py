@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from gausslens import SITES, Batch, ModelError, Request, Tokens, Twin
-from gausslens_models import attention
-from gausslens_models.engine import TransformersEngine
-from gausslens_models.pretrained import PretrainedModel
+from gausslens_models.capture import attention
+from gausslens_models.capture.engine import TransformersEngine
+from gausslens_models.loading.pretrained import PretrainedModel
 
 Opens = Callable[[str], PretrainedModel]
 

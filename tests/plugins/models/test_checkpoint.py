@@ -13,11 +13,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from gausslens import InputError, ModelError, ModelSpec, OpenModel
-from gausslens_models.bridge import open_bridge
-from gausslens_models.checkpoint import Checkpoint
+from gausslens_models.loading.bridge import open_bridge
+from gausslens_models.loading.checkpoint import Checkpoint
+from gausslens_models.loading.pretrained import open_pretrained
+from gausslens_models.loading.weights import open_weights
 from gausslens_models.parameters import TransformersParameters, WeightsParameters
-from gausslens_models.pretrained import open_pretrained
-from gausslens_models.weights import open_weights
 
 Directory = Callable[[str], Path]
 Q = "model.layers.1.self_attn.q_proj.weight"

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from gausslens import LayerWeights, ModelSpec, Part, Prompt
-from gausslens_models.engine import TransformersEngine
-from gausslens_models.opening import claims_directory
+from gausslens_models.capture.engine import TransformersEngine
+from gausslens_models.loading.config import claims_directory
+from gausslens_models.loading.pretrained import open_pretrained
 from gausslens_models.parameters import TransformersParameters
-from gausslens_models.pretrained import open_pretrained
 
 D_MODEL, D_MLP, LAYERS, HEADS, KV_HEADS = 32, 48, 2, 4, 2
 VOCABULARY = ["<unk>", "<s>", "</s>", "ab", *map(chr, range(97, 123))]

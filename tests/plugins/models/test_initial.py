@@ -11,9 +11,9 @@ import torch
 import transformers
 
 from gausslens import LayerWeights, ModelError, ModelSpec
+from gausslens_models.loading.pretrained import PretrainedModel, open_pretrained
+from gausslens_models.loading.weights import CheckpointModel, open_weights
 from gausslens_models.parameters import TransformersParameters, WeightsParameters
-from gausslens_models.pretrained import PretrainedModel, open_pretrained
-from gausslens_models.weights import CheckpointModel, open_weights
 
 
 def test_draws_have_the_shape_and_come_by_seed(which: str, opened: Callable[[str], PretrainedModel]) -> None:

@@ -19,7 +19,7 @@ torch.set_num_threads(1)
 own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 from gausslens import LayerWeights, ModelSpec
 from gausslens_models.parameters import WeightsParameters
-from gausslens_models.weights import open_weights
+from gausslens_models.loading.weights import open_weights
 model = open_weights(ModelSpec(sys.argv[1], WeightsParameters()))
 total = 0
 for layer in (None, *model.info.layers):  # the fingerprint reads everything once, this once more

@@ -16,13 +16,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from gausslens import InputError, ModelError, ModelSpec, OpenModel, Request, Tokens, Twin
-from gausslens_models import fingerprint
-from gausslens_models.builtin import open_builtin
-from gausslens_models.engine import TransformersEngine
-from gausslens_models.opening import claims_bridge, claims_directory, claims_files
+from gausslens_models.capture.engine import TransformersEngine
+from gausslens_models.loading import fingerprint
+from gausslens_models.loading.builtin import open_builtin
+from gausslens_models.loading.config import claims_bridge, claims_directory, claims_files
+from gausslens_models.loading.pretrained import PretrainedModel, module_fingerprint, open_pretrained
+from gausslens_models.loading.weights import open_weights
 from gausslens_models.parameters import BuiltinParameters, TransformersParameters, WeightsParameters
-from gausslens_models.pretrained import PretrainedModel, module_fingerprint, open_pretrained
-from gausslens_models.weights import open_weights
 
 Directory = Callable[[str], Path]
 
@@ -68,7 +68,7 @@ def test_the_cache_saves_reading(settled: Path, monkeypatch: pytest.MonkeyPatch)
     def read(*arguments: Any) -> str:
         raise AssertionError("read again")
 
-    monkeypatch.setattr("gausslens_models.weights.fingerprint", read)
+    monkeypatch.setattr("gausslens_models.loading.weights.fingerprint", read)
     assert files(settled).info.fingerprint == one
     tensors = settled / "model.safetensors"
     os.utime(tensors, (time.time() - 30, time.time() - 30))

@@ -5,16 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from gausslens import ModelSpec, Twin
-from gausslens_models.engine import TransformersEngine
+from gausslens.maths.rotary import Rotation
+from gausslens_models.capture.engine import TransformersEngine
+from gausslens_models.loading.eager import eager_answer, proof_prompt
+from gausslens_models.loading.pretrained import PretrainedModel, open_pretrained
 from gausslens_models.parameters import TransformersParameters
-from gausslens_models.pretrained import PretrainedModel, open_pretrained
-from gausslens_models.proof import eager_answer, proof_prompt
 
 Opens = Callable[[str], PretrainedModel]
+
+
+def test_turning_in_torch_is_the_rotation() -> None:
+    """And so is the scaling; dimensions beyond the turned ones stay, and without frequencies all do."""
+    rotation = Rotation(6, (1.0, 0.3), 1.5)
+    x = torch.randn(2, 5, 3, 6, generator=torch.Generator().manual_seed(0))
+    turned = rotation.turned(x, torch.arange(5)).numpy()
+    for position in range(5):
+        expected = x.numpy()[:, position] * rotation.scales @ rotation.matrix(position).T
+        np.testing.assert_allclose(turned[:, position], expected, atol=1e-6)
+    # Undoing divides by the scaling, as content is what the weights gave.
+    np.testing.assert_allclose(rotation.undone(turned), x.numpy(), atol=1e-6)
+    assert Rotation(6).turned(x, torch.arange(5)) is x
 
 
 def test_it_holds(which: str, opened: Opens) -> None:

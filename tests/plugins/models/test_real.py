@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from gausslens import ModelSpec, Part, Prompt, Request, Twin
-from gausslens_models.bridge import open_bridge
-from gausslens_models.bridging import BridgeEngine
-from gausslens_models.engine import TransformersEngine
+from gausslens_models.capture.bridge_engine import BridgeEngine
+from gausslens_models.capture.engine import TransformersEngine
+from gausslens_models.loading.bridge import open_bridge
+from gausslens_models.loading.pretrained import open_pretrained
+from gausslens_models.loading.weights import open_weights
 from gausslens_models.parameters import TransformersParameters, WeightsParameters
-from gausslens_models.pretrained import open_pretrained
-from gausslens_models.weights import open_weights
 
 pytestmark = pytest.mark.real_model
 NAMES = ("smollm2", "minilm")

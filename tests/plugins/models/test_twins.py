@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from gausslens import LayerWeights, ModelError, Request, Tokens, Twin
-from gausslens_models.engine import TransformersEngine
-from gausslens_models.patching import Patches
-from gausslens_models.pretrained import PretrainedModel, module_fingerprint
+from gausslens_models.capture.engine import TransformersEngine
+from gausslens_models.capture.patching import Patches
+from gausslens_models.loading.pretrained import PretrainedModel, module_fingerprint
 
 Opens = Callable[[str], PretrainedModel]
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-from gausslens_models.pretrained import PretrainedModel
-from gausslens_models.weights import CheckpointModel
+from gausslens_models.loading.pretrained import PretrainedModel
+from gausslens_models.loading.weights import CheckpointModel
 
 Opens = Callable[[str], PretrainedModel]
 Files = Callable[[str], CheckpointModel]

@@ -12,14 +12,14 @@ import pytest
 import torch
 
 import gausslens
-from gausslens import ModelSpec, Part, Prompt, Request, Tokens, Twin
+from gausslens import SITES, ModelSpec, Part, Prompt, Request, Tokens, Twin
 from gausslens.__main__ import main
-from gausslens_models import formulas
-from gausslens_models.engine import TransformersEngine
-from gausslens_models.families import LLAMA
+from gausslens.maths.rotary import Rotation
+from gausslens_models.analyses.capture import estimate
+from gausslens_models.capture.engine import TransformersEngine
+from gausslens_models.families.table import LLAMA
+from gausslens_models.loading.pretrained import PretrainedModel, open_pretrained
 from gausslens_models.parameters import CaptureParameters, TransformersParameters
-from gausslens_models.pretrained import PretrainedModel, open_pretrained
-from gausslens_models.raw import DIMS, estimate
 
 TEXTS = ["The ant sees the bee.", "abcabc", "The owl warns the yak by the lake."]
 
@@ -37,7 +37,7 @@ def study(path: str, *sites: str, **more: Any) -> dict[str, Any]:
 
 
 def test_what_is_stored_is_what_was_captured(tmp_path: Path) -> None:
-    sites = tuple(DIMS)
+    sites = SITES
     results = gausslens.run(study("builtin:tiny", *sites), store=tmp_path)
     found = results["trained", "model.capture"]
     model = open_pretrained_tiny()
@@ -66,7 +66,7 @@ def test_what_is_stored_is_what_was_captured(tmp_path: Path) -> None:
 
 
 def open_pretrained_tiny() -> PretrainedModel:
-    from gausslens_models.builtin import DIRECTORY
+    from gausslens_models.loading.builtin import DIRECTORY
 
     return open_pretrained(ModelSpec(str(DIRECTORY / "tiny"), TransformersParameters()))
 
@@ -208,12 +208,12 @@ def test_the_command_without_an_engine(capsys: pytest.CaptureFixture[str], direc
 def test_the_command_ends_with_one_where_numbers_differ(
     capsys: pytest.CaptureFixture[str], directory: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = formulas.rotate
+    plain = Rotation.turned
 
-    def wrong(x: torch.Tensor, rotary: Any, positions: torch.Tensor) -> torch.Tensor:
-        return plain(x, rotary, positions + 1e-3)
+    def wrong(self: Rotation, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        return plain(self, x, positions + 1e-3)
 
-    monkeypatch.setattr(formulas, "rotate", wrong)
+    monkeypatch.setattr(Rotation, "turned", wrong)
     assert main(["model", str(directory("llama"))]) == 1
     told = capsys.readouterr().out
     assert "DIFFER" in told

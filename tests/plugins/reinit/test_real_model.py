@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from gausslens import ModelSpec, Part, Prompt, Twin
-from gausslens_models.engine import TransformersEngine
+from gausslens_models.capture.engine import TransformersEngine
+from gausslens_models.loading.pretrained import PretrainedModel, open_pretrained
 from gausslens_models.parameters import TransformersParameters
-from gausslens_models.pretrained import PretrainedModel, open_pretrained
 from gausslens_reinit.plugin import CONFIG
 
 pytestmark = pytest.mark.real_model

@@ -14,8 +14,8 @@ import gausslens_spectrum.plugin as plugin
 from gausslens import ModelError, Tokens, Twin
 from gausslens.runs.twin import touched
 from gausslens.testing import TinyModel, TinyParameters, check_edit, check_references
-from gausslens_models.engine import TransformersEngine
-from gausslens_models.pretrained import PretrainedModel, module_fingerprint
+from gausslens_models.capture.engine import TransformersEngine
+from gausslens_models.loading.pretrained import PretrainedModel, module_fingerprint
 from gausslens_spectrum.parameters import ChoiceParameters, GraftParameters, ScaleParameters
 
 Opens = Callable[[str], PretrainedModel]

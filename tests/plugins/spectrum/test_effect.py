@@ -15,7 +15,7 @@ import gausslens_spectrum.analyses.paired_runs as paired_runs
 from gausslens import Context, ModelError, Results, Tokens, Twin
 from gausslens.maths.resampling import average
 from gausslens.testing import TinyEngine, TinyModel, check_forward
-from gausslens_models.engine import TransformersEngine
+from gausslens_models.capture.engine import TransformersEngine
 from gausslens_spectrum import plugin
 from gausslens_spectrum.analyses.effect import Effect
 from gausslens_spectrum.analyses.paired_runs import layers_that_fit, run_both

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from gausslens import Context, GausslensError, Prompt, Tokens, Twin
 from gausslens.testing import check_forward
 from gausslens_models import plugin
-from gausslens_models.embeddings import Embeddings, mean_cosine, nearest, random_entropy, softmax_entropy
-from gausslens_models.engine import TransformersEngine
+from gausslens_models.analyses.embeddings import Embeddings
+from gausslens_models.capture.engine import TransformersEngine
+from gausslens_models.maths.embeddings import mean_cosine, nearest, random_entropy, softmax_entropy
 from gausslens_models.parameters import EmbeddingsParameters
-from gausslens_models.tokenise import tokenise
+from gausslens_models.prompts.tokenise import tokenise
 
 EMBEDDINGS = next(a for a in plugin.analyses() if a.name == "model.embeddings")
 

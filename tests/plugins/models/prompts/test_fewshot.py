@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gausslens import InputError, Prompt, SourceContext
-from gausslens_models.fewshot import few_shot, lists, read_template, word_list
 from gausslens_models.parameters import FewShotParameters
-from gausslens_models.tokenise import tokenise
+from gausslens_models.prompts.few_shot import few_shot, lists, read_template, word_list
+from gausslens_models.prompts.tokenise import tokenise
 
 
 def prompts_of(directory: Path = Path(), seed: int = 0, chat_template: bool = False, **given: Any) -> list[Prompt]:

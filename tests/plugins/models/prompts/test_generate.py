@@ -13,10 +13,10 @@ import xarray as xr
 from gausslens import Context, ModelError, Part, Prompt, Tokens, Twin
 from gausslens.testing import check_forward
 from gausslens_models import plugin
-from gausslens_models.engine import TransformersEngine
-from gausslens_models.generate import Generate
+from gausslens_models.analyses.generate import Generate
+from gausslens_models.capture.engine import TransformersEngine
 from gausslens_models.parameters import GenerateParameters
-from gausslens_models.tokenise import tokenise
+from gausslens_models.prompts.tokenise import tokenise
 
 GENERATE = next(a for a in plugin.analyses() if a.name == "model.generate")
 CAUSAL = ["gpt2", "llama-tied", "mistral", "qwen3", "gemma2", "gpt_neox", "opt"]

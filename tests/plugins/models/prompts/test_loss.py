@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from gausslens import Context, GausslensError, InputError, Part, Prompt, Tokens, Twin
 from gausslens.testing import TinyEngine, TinyModel, check_stream
 from gausslens_models import plugin
-from gausslens_models.counting import bytes_of
-from gausslens_models.engine import TransformersEngine
-from gausslens_models.loss import Loss, token_losses
+from gausslens_models.analyses.loss import Loss, token_losses
+from gausslens_models.analyses.tokens import bytes_of
+from gausslens_models.capture.engine import TransformersEngine
 from gausslens_models.parameters import LossParameters
 
 LOSS = next(a for a in plugin.analyses() if a.name == "model.loss")
@@ -116,7 +116,7 @@ def test_prompts_without_anything_to_predict_are_refused() -> None:
 
 
 def test_a_character_that_is_several_tokens_counts_once(tokenizers: Callable[..., Any]) -> None:
-    from gausslens_models.tokenise import tokenise
+    from gausslens_models.prompts.tokenise import tokenise
 
     for style in ("byte-level", "sentencepiece"):
         tokens = tokenise(tokenizers(style), [Prompt((Part("a 🐜 naïve\n"),))], "tiny")

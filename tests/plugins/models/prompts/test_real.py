@@ -13,11 +13,11 @@ import transformers
 
 import gausslens
 from gausslens import Context, ModelSpec, Part, Prompt, SourceContext, Twin
-from gausslens_models.engine import TransformersEngine
-from gausslens_models.fewshot import few_shot
-from gausslens_models.loss import Loss
+from gausslens_models.analyses.loss import Loss
+from gausslens_models.capture.engine import TransformersEngine
+from gausslens_models.loading.pretrained import open_pretrained
 from gausslens_models.parameters import FewShotParameters, LossParameters, TransformersParameters
-from gausslens_models.pretrained import open_pretrained
+from gausslens_models.prompts.few_shot import few_shot
 
 pytestmark = pytest.mark.real_model
 

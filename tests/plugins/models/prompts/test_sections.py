@@ -11,7 +11,7 @@ import pytest
 
 import gausslens
 from gausslens.figures import Heatmap, Table, Texts, TokenMap
-from gausslens_models import sections
+from gausslens_models.figures import attention, tables
 
 STUDY = {
     "model": {"path": "builtin:tiny"},
@@ -35,7 +35,7 @@ def results(gausslens_run: Callable[..., Any]) -> Any:
 
 
 def test_every_section_draws_and_holds_the_stores_numbers(results: Any) -> None:
-    whole, segments = sections.loss(results)
+    whole, segments = tables.loss(results)
     assert isinstance(whole, Table)
     assert isinstance(segments, Table)
     by_variant = {row[0]: row[1:] for row in whole.rows}
@@ -43,10 +43,10 @@ def test_every_section_draws_and_holds_the_stores_numbers(results: Any) -> None:
     assert by_variant["chance"][0] == pytest.approx(float(results["chance", "model.loss"].mean_loss.mean()))
     assert segments.columns == ("segment", "trained", "chance")
 
-    drawn = sections.attention(results)
+    drawn = attention.attention(results)
     maps = [f for f in drawn if isinstance(f, TokenMap)]
     heat = [f for f in drawn if isinstance(f, Heatmap)]
-    assert len(maps) == 2 * sections.PROMPTS
+    assert len(maps) == 2 * attention.PROMPTS
     assert len(heat) == 3 * (3 + 1)
     assert all("chance" not in f.title or "against chance" in f.title for f in drawn), "a null is shown as a null"
     assert [q for q in maps[0].queries if "a" in q] == ["abcd"] * 3
@@ -58,7 +58,7 @@ def test_every_section_draws_and_holds_the_stores_numbers(results: Any) -> None:
     z = next(f for f in heat if f.title == "Entropy deficit of trained, z against chance (numbers)")
     assert np.array_equal(np.asarray(z.values), results.against("trained", "numbers").entropy_deficit_z.values)
 
-    texts = sections.generate(results)
+    texts = tables.generate(results)
     assert len(texts) == 3
     assert all(isinstance(f, Texts) for f in texts)
     first = texts[0]
@@ -67,13 +67,13 @@ def test_every_section_draws_and_holds_the_stores_numbers(results: Any) -> None:
         results["trained", "model.generate"].text.values[0, 0]
     )
 
-    (near,) = sections.embeddings(results)
+    (near,) = tables.embeddings(results)
     assert isinstance(near, Table)
     assert "trained" in near.title
 
 
 def test_each_source_gets_its_array_back(results: Any) -> None:
-    for section in (sections.loss, sections.attention, sections.generate, sections.embeddings):
+    for section in (tables.loss, attention.attention, tables.generate, tables.embeddings):
         for figure in section(results):
             for source in figure.sources:
                 assert source.array in results[source.variant, source.label]
@@ -81,7 +81,7 @@ def test_each_source_gets_its_array_back(results: Any) -> None:
 
 def test_the_map_opens_where_attention_is_farthest_from_flat(results: Any) -> None:
     data = results["trained", "heads"]
-    figure = next(f for f in sections.attention(results) if isinstance(f, TokenMap) and "(heads)" in f.title)
+    figure = next(f for f in attention.attention(results) if isinstance(f, TokenMap) and "(heads)" in f.title)
     assert [dial.name for dial in figure.dials] == ["layer", "head"]
     at = tuple(dial.start for dial in figure.dials)
     assert at == np.unravel_index(int(np.argmax(data.entropy_deficit.values)), data.entropy_deficit.shape)
@@ -96,21 +96,21 @@ def test_swept_values_are_told_apart(gausslens_run: Callable[..., Any]) -> None:
     edit = {"edit": "spectrum.scale", "matrices": ["W_Q", "W_K"], "sweep": {"alpha": [0.5, 2.0]}}
     swept = gausslens_run(STUDY | {"variants": {"dose": [edit]}, "against": []}, "models", "spectrum")
     deficit = swept["dose", "heads"].entropy_deficit
-    drawn = sections.attention(swept)
+    drawn = attention.attention(swept)
     heat = next(f for f in drawn if f.title == "Entropy deficit, dose (heads)")
     assert isinstance(heat, Heatmap)
     assert [(d.name, d.labels) for d in heat.dials] == [("alpha", ("0.5", "2.0"))]
     np.testing.assert_array_equal(heat.values, deficit.transpose("alpha", "layer", "head"))
     token_map = next(f for f in drawn if isinstance(f, TokenMap) and "(heads)" in f.title)
     assert [d.name for d in token_map.dials] == ["layer", "head", "alpha"]
-    whole, segments = sections.loss(swept)
+    whole, segments = tables.loss(swept)
     assert isinstance(whole, Table)
     assert isinstance(segments, Table)
     losses = swept["dose", "model.loss"].mean_loss
     wanted = {f"dose, alpha {a}": float(losses.sel(alpha=a)) for a in (0.5, 2.0)}
     assert {row[0]: row[1] for row in whole.rows} == wanted
     assert segments.columns == ("segment", *wanted)
-    texts = sections.generate(swept)[0]
+    texts = tables.generate(swept)[0]
     assert isinstance(texts, Texts)
     assert [t.name for t in texts.texts] == list(wanted)
 
@@ -123,11 +123,11 @@ def test_variants_of_runs_with_other_prompts_stand_apart(gausslens_run: Callable
     twin = {"chance": [{"edit": "reinit.config"}]}
     gausslens_run(study | {"name": "other", "prompts": other, "variants": twin}, "models", "reinit")
     both = gausslens.open(tmp_path / "store")
-    _, segments = sections.loss(both)
+    _, segments = tables.loss(both)
     assert isinstance(segments, Table)
     cells = {row[0]: row[1:] for row in segments.rows}
     assert cells["text"][1] is None
     assert cells["target"][0] is None
     assert set(segments.columns) == {"segment", "trained", "chance"}
-    texts = [f for f in sections.generate(both) if isinstance(f, Texts)]
+    texts = [f for f in tables.generate(both) if isinstance(f, Texts)]
     assert [[t.name for t in f.texts] for f in texts] == [["trained"]] * 3

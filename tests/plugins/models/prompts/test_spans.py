@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gausslens import ModelError, Part, Prompt, Tokens
-from gausslens_models.tokenise import tokenise
+from gausslens_models.prompts.tokenise import tokenise
 
 EMOJI = ["🐜", "👩‍🚀", "🇦🇹", "👍🏽", "é", "ﬁ", "½", "ẞ", "한국", "عربي", "\u200b", "\t", "\r\n", "\n\n", "  "]
 TEXT = st.lists(

@@ -1,0 +1,1 @@
+"""The analyses of this plugin: raw capture, loss, generation, attention and embeddings."""

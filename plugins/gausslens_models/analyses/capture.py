@@ -1,0 +1,144 @@
+"""Analysis `model.capture`: raw activations, streamed into the store as they come."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from gausslens import SITES, Context, Estimate, InputError, Request, attributes, site, variable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import xarray as xr
+
+    from gausslens import Batch, ModelInfo, Tokens
+
+    from ..parameters import CaptureParameters
+
+GIGABYTE = 10**9
+BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+
+
+def layers_of(sites: Sequence[str], info: ModelInfo) -> tuple[tuple[int, ...], dict[int, str]]:
+    """The layers that have all of these sites, and why the others are left out."""
+    skipped: dict[int, str] = {}
+    for layer in info.layers:
+        for name, reason in info.lacking.get(layer, {}).items():
+            if name in sites:
+                skipped.setdefault(layer, f"{name}: {reason}")
+    return tuple(n for n in info.layers if n not in skipped), skipped
+
+
+def dims_of(name: str) -> tuple[str, ...]:
+    """The dimensions of a site in a result."""
+    place = site(name)
+    return place.dims if place.whole else ("layer", *place.dims)
+
+
+def shape_of(name: str, info: ModelInfo, tokens: Tokens, layers: int) -> tuple[int, ...]:
+    """The shape of a site over so many layers and all prompts; shorter prompts are filled up with NaN."""
+    shape = site(name).shape(info, len(tokens), max(tokens.lengths))
+    return shape if site(name).whole else (layers, *shape)
+
+
+def dtype_of(parameters: CaptureParameters, info: ModelInfo) -> str:
+    """As what numbers are kept."""
+    return parameters.dtype or ("float64" if info.dtype == "float64" else "float32")
+
+
+def estimate(parameters: CaptureParameters, info: ModelInfo, tokens: Tokens) -> Estimate:
+    """Bytes on disk before compression, and one layer of them in memory."""
+    disk = memory = 0
+    computed = 8 if info.dtype == "float64" else 4
+    kept = BYTES[dtype_of(parameters, info)]
+    layers = len(layers_of(parameters.sites, info)[0])
+    for name in parameters.sites:
+        if name in SITES:
+            count = math.prod(shape_of(name, info, tokens, layers))
+            disk += kept * count
+            memory += computed * count // (1 if site(name).whole else layers)
+    return Estimate(memory=memory // max(len(tokens.shards()), 1), disk=disk)
+
+
+def _size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.4g} {unit}"
+        count /= 1000
+    return f"{count:.4g} GB"
+
+
+class RawCapture:
+    """Writes each batch where it belongs. Layers that lack a site are left out, and named with the reason."""
+
+    def __init__(self, parameters: CaptureParameters, context: Context) -> None:
+        self.parameters, self.context = parameters, context
+        self.layers, self.skipped = layers_of(parameters.sites, context.model)
+        self.place = {layer: number for number, layer in enumerate(self.layers)}
+        assert context.tokens is not None
+        needed = estimate(parameters, context.model, context.tokens).disk
+        if needed > parameters.most_gigabytes * GIGABYTE:
+            raise InputError(
+                f"model.capture would write {_size(needed)}, more than most_gigabytes: "
+                f"{parameters.most_gigabytes}; ask for fewer layers, sites or prompts, or raise it"
+            )
+        if context.bulk is not None:
+            dtype = dtype_of(parameters, context.model)
+            for name in parameters.sites:
+                if name in SITES:
+                    shape = shape_of(name, context.model, context.tokens, len(self.layers))
+                    context.bulk.create(name, dims_of(name), shape, dtype, attributes(name))
+
+    def request(self) -> Request:
+        """The sites of the run file."""
+        return Request(tuple(self.parameters.sites))
+
+    def update(self, batch: Batch) -> None:
+        """Write each prompt's real positions."""
+        assert self.context.bulk is not None
+        lengths = batch.mask.sum(1).tolist()
+        for name in batch.arrays:
+            if site(name).whole != (batch.layer is None):
+                continue
+            values = batch.numpy(name)
+            at = () if batch.layer is None else (self.place[batch.layer],)
+            for row, prompt in enumerate(batch.prompts):
+                n = lengths[row]
+                where: tuple[Any, ...] = (slice(0, n),)
+                if site(name).square:
+                    last = min(batch.rows + values.shape[2], n)
+                    if last <= batch.rows:
+                        continue
+                    where = (slice(None), slice(batch.rows, last), slice(0, n))
+                    block = values[row, :, : last - batch.rows, :n]
+                else:
+                    if batch.rows:
+                        continue
+                    block = values[row, :n]
+                self.context.bulk.write(name, (*at, int(prompt), *where), block)
+
+    def merge(self, other: RawCapture) -> None:
+        """There is nothing to merge: what was seen is in the store."""
+
+    def result(self) -> xr.Dataset:
+        """What the large arrays need beside them: lengths, token numbers and texts."""
+        import numpy as np
+        import xarray as xr
+
+        tokens = self.context.tokens
+        assert tokens is not None
+        ids, _, mask = tokens.padded(range(len(tokens)))
+        dims = {dim for name in self.parameters.sites for dim in dims_of(name)}
+        info = self.context.model
+        known = {"layer": self.layers, "head": info.heads, "kv_head": info.kv_heads}
+        attrs = {f"skipped_layer_{layer}": reason for layer, reason in self.skipped.items()}
+        return xr.Dataset(
+            {
+                "length": variable("prompt", np.array(tokens.lengths), "tokens of the prompt"),
+                "token_id": variable(("prompt", "position"), np.where(mask, ids, -1), "token"),
+            },
+            coords={"prompt": list(tokens.names)} | {dim: list(at) for dim, at in known.items() if dim in dims},
+            attrs=attrs,
+        )

@@ -1,0 +1,131 @@
+"""model.loss: how well a model predicts each token, in nats, and its text, in bits per byte."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from gausslens import Batch, Context, Estimate, GausslensError, ModelInfo, Request, Tokens, variable
+
+from .tokens import bytes_of, chosen_segments, in_segments
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    from ..parameters import LossParameters
+
+# Logits of so many rows are worked on at a time: the temporary arrays stay small beside the logits themselves.
+ROWS = 256
+# What the host puts into one shard at most, as long as prompts are not longer themselves.
+SHARD = 2048
+
+
+def token_losses(logits: torch.Tensor, ids: torch.Tensor, causal: bool = True) -> torch.Tensor:
+    """-log p(token) in nats for each token of [prompt, position]; of a causal model the first is NaN.
+
+    A causal model predicts a token from those before it. Of any other (a masked language model) it is the probability
+    that it gives the token in its own place, which it sees.
+    """
+    import torch
+
+    if causal:
+        after = token_losses(logits[:, :-1], ids[:, 1:], causal=False)
+        return torch.cat([after.new_full((len(ids), 1), torch.nan), after], dim=1)
+    flat, targets = logits.flatten(0, 1), ids.flatten()
+    found = torch.empty(len(flat), dtype=torch.float64)
+    for start in range(0, len(flat), ROWS):
+        rows = flat[start : start + ROWS].float()
+        own = rows.gather(1, targets[start : start + ROWS, None])[:, 0]
+        found[start : start + ROWS] = (rows.logsumexp(-1).double() - own.double()).cpu()
+    return found.view(ids.shape)
+
+
+class Loss:
+    """Keeps the loss of each token of each prompt; sums are made at the end, in the user's order."""
+
+    def __init__(self, parameters: LossParameters, context: Context) -> None:
+        assert context.tokens is not None
+        self.tokens: Tokens = context.tokens
+        self.causal = context.model.causal
+        self.segments = chosen_segments(self.tokens, parameters.segments)
+        self.of: dict[int, NDArray[np.float64]] = {}
+
+    def request(self) -> Request:
+        """The logits."""
+        return Request(sites=("logits",))
+
+    def update(self, batch: Batch) -> None:
+        """Take the losses of a shard."""
+        found = token_losses(batch["logits"], batch.tokens, self.causal).numpy()
+        for row, prompt in enumerate(batch.prompts):
+            self.of[int(prompt)] = found[row, : len(self.tokens.ids[prompt])].copy()
+
+    def merge(self, other: Loss) -> None:
+        """Take in another shard's prompts."""
+        self.of |= other.of
+
+    def result(self) -> xr.Dataset:
+        """Loss by token, by prompt, by segment and in all."""
+        counted = [self._counted(prompt) for prompt in range(len(self.tokens))]
+        if not any(c.any() for c in counted):
+            raise GausslensError("model.loss: no token is predicted: the prompts have no text beyond their first token")
+        loss = np.full((len(self.tokens), max(self.tokens.lengths)), np.nan)
+        for prompt, values in self.of.items():
+            loss[prompt, : len(values)] = values
+        by_prompt = np.array([self._sums(range(p, p + 1), [c]) for p, c in enumerate(counted)])
+        names, by_segment = self._by_segment(counted)
+        variables: dict[str, Any] = {
+            "loss": variable(("prompt", "position"), loss, "-log p of each token", "nat"),
+            **_averages("", (), by_prompt.sum(axis=0)),
+            **_averages("prompt_", ("prompt",), by_prompt),
+            **_averages("segment_", ("segment",), by_segment),
+        }
+        coords = {"prompt": list(self.tokens.names), "segment": names}
+        said = "each token from those before it" if self.causal else "each token in its own place, which the model sees"
+        return xr.Dataset(variables, coords=coords, attrs={"predicted": said})
+
+    def _counted(self, prompt: int) -> NDArray[np.bool_]:
+        """Real text of the chosen segments that something predicts."""
+        counted: NDArray[np.bool_] = self.tokens.text[prompt] & in_segments(self.tokens, prompt, self.segments)
+        return counted & np.isfinite(self.of[prompt])
+
+    def _sums(self, prompts: range, counted: list[NDArray[np.bool_]]) -> tuple[float, int, int]:
+        """Nats, tokens and bytes."""
+        nats = math.fsum(x for p, c in zip(prompts, counted, strict=True) for x in self.of[p][c])
+        tokens = sum(int(c.sum()) for c in counted)
+        return nats, tokens, sum(bytes_of(self.tokens, p, c) for p, c in zip(prompts, counted, strict=True))
+
+    def _by_segment(self, counted: list[NDArray[np.bool_]]) -> tuple[list[str], NDArray[np.float64]]:
+        names, sums = [], []
+        every = range(len(self.tokens))
+        for number in self.segments:
+            of_it = [c & in_segments(self.tokens, p, [number]) for p, c in zip(every, counted, strict=True)]
+            if any(c.any() for c in of_it):
+                names.append(self.tokens.segments[number])
+                sums.append(self._sums(every, of_it))
+        return names, np.array(sums)
+
+
+def _averages(prefix: str, dims: tuple[str, ...], sums: NDArray[np.float64]) -> dict[str, Any]:
+    """Mean loss, perplexity and bits per byte from nats, tokens and bytes along the last axis."""
+    nats, tokens, size = np.moveaxis(sums, -1, 0)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        mean = nats / tokens
+        found = {
+            "mean_loss": variable(dims, mean, "mean loss of a token", "nat"),
+            "perplexity": variable(dims, np.exp(mean), "perplexity: exp of the mean loss"),
+            "bits_per_byte": variable(dims, nats / math.log(2) / size, "loss by byte of UTF-8 text", "bit / byte"),
+        }
+    found["tokens"] = variable(dims, tokens.astype(np.int64), "tokens counted", "token", against=False)
+    return {f"{prefix}{name}": one for name, one in found.items()}
+
+
+def estimate(parameters: LossParameters, info: ModelInfo, tokens: Tokens | None) -> Estimate:  # noqa: ARG001
+    """Memory: the logits of one shard; disk: a number for each token."""
+    lengths = tokens.lengths if tokens is not None else ()
+    longest = max(lengths, default=0)
+    return Estimate(memory=4 * max(SHARD, longest) * info.vocabulary, disk=8 * longest * len(lengths))

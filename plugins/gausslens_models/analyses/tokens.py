@@ -1,0 +1,51 @@
+"""Which tokens of the prompts a measure counts, and the text that tokens and words stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gausslens import InputError, did_you_mean
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gausslens import Tokens
+
+
+def chosen_segments(tokens: Tokens, patterns: Sequence[str]) -> list[int]:
+    """The numbers of the segments whose names match one of the patterns (``*`` is a wildcard); no pattern: all."""
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in tokens.segments):
+            raise InputError(f"no segment of these prompts is {pattern!r}{did_you_mean(pattern, tokens.segments)}")
+    matched = [not patterns or any(fnmatchcase(name, p) for p in patterns) for name in tokens.segments]
+    return [number for number, wanted in enumerate(matched) if wanted]
+
+
+def in_segments(tokens: Tokens, prompt: int, segments: Sequence[int]) -> NDArray[np.bool_]:
+    """[position]: whether a token of a prompt is of one of these segments."""
+    found: NDArray[np.bool_] = np.isin(tokens.segment[prompt], list(segments))
+    return found
+
+
+def bytes_of(tokens: Tokens, prompt: int, counted: NDArray[np.bool_]) -> int:
+    """UTF-8 bytes of the characters under the counted tokens, each character once (tokens may share one)."""
+    rendered = tokens.rendered[prompt]
+    under = np.zeros(len(rendered), dtype=bool)
+    for start, end in tokens.span[prompt][counted]:
+        under[start:end] = True
+    return len("".join(c for c, held in zip(rendered, under, strict=True) if held).encode("utf-8", "surrogatepass"))
+
+
+def group_texts(tokens: Tokens, prompt: int, groups: NDArray[np.int64]) -> list[str]:
+    """The text of each group: the characters that its tokens stand for."""
+    rendered, spans, pieces = tokens.rendered[prompt], tokens.span[prompt], tokens.pieces[prompt]
+    texts = []
+    for group in range(int(groups.max()) + 1):
+        members = np.flatnonzero(groups == group)
+        start, end = int(spans[members, 0].min()), int(spans[members, 1].max())
+        texts.append(rendered[start:end].strip() or "".join(pieces[i] for i in members))
+    return texts

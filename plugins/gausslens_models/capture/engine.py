@@ -1,0 +1,95 @@
+"""Engine `transformers`: captures any site of a plain transformers model, one layer in memory at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gausslens import Batch, Finding, ModelError, site
+
+from .forward_pass import Capture, Captured
+from .patching import Patches
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from gausslens import Request, Sink, Tokens, Twin
+
+    from ..loading.pretrained import PretrainedModel
+    from .runner import TransformersRunner
+
+
+class TransformersEngine:
+    """Captures through a registered attention function and forward hooks."""
+
+    capture: type[Capture] = Capture
+    remembers = True  # generation may go on from the keys and values of the tokens before
+
+    def __init__(self) -> None:
+        self.patches = Patches()
+
+    def sites(self, model: PretrainedModel) -> tuple[str, ...]:
+        """The sites that some layer of this model has."""
+        return model.sites
+
+    def run(self, twin: Twin, tokens: Tokens, shard: np.ndarray, request: Request, sink: Sink) -> None:
+        """Run one shard; the sink gets each layer as soon as it is done."""
+        model: Any = twin.base
+        ids, text, mask = (torch.from_numpy(a).to(model.device) for a in tokens.padded(shard))
+        wanted = wanted_sites(model, request.sites, request.layers)
+        heads, kv_heads = model.info.heads, model.info.kv_heads
+
+        def batch(layer: int | None, arrays: Mapping[str, torch.Tensor], rows: int = 0, last: bool = True) -> None:
+            sink(Batch(layer, shard, ids, text, mask, arrays, heads, kv_heads, rows, last))
+
+        def done(layer: int, captured: Captured) -> None:
+            if captured.call is None:
+                batch(layer, captured.arrays)
+                return
+            length = ids.shape[1]
+            for start in range(0, length, request.rows or length):
+                end = min(start + (request.rows or length), length)
+                square = captured.square(wanted[layer], start, end)
+                batch(layer, captured.arrays | square, start, end == length)
+
+        capture = self.capture(model, wanted, done, rows=request.rows is not None)
+        whole = {s: s in request.sites for s in ("embed", "logits")}
+        with self.patches.applied(twin, layers_needed(model, wanted, whole["logits"])):
+            found = capture.run(ids, mask.long(), whole["logits"], whole["embed"])
+        if found:
+            batch(None, found)
+
+    def prove(self, model: PretrainedModel) -> list[Finding]:
+        """Hold what is captured against the model's own eager attention, and against its tensors."""
+        from ..loading.eager import eager_answer
+        from .proof import prove
+
+        return prove(model, self.capture, eager_answer(model))
+
+    def runner(self, twin: Twin) -> TransformersRunner:
+        """The runner of ``forward`` analyses."""
+        from .runner import TransformersRunner
+
+        return TransformersRunner(self, twin)
+
+
+def wanted_sites(model: Any, sites: Sequence[str], layers: Sequence[int] | None) -> dict[int, tuple[str, ...]]:
+    """{layer: sites} for the sites of layers; those that a layer lacks left out. Unknown sites are refused."""
+    unknown = [s for s in sites if s not in model.sites]
+    if unknown:
+        raise ModelError(f"{model.name} has no site {unknown[0]!r}; its sites: {', '.join(model.sites)}")
+    of_layers = [s for s in sites if not site(s).whole]
+    info = model.info
+    wanted = {}
+    for layer in info.layers if layers is None else layers:
+        has = tuple(s for s in of_layers if s not in info.lacking.get(layer, {}))
+        if has:
+            wanted[layer] = has
+    return wanted
+
+
+def layers_needed(model: Any, wanted: Mapping[int, Sequence[str]], logits: bool) -> list[int]:
+    """The layers that a pass goes through."""
+    return list(range(model.info.n_layers if logits else max(wanted, default=-1) + 1))

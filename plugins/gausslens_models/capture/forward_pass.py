@@ -1,0 +1,263 @@
+"""A capture: hooks on a live module for one forward pass, owned by a context manager, checked layer by layer."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gausslens import HEAD_AXIS, KV_HEAD_AXIS, ModelError, site
+
+from ..families.layout import split
+from ..families.slots import Tap
+from ..loading.config import quiet
+from .attention import NAME, Call, watch
+
+if TYPE_CHECKING:
+    from ..loading.pretrained import PretrainedModel
+
+# What the attention function is handed, by site; scores, patterns and head outputs are made of it.
+HANDED: Mapping[str, Callable[[Call], torch.Tensor]] = {
+    "q_rot": lambda call: call.query.transpose(1, 2),
+    "k_rot": lambda call: call.key.transpose(1, 2),
+}
+# replace(layer, scores, pattern, v) -> pattern or head outputs, or None
+Replace = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor | None]
+
+
+class LastLayerDone(Exception):
+    """Not an error: the last layer that was asked for is done."""
+
+
+@dataclass
+class Captured:
+    """What was captured of a layer; with ``rows`` scores and patterns are made again, block by block, when asked."""
+
+    arrays: dict[str, torch.Tensor] = field(default_factory=dict)
+    fired: dict[str, int] = field(default_factory=dict)
+    call: Call | None = None
+
+    def add(self, name: str, tensor: torch.Tensor) -> None:
+        """Note what a site holds, and that it fired."""
+        self.arrays[name] = tensor.detach()
+        self.fired[name] = self.fired.get(name, 0) + 1
+
+    def square(self, sites: Sequence[str], start: int, end: int) -> dict[str, torch.Tensor]:
+        """Scores and pattern of some query rows."""
+        assert self.call is not None
+        found = {"scores": self.call.scores(start, end)} if "scores" in sites else {}
+        return found | ({"pattern": self.call.rows(start, end)[1].detach()} if "pattern" in sites else {})
+
+
+class Capture:
+    """One forward pass of a model: what is wanted of each layer goes to ``done(layer, captured)`` as it completes.
+
+    ``wanted`` is {layer: sites}. With ``rows`` the square sites stay unmade: ``captured.square`` makes them. ``eager``
+    has head outputs made from patterns, so that ``replace``, which may put its own pattern or head outputs in place of
+    a layer's, changes nothing where it changes nothing.
+    """
+
+    def __init__(
+        self,
+        model: PretrainedModel,
+        wanted: Mapping[int, Sequence[str]],
+        done: Callable[[int, Captured], None],
+        rows: bool = False,
+        eager: bool = False,
+        replace: Replace | None = None,
+    ) -> None:
+        self.model, self.wanted, self.done, self.rows = model, wanted, done, rows
+        self.eager, self.replace = eager or replace is not None, replace
+        self.captured: dict[int, Captured] = {}
+        self.finished: set[int] = set()
+        self._shape: tuple[int, int] = (0, 0)
+
+    def run(
+        self, ids: torch.Tensor, mask: torch.Tensor, logits: bool = False, embed: bool = False, whole: bool = False
+    ) -> dict[str, Any]:
+        """Run the model on [prompt, position] and return embed and logits if asked.
+
+        ``whole`` runs all layers although no logits are asked, and returns the final hidden state.
+        """
+        module = self.model.module
+        body = module if logits else module.base_model
+        found: dict[str, Any] = {}
+        self._shape = (ids.shape[0], ids.shape[1])
+        last = max(self.wanted, default=-1)
+        with contextlib.ExitStack() as stack, torch.no_grad():
+            stack.enter_context(watching(module))
+            if embed:
+                stack.enter_context(_hook(self.model.embedding, lambda _m, _a, out: found.update(embed=out.detach())))
+            for layer in range(self.model.info.n_layers):
+                self._install(stack, layer, stop=layer == last and not (logits or whole))
+            with contextlib.suppress(LastLayerDone):
+                output = body(input_ids=ids, attention_mask=mask, use_cache=False)
+                if logits:
+                    found["logits"] = output.logits
+                elif whole:
+                    found["final"] = output.last_hidden_state
+        self._check_done(found, logits, embed)
+        return found
+
+    def _install(self, stack: contextlib.ExitStack, layer: int, stop: bool) -> None:
+        sites = self.wanted.get(layer, ())
+        if not sites and not self.eager:
+            return
+        module = self.model.layer_module(layer)
+        taps = self.model.taps
+        if sites:
+            stack.enter_context(_pre_hook(module, partial(self._begin, layer)))
+        for name in sites:
+            if name in taps:
+                tap = taps[name]
+                place = module.get_submodule(tap.module)
+                note = partial(self._tapped, layer, name, tap)
+                stack.enter_context(_hook(place, note) if tap.end == "out" else _pre_hook(place, note))
+        watched = self.eager and not self.model.layout.kinds[layer]
+        if watched or set(sites) - taps.keys():
+            attention = module.get_submodule(self.model.layout.family.attention)
+            stack.callback(watch(attention, partial(self._attended, layer)))
+        if sites:
+            stack.enter_context(_hook(module, partial(self._end, layer, stop)))
+
+    def _begin(self, layer: int, *_: Any) -> None:
+        self.captured[layer] = Captured()
+
+    def _tapped(self, layer: int, name: str, tap: Tap, _module: Any, arguments: Any, result: Any) -> None:
+        tensor = _first(arguments, result) if tap.end == "in" else _plain(result)
+        tensor = tensor.reshape(*self._shape, -1)
+        form = "query" if name in HEAD_AXIS else "key_value" if name in KV_HEAD_AXIS else "as is"
+        if tap.part or form != "as is":
+            tensor = split(tensor, -1, form, tap.part, self.model.layout.sizes)
+        self.captured[layer].add(name, tensor)
+
+    def _attended(self, layer: int, call: Call) -> torch.Tensor | None:
+        sites = self.wanted.get(layer, ())
+        captured = self.captured.get(layer, Captured())
+        for name, of in HANDED.items():
+            if name in sites:
+                captured.add(name, of(call))
+        square = {name for name in sites if site(name).square}
+        if not (square or "z" in sites or self.eager):
+            return None
+        if self.rows and square:
+            captured.call, square = call, set()
+        out = self._square(layer, call, captured, square) if square or self.replace else call.outputs(self.eager)
+        if "z" in sites:
+            captured.add("z", out)
+        return out
+
+    def _square(self, layer: int, call: Call, captured: Captured, sites: set[str]) -> torch.Tensor:
+        """Head outputs with whole scores and patterns beside them, which ``replace`` may change."""
+        found = [call.rows(start, end) for start, end in call.blocks()]
+        out = torch.cat([f[0] for f in found], dim=1) if self.eager else call.outputs()
+        pattern = torch.cat([f[1] for f in found], dim=2)
+        scores = call.scores(0, call.query.shape[2]) if self.replace is not None or "scores" in sites else pattern
+        if self.replace is not None:
+            given = self.replace(layer, scores, pattern, call.value.transpose(1, 2))
+            if given is not None:
+                out, pattern = _replaced(layer, call, given, out, pattern)
+        for name, array in (("scores", scores), ("pattern", pattern)):
+            if name in sites:
+                captured.add(name, array)
+        return out
+
+    def _end(self, layer: int, stop: bool, *_: Any) -> None:
+        captured = self.captured.pop(layer)
+        self._check(layer, captured)
+        self.done(layer, captured)
+        self.finished.add(layer)
+        if stop:
+            raise LastLayerDone
+
+    def _check(self, layer: int, captured: Captured) -> None:
+        """Each site once, with the shape and a type that a site of this model has."""
+        for name in self.wanted[layer]:
+            if captured.call is not None and site(name).square:
+                continue
+            times = captured.fired.get(name, 0)
+            if times != 1:
+                raise ModelError(f"{self.model.name}: {name} of layer {layer} fired {times} times; it must fire once")
+            shape = site(name).shape(self.model.info, *self._shape)
+            array = captured.arrays[name]
+            if tuple(array.shape) != shape or not array.is_floating_point():
+                got = f"{array.dtype} {list(array.shape)}"
+                raise ModelError(f"{self.model.name}: {name} of layer {layer} is {got}, not {list(shape)}")
+
+    def _check_done(self, found: Mapping[str, Any], logits: bool, embed: bool) -> None:
+        lost = sorted(set(self.wanted) - self.finished)
+        if lost:
+            raise ModelError(f"{self.model.name}: layer {lost[0]} never ran: nothing was captured there")
+        for name, asked in (("logits", logits), ("embed", embed)):
+            if asked and name not in found:
+                raise ModelError(f"{self.model.name}: {name} never fired: nothing was captured there")
+            if asked and tuple(found[name].shape) != site(name).shape(self.model.info, *self._shape):
+                raise ModelError(f"{self.model.name}: {name} has the shape {list(found[name].shape)}")
+
+
+@contextlib.contextmanager
+def watching(module: Any) -> Iterator[None]:
+    """The module in evaluation mode, with our attention function; afterwards as before."""
+    before = module.config._attn_implementation
+    training = [m for m in module.modules() if m.training]
+    try:
+        with quiet():
+            module.set_attn_implementation(NAME)
+        if module.config._attn_implementation != NAME:
+            raise ModelError(
+                f"{type(module).__name__} does not let its attention be watched: use `loader: transformer-lens`"
+            )
+        module.eval()
+        yield
+    finally:
+        for one in training:
+            one.training = True
+        with quiet():
+            module.set_attn_implementation(before)
+
+
+def _replaced(
+    layer: int, call: Call, given: torch.Tensor, out: torch.Tensor, pattern: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    if given.shape == pattern.shape == out.shape:
+        raise ModelError("as many positions as heads: a pattern cannot be told from head outputs; use a longer prompt")
+    if given.shape == pattern.shape:
+        return call.mixed(given.to(pattern.dtype)), given
+    if given.shape == out.shape:
+        return given.to(out.dtype), pattern
+    raise ModelError(
+        f"replace gave {list(given.shape)} in layer {layer}; a pattern is {list(pattern.shape)}, head outputs are "
+        f"{list(out.shape)}"
+    )
+
+
+def _plain(result: Any) -> torch.Tensor:
+    found: torch.Tensor = result[0] if isinstance(result, tuple) else result
+    return found
+
+
+def _first(arguments: tuple[Any, ...], named: Any) -> torch.Tensor:
+    found: torch.Tensor = arguments[0] if arguments else named["hidden_states"]
+    return found
+
+
+@contextlib.contextmanager
+def _hook(module: torch.nn.Module, note: Callable[..., None]) -> Iterator[None]:
+    handle = module.register_forward_hook(lambda m, a, r: note(m, a, r))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextlib.contextmanager
+def _pre_hook(module: torch.nn.Module, note: Callable[..., None]) -> Iterator[None]:
+    handle = module.register_forward_pre_hook(lambda m, a, k: note(m, a, k), with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()

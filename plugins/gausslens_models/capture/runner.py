@@ -1,0 +1,152 @@
+"""Running a twin, or its base, for analyses of shape ``forward``: logits, sites, replacement and generation."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from gausslens import ModelError
+
+from .engine import wanted_sites
+from .forward_pass import Captured, watching
+
+if TYPE_CHECKING:
+    from gausslens import LayerWeights, ModelInfo, Twin
+
+    from .engine import TransformersEngine
+
+Replacing = Callable[..., torch.Tensor | None]
+
+
+class TransformersRunner:
+    """Runs a twin, or its base, on tokens."""
+
+    def __init__(self, engine: TransformersEngine, twin: Twin) -> None:
+        self.engine, self.twin = engine, twin
+        self.model: Any = twin.base
+
+    @property
+    def info(self) -> ModelInfo:
+        """The facts of the model."""
+        info: ModelInfo = self.model.info
+        return info
+
+    def forward(
+        self,
+        tokens: np.ndarray,
+        sites: Sequence[str] = (),
+        replace: Replacing | None = None,
+        base: bool = False,
+        mask: np.ndarray | None = None,
+    ) -> Mapping[Any, torch.Tensor]:
+        """Logits where no sites are asked; else {site of the model: array, (layer, site): array}."""
+        asked = tuple(sites) or ("logits",)
+        wanted = wanted_sites(self.model, asked, None)
+        found: dict[Any, torch.Tensor] = {}
+
+        def done(layer: int, captured: Captured) -> None:
+            found.update({(layer, site): array for site, array in captured.arrays.items()})
+
+        ids = torch.as_tensor(tokens, dtype=torch.long, device=self.model.device)
+        kept = torch.ones_like(ids) if mask is None else torch.as_tensor(mask).to(ids)
+        capture = self.engine.capture(self.model, wanted, done, eager=True, replace=replace)
+        with self._applied(base):
+            found.update(capture.run(ids, kept, "logits" in asked, "embed" in asked))
+        return found
+
+    def weights(self, layer: int | None) -> LayerWeights:
+        """The tensors of a layer as the edits leave them; layer None: those outside the layers."""
+        return self.twin.weights(layer)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token numbers."""
+        if self.model.tokenizer is None:
+            raise ModelError(f"{self.model.name} has no tokenizer")
+        return str(self.model.tokenizer.decode([int(i) for i in ids]))
+
+    def generate(
+        self,
+        tokens: np.ndarray,
+        most: int,
+        temperature: float = 0.0,
+        seed: int = 0,
+        stop: Sequence[int] | None = None,
+        stop_text: str = "",
+        base: bool = False,
+        replace: Replacing | None = None,
+        mask: np.ndarray | None = None,
+    ) -> list[np.ndarray]:
+        """The tokens that follow each prompt, at most ``most``: the likeliest, or drawn at a temperature by a seed.
+
+        ``stop`` are tokens that end it (default: the model's own), ``stop_text`` is text that does; both are part of
+        what is returned. ``mask`` says which tokens of the rows are there. With ``replace`` every step runs over the
+        whole text again.
+        """
+        if not (self.info.causal and self.model.headed):
+            raise ModelError(f"{self.model.name} does not generate: it has no causal language-model head")
+        ends = _ends(self.model.config) if stop is None else set(stop)
+        rows = np.atleast_2d(np.asarray(tokens))
+        kept = np.ones(rows.shape, dtype=bool) if mask is None else np.asarray(mask, dtype=bool)
+        made = []
+        for number, (row, real) in enumerate(zip(rows, kept, strict=True)):
+            draw = torch.Generator().manual_seed(seed + number)
+            start = [int(i) for i in row[real]]
+            with contextlib.closing(self._steps(start, base, replace)) as logits:
+                made.append(self._continued(logits, start, most, ends, stop_text, temperature, draw))
+        return made
+
+    def _continued(
+        self,
+        logits: Any,
+        start: list[int],
+        most: int,
+        ends: set[int],
+        stop_text: str,
+        temperature: float,
+        draw: torch.Generator,
+    ) -> np.ndarray:
+        found: list[int] = []
+        room = (self.info.max_positions or len(start) + most) - len(start)
+        row = next(logits)
+        while len(found) < min(most, room):
+            found.append(_picked(row, temperature, draw))
+            if found[-1] in ends or len(found) == min(most, room) or (stop_text and stop_text in self.decode(found)):
+                break
+            row = logits.send(found[-1])
+        return np.array(found, dtype=np.int64)
+
+    def _steps(self, start: list[int], base: bool, replace: Replacing | None) -> Any:
+        """The next token's logits; send the token that was picked to get the following ones."""
+        if replace is not None or not self.engine.remembers:
+            ids = list(start)
+            while True:
+                ids.append((yield self.forward(np.array([ids]), replace=replace, base=base)["logits"][0, -1]))
+        module, device = self.model.module, self.model.device
+        with self._applied(base), watching(module), torch.no_grad():
+            new, past = torch.tensor([start], device=device), None
+            while True:
+                output = module(input_ids=new, past_key_values=past, use_cache=True)
+                past = output.past_key_values
+                new = torch.tensor([[(yield output.logits[0, -1])]], device=device)
+
+    @contextlib.contextmanager
+    def _applied(self, base: bool) -> Iterator[None]:
+        every = list(range(self.info.n_layers))
+        with contextlib.nullcontext() if base else self.engine.patches.applied(self.twin, every):
+            yield
+
+
+def _picked(logits: torch.Tensor, temperature: float, draw: torch.Generator) -> int:
+    if temperature <= 0:
+        return int(logits.argmax())
+    chances = torch.softmax(logits.detach().double().cpu() / temperature, dim=-1)
+    return int(torch.multinomial(chances, 1, generator=draw))
+
+
+def _ends(config: Any) -> set[int]:
+    ends = getattr(config, "eos_token_id", None)
+    return set(ends) if isinstance(ends, list | tuple) else set() if ends is None else {int(ends)}

@@ -1,0 +1,242 @@
+"""Which tensor of a checkpoint holds which of ours, and how it is cut: always a view, which can be written through."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gausslens import ModelError
+
+from .slots import Family, Slot
+from .table import FAMILIES
+
+# Older checkpoints call the gain and bias of a norm so.
+_OLD_NAMES = ((".gamma", ".weight"), (".beta", ".bias"))
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of a model's attention."""
+
+    heads: int
+    kv_heads: int
+    d_head: int
+    d_model: int
+
+    def of(self, form: str) -> int:
+        """How many heads a fused or projected axis of this form has."""
+        return self.kv_heads if form == "key_value" else self.heads
+
+
+@dataclass(frozen=True)
+class Place:
+    """One tensor of ours: its name in the checkpoint, and the slot that says how it is cut."""
+
+    theirs: str
+    slot: Slot
+
+
+@dataclass(frozen=True)
+class Layout:
+    """All tensors of a model, by layer (None: outside the layers) and name."""
+
+    family: Family
+    sizes: Sizes
+    places: Mapping[int | None, Mapping[str, Place]]
+    shapes: Mapping[str, tuple[int, ...]]
+    unclaimed: tuple[str, ...] = ()
+    tied: bool = False
+    kinds: tuple[str, ...] = ()
+
+    def ours(self, place: Place, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Our tensor from the checkpoint's: a view of it, where neither type nor ``plus`` changes it."""
+        found = self.view(place, tensor).to(dtype)
+        return found + place.slot.plus if place.slot.plus else found
+
+    def view(self, place: Place, tensor: torch.Tensor) -> torch.Tensor:
+        """Our tensor as a view of the checkpoint's (without ``plus``): what is written to it, changes that."""
+        slot, sizes = place.slot, self.sizes
+        seen = tensor.T if slot.turned else tensor
+        if slot.form in ("query", "key_value"):
+            cut = split(seen, 0, slot.form, slot.part, sizes)
+            return cut.transpose(1, 2) if cut.ndim == 3 else cut
+        if slot.form == "output":
+            return torch.unflatten(seen, 1, (sizes.heads, sizes.d_head)).permute(1, 2, 0)
+        if slot.form == "in_out":
+            return split(seen, 0, slot.form, slot.part, sizes).T
+        return seen[slot.skip :] if slot.skip else seen
+
+
+def split(tensor: torch.Tensor, axis: int, form: str, part: str, sizes: Sizes) -> torch.Tensor:
+    """Cut one axis: the part of a fused one, and heads from features where the form has heads. Always a view."""
+    axis = axis % tensor.ndim
+    if form in ("query", "key_value"):
+        heads = sizes.of(form)
+        if part.endswith("|"):
+            return torch.unflatten(tensor, axis, (heads, 3, sizes.d_head)).select(axis + 1, "qkv".index(part[0]))
+        if part:
+            widths = {"q": sizes.heads, "k": sizes.kv_heads, "v": sizes.kv_heads}
+            start = {"q": 0, "k": widths["q"], "v": widths["q"] + widths["k"]}[part]
+            tensor = tensor.narrow(axis, start * sizes.d_head, widths[part] * sizes.d_head)
+        return torch.unflatten(tensor, axis, (heads, sizes.d_head))
+    if part:
+        index, count = map(int, part.split("/"))
+        width = tensor.shape[axis] // count
+        return tensor.narrow(axis, index * width, width)
+    return tensor
+
+
+def family_of(config: Any, path: str, names: Iterable[str] = ()) -> Family:
+    """The family of a config, or an error that names the known ones, and the tensors that nobody claims."""
+    model_type = getattr(config, "model_type", "")
+    for family in FAMILIES:
+        if model_type in family.model_types:
+            return family
+    known = ", ".join(t for f in FAMILIES for t in f.model_types)
+    unclaimed = sorted(names)
+    told = f"; nobody claims {_listed(unclaimed)}" if unclaimed else ""
+    raise ModelError(
+        f"{path}: the model type {model_type!r} is not one whose weights gausslens knows; it knows {known}{told}"
+    )
+
+
+def make_layout(family: Family, config: Any, shapes: Mapping[str, tuple[int, ...]], path: str, headed: bool) -> Layout:
+    """Match the tensors of a checkpoint against the table of its family; refuse what is missing, odd or unknown.
+
+    ``headed`` says that the model has a language-model head: where the config ties it, W_U is W_E turned.
+    """
+    sizes = sizes_of(config)
+    layered, outside = _sorted_by_layer(family, shapes, path)
+    n_layers = int(config.num_hidden_layers)
+    places: dict[int | None, dict[str, Place]] = {}
+    claimed: set[str] = set()
+    kinds = tuple(family.kind(config, layer) for layer in range(n_layers))
+    for layer in range(n_layers):
+        found = layered.get(layer, {})
+        slots = family.slots(kinds[layer])
+        places[layer] = {o: Place(found[s.tensor], s) for o, s in slots.items() if s.tensor in found}
+        claimed |= {p.theirs for p in places[layer].values()}
+    _refuse_missing(family, places, kinds, layered, path)
+    tied = headed and bool(getattr(config, "tie_word_embeddings", False))
+    places[None] = {}
+    for ours, slot in family.outside.items():
+        known = slot.tensor.split("|")
+        theirs = next((n for n in outside if any(n == k or n.endswith(f".{k}") for k in known)), None)
+        if theirs is not None:
+            places[None][ours] = Place(outside[theirs], slot)
+            claimed.add(outside[theirs])
+        elif ours not in family.optional or (ours == "W_U" and headed and not tied):
+            raise ModelError(f"{path}: the checkpoint has no {slot.tensor} ({ours})")
+    tied = tied and "W_U" not in places[None]
+    if tied:
+        places[None]["W_U"] = Place(places[None]["W_E"].theirs, Slot(places[None]["W_E"].slot.tensor, "in_out"))
+    ignored = {n for n in shapes if any(part in n for part in family.ignored)}
+    unclaimed = tuple(sorted(set(shapes) - claimed - ignored))
+    layout = Layout(family, sizes, places, shapes, unclaimed, tied, kinds)
+    _refuse_unknown(layout, layered, unclaimed, path)
+    _refuse_shapes(layout, path)
+    return layout
+
+
+def sizes_of(config: Any) -> Sizes:
+    """The sizes that a config tells; head_dim is not always hidden size over heads."""
+    heads = int(config.num_attention_heads)
+    d_model = int(config.hidden_size)
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    return Sizes(heads, int(kv_heads), int(getattr(config, "head_dim", None) or d_model // heads), d_model)
+
+
+def _sorted_by_layer(
+    family: Family, shapes: Mapping[str, tuple[int, ...]], path: str
+) -> tuple[dict[int, dict[str, str]], dict[str, str]]:
+    """{layer: {name below the layer: name}} and {name: name} of the rest."""
+    pattern = re.compile(rf"^(.*?\.)?{re.escape(family.layers)}\.(\d+)\.(.+)$")
+    layered: dict[int, dict[str, str]] = {}
+    outside: dict[str, str] = {}
+    prefixes: dict[str, str] = {}
+    for name in shapes:
+        match = pattern.match(name)
+        if match is None:
+            outside[_renamed(name)] = name
+            continue
+        prefixes.setdefault(match[1] or "", name)
+        layered.setdefault(int(match[2]), {})[_renamed(match[3])] = name
+    if len(prefixes) > 1:
+        raise ModelError(f"{path}: the checkpoint has several stacks of layers: {', '.join(prefixes.values())}")
+    return layered, outside
+
+
+def _renamed(name: str) -> str:
+    for old, new in _OLD_NAMES:
+        if name.endswith(old):
+            return name.removesuffix(old) + new
+    return name
+
+
+def _refuse_missing(
+    family: Family,
+    places: Mapping[int | None, Mapping[str, Place]],
+    kinds: tuple[str, ...],
+    layered: Mapping[int, Mapping[str, str]],
+    path: str,
+) -> None:
+    n_layers = len(kinds)
+    anywhere = {(kinds[layer], o) for layer in range(n_layers) for o in places[layer]}
+    missing = [
+        f"{family.layers}.{layer}.{slot.tensor}"
+        for layer, kind in enumerate(kinds)
+        for o, slot in family.slots(kind).items()
+        if o not in places[layer] and ((kind, o) in anywhere or o not in family.optional)
+    ]
+    if missing:
+        unknown = sorted(set(layered.get(0, {})) - {s.tensor for s in family.slots(kinds[0]).values()})
+        raise ModelError(f"{path}: incomplete checkpoint: {_listed(missing)} missing" + _among(unknown))
+    extra = sorted(n for n in layered if n >= n_layers)
+    if extra:
+        raise ModelError(f"{path}: the checkpoint has layer {extra[0]}, the config says {n_layers} layers")
+
+
+def _refuse_unknown(
+    layout: Layout, layered: Mapping[int, Mapping[str, str]], unclaimed: tuple[str, ...], path: str
+) -> None:
+    inside = {theirs for names in layered.values() for theirs in names.values()}
+    unknown = [n for n in unclaimed if n in inside]
+    if unknown:
+        raise ModelError(
+            f"{path}: not a layout of {layout.family.name} that gausslens knows; nobody claims {_listed(unknown)}"
+        )
+
+
+def _refuse_shapes(layout: Layout, path: str) -> None:
+    """Compare shapes with the config, on meta tensors: nothing is read."""
+    s = layout.sizes
+    expected = {
+        "W_Q": (s.heads, s.d_model, s.d_head),
+        "W_K": (s.kv_heads, s.d_model, s.d_head),
+        "W_V": (s.kv_heads, s.d_model, s.d_head),
+        "W_O": (s.heads, s.d_head, s.d_model),
+    }
+    for places in layout.places.values():
+        for ours, place in places.items():
+            shape = layout.shapes[place.theirs]
+            try:
+                seen = tuple(layout.view(place, torch.empty(shape, device="meta")).shape)
+            except (RuntimeError, IndexError):
+                seen = ()
+            if not seen or expected.get(ours, seen) != seen:
+                raise ModelError(
+                    f"{path}: {place.theirs} has shape {list(shape)}, which does not fit {s.heads} heads over "
+                    f"{s.kv_heads} key/value heads of {s.d_head} in {s.d_model} dimensions, as the config says"
+                )
+
+
+def _listed(names: list[str], most: int = 8) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _among(unknown: list[str]) -> str:
+    return f"; in layer 0 nobody claims {_listed(unknown)}" if unknown else ""

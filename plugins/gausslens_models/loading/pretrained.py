@@ -1,0 +1,222 @@
+"""Loader `transformers`: local directories, GGUF files, hub ids and live modules, run by plain transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gausslens import HEAD_AXIS, KV_HEAD_AXIS, SITES, ModelError, ModelSpec, site
+
+from ..families.layout import Layout, Place, family_of, make_layout
+from ..families.slots import STREAM
+from .checkpoint import Checkpoint
+from .config import LIVE, located, quiet, read_config, refuse_quantised
+from .fingerprint import fingerprint
+from .weights import CheckpointModel
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..families.slots import Tap
+
+
+class PretrainedModel(CheckpointModel):
+    """A model that can run. Weights are read from files until the module is built, from the module afterwards."""
+
+    attention: str | None = None  # the implementation to build with; None leaves it to the checkpoint
+
+    def __init__(self, spec: ModelSpec, name: str | None = None) -> None:
+        self._module: Any = spec.model
+        super().__init__(spec, name)
+
+    @property
+    def module(self) -> Any:
+        """The transformers model, built when first asked for."""
+        if self._module is None:
+            self._module = self._load()
+        return self._module
+
+    @cached_property
+    def module_layout(self) -> Layout:
+        """Where our tensors are in the module: its parameters' names may have another prefix than the files'."""
+        return make_layout(self.layout.family, self.config, self._shapes(), self.spec.path, self.headed)
+
+    @property
+    def headed(self) -> bool:
+        """Whether there is a language-model head."""
+        if self.spec.model is not None:
+            return self.spec.model.get_output_embeddings() is not None
+        return super().headed
+
+    def tensor(self, layer: int | None, name: str) -> torch.Tensor:
+        """One tensor: of the module where it is in memory, else of the files."""
+        if self._module is None and self.checkpoint is not None:
+            return super().tensor(layer, name)
+        layout = self.module_layout
+        place = layout.places[layer][name]
+        theirs = self.parameter(place.theirs)
+        if theirs.is_meta:  # device_map left it on disk
+            return super().tensor(layer, name)
+        return layout.ours(place, theirs, theirs.dtype)
+
+    def parameter(self, name: str) -> torch.Tensor:
+        """A parameter of the module by its name."""
+        found: torch.Tensor = self.module.get_parameter(name).detach()
+        return found
+
+    def owners(self) -> Owners:
+        """Which modules hold each parameter."""
+        return owners_of(self.module)
+
+    def check_editable(self, place: Place, name: str) -> None:
+        """Refuse edits that would not reach the model that runs: here all do."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where token numbers go in."""
+        weight: torch.Tensor = self.module.get_input_embeddings().weight
+        return weight.device
+
+    @cached_property
+    def sites(self) -> tuple[str, ...]:
+        """The sites that some layer has, and those of the whole model."""
+        lost = [set(self.info.lacking.get(n, {})) for n in self.info.layers]
+        everywhere = set.intersection(*lost) if lost else set()
+        return tuple(name for name in SITES if name not in everywhere and self._shows(name))
+
+    def _shows(self, name: str) -> bool:
+        if site(name).whole:
+            return name != "logits" or self.headed
+        # What has heads and is seen at no module, the attention function sees.
+        return name in self.taps or name in HEAD_AXIS or name in KV_HEAD_AXIS
+
+    @cached_property
+    def taps(self) -> dict[str, Tap]:
+        """Where the sites of a layer are seen."""
+        found = STREAM | self.layout.family.taps
+        for key, value, taps, _ in self.layout.family.when:
+            if getattr(self.config, key, None) == value:
+                found |= taps
+        return found
+
+    @property
+    def embedding(self) -> Any:
+        """The module whose output the stream starts from: the embedding, or what widens it."""
+        places = self.module_layout.places[None]
+        if "W_project_in" in places:
+            return self.module.get_submodule(places["W_project_in"].theirs.removesuffix(".weight"))
+        return self.module.get_input_embeddings()
+
+    def layer_module(self, layer: int) -> Any:
+        """The module of a layer."""
+        theirs = next(iter(self.module_layout.places[layer].values())).theirs
+        stack = f"{self.layout.family.layers}.{layer}."
+        head, _, _ = theirs.partition(stack)
+        return self.module.get_submodule((head + stack).rstrip("."))
+
+    def close(self) -> None:
+        """Let go of the module."""
+        super().close()
+        self._module = self.spec.model
+        self.__dict__.pop("module_layout", None)
+
+    def model_class(self) -> Any:
+        """The class of the module, or the one that would be built."""
+        return type(self.spec.model) if self.spec.model is not None else super().model_class()
+
+    def _config(self) -> Any:
+        return self.spec.model.config if self.spec.model is not None else read_config(self.spec)
+
+    def _checkpoint(self) -> Checkpoint | None:
+        if self.spec.model is not None or self._is_gguf():
+            return None
+        return super()._checkpoint()
+
+    def _layout(self) -> Layout:
+        if self.checkpoint is not None:
+            return super()._layout()
+        family = family_of(self.config, self.spec.path)
+        return make_layout(family, self.config, self._shapes(), self.spec.path, self.headed)
+
+    def _fingerprint(self) -> str:
+        if self.checkpoint is not None:
+            return super()._fingerprint()
+        return module_fingerprint(self.module)
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return {n: tuple(p.shape) for n, p in self.module.named_parameters()}
+
+    def _is_gguf(self) -> bool:
+        return Path(self.spec.path).suffix == ".gguf" or bool(getattr(self.spec.parameters, "gguf_file", None))
+
+    def _load(self) -> Any:
+        name, arguments = located(self.spec)
+        device_map = getattr(self.spec.parameters, "device_map", None)
+        with quiet():
+            module, report = self.model_class().from_pretrained(
+                name,
+                dtype=self.dtype,
+                device_map=device_map,
+                attn_implementation=self.attention,
+                output_loading_info=True,
+                **arguments,
+            )
+        for what in ("missing_keys", "mismatched_keys"):
+            if report.get(what):
+                found = ", ".join(sorted(map(str, report[what]))[:8])
+                raise ModelError(f"{self.spec.path}: {what.replace('_keys', '')} in the checkpoint: {found}")
+        module.eval().requires_grad_(False)
+        return module if device_map else module.to(self.spec.device)
+
+
+def open_pretrained(spec: ModelSpec) -> PretrainedModel:
+    """Open a directory, a GGUF file, a hub id, or a live module passed from Python."""
+    if spec.path.startswith(LIVE) and spec.model is None:
+        raise ModelError(f"{spec.path} stands for a model passed from Python: give it as model=")
+    return LiveModel(spec) if spec.model is not None else PretrainedModel(spec)
+
+
+class LiveModel(PretrainedModel):
+    """A module that the caller holds; it is never changed for longer than a run, and never let go of."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        import torch
+
+        if not isinstance(spec.model, torch.nn.Module) or not hasattr(spec.model, "config"):
+            raise ModelError(f"{type(spec.model).__name__} is not a transformers model: pass one, or a directory")
+        refuse_quantised(spec.model.config, spec.path)
+        super().__init__(spec)
+        self.dtype = next(spec.model.parameters()).dtype
+
+
+def module_fingerprint(module: Any) -> str:
+    """The fingerprint of a module in memory: its config and its parameters."""
+    parameters = sorted(module.named_parameters(), key=lambda item: item[0])
+    return fingerprint(module.config.to_dict(), parameters)
+
+
+@dataclass(frozen=True)
+class Owners:
+    """Which modules hold each parameter (several where it is tied), and which of them is the head."""
+
+    holding: Mapping[str, Sequence[tuple[torch.nn.Module, str]]]
+    head: Any
+
+    def of(self, name: str, role: str) -> list[tuple[torch.nn.Module, str]]:
+        """Who holds a parameter: all, or as W_U the head alone, or as W_E all others."""
+        return [(m, leaf) for m, leaf in self.holding[name] if not role or (m is self.head) == (role == "W_U")]
+
+
+def owners_of(module: Any) -> Owners:
+    """Every module that holds a parameter, under each of its names."""
+    by_parameter: dict[int, list[tuple[torch.nn.Module, str]]] = {}
+    names: dict[str, int] = {}
+    for path, owner in module.named_modules():
+        for leaf, parameter in owner._parameters.items():
+            if parameter is not None:
+                by_parameter.setdefault(id(parameter), []).append((owner, leaf))
+                names[f"{path}.{leaf}" if path else leaf] = id(parameter)
+    return Owners({name: by_parameter[key] for name, key in names.items()}, module.get_output_embeddings())

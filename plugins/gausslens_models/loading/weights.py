@@ -1,0 +1,179 @@
+"""Loader `weights`: a checkpoint's tensors straight from its files, one at a time. No model is built."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gausslens import ModelError, ModelInfo, ModelSpec
+
+from ..families.facts import model_info
+from ..families.layout import Layout, family_of, make_layout
+from ..prompts.tokenise import tokenise
+from .checkpoint import Checkpoint
+from .config import located, quiet, read_config, read_tokenizer, torch_dtype
+from .fingerprint import cached, fingerprint
+
+if TYPE_CHECKING:
+    import torch
+
+    from gausslens import Prompt, Tokens
+
+_HEADED = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForPreTraining")
+
+
+class CheckpointModel:
+    """A model as files: config and headers at once, tensors when asked for."""
+
+    def __init__(self, spec: ModelSpec, name: str | None = None) -> None:
+        self.spec = spec
+        self.name = name or (Path(spec.path).name if Path(spec.path).exists() else spec.path)
+        self.config = self._config()
+        self.dtype = torch_dtype(spec)
+        self.checkpoint = self._checkpoint()
+        self.layout = self._layout()
+        self._initial: Initial | None = None
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The tokenizer, or None."""
+        return read_tokenizer(self.spec)
+
+    @cached_property
+    def info(self) -> ModelInfo:
+        """The facts, from config, headers and fingerprint."""
+        dtype = str(self.dtype).removeprefix("torch.")
+        return model_info(self.name, self.config, self.layout, self._fingerprint(), dtype, self.tokenizer)
+
+    def tokenise(self, prompts: Sequence[Prompt]) -> Tokens:
+        """Render, tokenise once with offsets, and map parts to tokens, words and segments."""
+        return tokenise(self.tokenizer, prompts, self.name)
+
+    def names(self, layer: int | None) -> tuple[str, ...]:
+        """The tensors of a layer, or those outside the layers."""
+        if layer not in self.layout.places:
+            raise ModelError(f"{self.spec.path} has no layer {layer}: it has {len(self.layout.places) - 1} layers")
+        return tuple(self.layout.places[layer])
+
+    def tensor(self, layer: int | None, name: str) -> torch.Tensor:
+        """One tensor, read from its file."""
+        place = self.layout.places[layer][name]
+        assert self.checkpoint is not None
+        return self.layout.ours(place, self.checkpoint.read(place.theirs).to(self.spec.device), self.dtype)
+
+    def initial(self, layer: int | None, name: str, seed: int) -> torch.Tensor:
+        """A fresh draw of a tensor from the initialisation of the model's own class."""
+        if self._initial is None:
+            self._initial = Initial(self.config, self.model_class(), self.dtype)
+        return self._initial.draw(layer, name, seed).to(self.spec.device)
+
+    def model_class(self) -> Any:
+        """The class of transformers that the checkpoint is of: with its language-model head if it has one."""
+        return class_of(self.config, self.headed)
+
+    @property
+    def headed(self) -> bool:
+        """Whether there is a language-model head."""
+        return any(a.endswith(_HEADED) for a in getattr(self.config, "architectures", None) or ())
+
+    def close(self) -> None:
+        """Let go of what was made on the way."""
+        self._initial = None
+
+    @property
+    def directory(self) -> Path:
+        """Where the files are."""
+        return Path(located(self.spec)[0])
+
+    def _config(self) -> Any:
+        return read_config(self.spec)
+
+    def _checkpoint(self) -> Checkpoint | None:
+        found = Checkpoint(self.directory)
+        if not found.tensors:
+            raise ModelError(f"{self.spec.path}: no weights there: neither model.safetensors nor pytorch_model.bin")
+        return found
+
+    def _layout(self) -> Layout:
+        assert self.checkpoint is not None
+        family = family_of(self.config, self.spec.path, self.checkpoint.tensors)
+        return make_layout(family, self.config, self.checkpoint.shapes, self.spec.path, self.headed)
+
+    def _fingerprint(self) -> str:
+        checkpoint = self.checkpoint
+        assert checkpoint is not None
+
+        def compute() -> str:
+            names = sorted(checkpoint.tensors)
+            return fingerprint(self.config.to_dict(), ((n, checkpoint.read(n)) for n in names))
+
+        return cached(self.directory, (*checkpoint.files, self.directory / "config.json"), compute)
+
+
+def class_of(config: Any, headed: bool) -> Any:
+    """The class for a config, with or without a language-model head."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, MODEL_MAPPING
+
+    if not headed:
+        return MODEL_MAPPING[type(config)]
+    masked = any(a.endswith(("ForMaskedLM", "ForPreTraining")) for a in config.architectures)
+    return (MODEL_FOR_MASKED_LM_MAPPING if masked else MODEL_FOR_CAUSAL_LM_MAPPING)[type(config)]
+
+
+def open_weights(spec: ModelSpec) -> CheckpointModel:
+    """Open a directory for reading tensors; nothing that runs the model will serve it."""
+    return CheckpointModel(spec)
+
+
+class Initial:
+    """The initialisation of a model class: fresh draws, one layer at a time.
+
+    transformers marks what it has loaded as initialised, and its own functions then change nothing, in silence. So the
+    class is built anew from the full config (depth-scaled schemes read it) without memory, and one layer is made real.
+    The layer drawn last is kept: its other tensors are of the same draw.
+    """
+
+    def __init__(self, config: Any, model_class: Any, dtype: torch.dtype) -> None:
+        import torch
+
+        with torch.device("meta"), quiet():
+            self.skeleton = model_class(copy.deepcopy(config)).to(dtype)
+        shapes = {n: tuple(p.shape) for n, p in self.skeleton.named_parameters()}
+        family = family_of(config, model_class.__name__)
+        headed = self.skeleton.get_output_embeddings() is not None
+        self.layout: Layout = make_layout(family, config, shapes, model_class.__name__, headed)
+        self._drawn: tuple[tuple[int | None, int, str], dict[str, torch.Tensor]] | None = None
+
+    def draw(self, layer: int | None, name: str, seed: int) -> torch.Tensor:
+        """One tensor of ours from the draw that this seed gives."""
+        import torch
+
+        place = self.layout.places[layer][name]
+        owner = place.theirs.rpartition(".")[0] if layer is None else self._layer_path(layer)
+        if self._drawn is None or self._drawn[0] != (layer, seed, owner):
+            self._drawn = ((layer, seed, owner), self._draw(owner, seed))
+        theirs = self._drawn[1][place.theirs]
+        if not bool(torch.isfinite(theirs).all()):
+            raise ModelError(f"{type(self.skeleton).__name__} does not initialise {place.theirs}")
+        return self.layout.ours(place, theirs, theirs.dtype)
+
+    def _layer_path(self, layer: int) -> str:
+        theirs = next(iter(self.layout.places[layer].values())).theirs
+        head, stack, _ = theirs.partition(f"{self.layout.family.layers}.{layer}.")
+        return (head + stack).rstrip(".")
+
+    def _draw(self, owner: str, seed: int) -> dict[str, torch.Tensor]:
+        import torch
+
+        module = copy.deepcopy(self.skeleton.get_submodule(owner)).to_empty(device="cpu")
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            for parameter in module.parameters():
+                parameter.fill_(torch.nan)
+            # Equal seeds must not give two tensors equal numbers: the name of the module goes in.
+            torch.manual_seed(int.from_bytes(sha256(f"{seed} {owner}".encode()).digest()[:7]))
+            module.apply(self.skeleton._init_weights)
+        return {f"{owner}.{n}": p.detach() for n, p in module.named_parameters()}

@@ -1,0 +1,73 @@
+"""Attention from weights, written out: what a layer must do with our tensors if we read them rightly.
+
+Plain formulas on arrays, next to nothing of which the capture uses: so the two can be held against each other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from gausslens import LayerWeights, ModelInfo
+
+
+def normed(x: torch.Tensor, weights: LayerWeights, name: str, info: ModelInfo) -> torch.Tensor:
+    """A norm over the last axis: x / rms(x) * w, or (x - mean) / sd * w + b; without tensors w = 1, b = 0."""
+    wide = x.float()
+    if info.facts.norm == "layer":
+        wide = wide - wide.mean(-1, keepdim=True)
+    wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + info.facts.epsilon)
+    gain = f"{name}.w"
+    wide = wide * weights[gain].float() if gain in weights else wide
+    bias = f"{name}.b"
+    return (wide + weights[bias].float() if bias in weights else wide).to(x.dtype)
+
+
+def attention_input(resid_pre: torch.Tensor, weights: LayerWeights, info: ModelInfo) -> torch.Tensor:
+    """What W_Q, W_K and W_V read: the residual stream, after ln1 where the family puts its norm first."""
+    return normed(resid_pre, weights, "ln1", info) if info.facts.norm_first else resid_pre
+
+
+def projected(x: torch.Tensor, weights: LayerWeights, letter: str) -> torch.Tensor:
+    """q, k or v [prompt, position, head, d_head]: x W + b."""
+    found = torch.einsum("ptd,hde->pthe", x, weights[f"W_{letter}"])
+    bias = f"b_{letter}"
+    return found + weights[bias] if bias in weights else found
+
+
+def positioned(x: torch.Tensor, weights: LayerWeights, letter: str, layer: int, info: ModelInfo) -> torch.Tensor:
+    """q or k as the scores see it: normed where the family norms it, rotated where the family rotates."""
+    if info.facts.query_norm:
+        x = normed(x, weights, f"{letter.lower()}_norm", info)
+    return info.facts.rotation(layer).turned(x, torch.arange(x.shape[1]))
+
+
+def scores(q: torch.Tensor, k: torch.Tensor, layer: int, info: ModelInfo, mask: torch.Tensor) -> torch.Tensor:
+    """What enters the softmax [prompt, head, query, key]: scaled q . k, soft-capped; -inf where none may look."""
+    k = k[:, :, list(info.kv_of_head)]
+    found: torch.Tensor = torch.einsum("pqhe,pkhe->phqk", q, k) * info.facts.scale(layer)
+    cap = info.facts.soft_cap
+    if cap is not None:
+        found = cap * torch.tanh(found / cap)
+    return found.masked_fill(~visible(layer, info, mask)[:, None], -torch.inf)
+
+
+def visible(layer: int, info: ModelInfo, mask: torch.Tensor) -> torch.Tensor:
+    """Which keys each query may look at [prompt, query, key]: not padding, not later, not before the window."""
+    places = torch.arange(mask.shape[1], device=mask.device)
+    distance = places[:, None] - places[None, :]
+    allowed = distance >= 0 if info.causal else torch.ones_like(distance, dtype=torch.bool)
+    window = info.facts.window(layer)
+    if window is not None:
+        allowed = allowed & (distance < window)
+    return allowed[None] & mask[:, None, :]
+
+
+def attention_output(z: torch.Tensor, weights: LayerWeights, info: ModelInfo) -> torch.Tensor:
+    """What attention adds to the stream: sum over heads of z W_O, plus b_O, normed where the family does so."""
+    found = torch.einsum("pthe,hed->ptd", z, weights["W_O"])
+    if "b_O" in weights:
+        found = found + weights["b_O"]
+    return normed(found, weights, "ln1_post", info) if "ln1_post.w" in weights else found

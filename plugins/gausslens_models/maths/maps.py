@@ -1,0 +1,73 @@
+"""Attention maps in numbers by head, and maps between tokens as maps between words. Numpy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+# Numbers by head: each is a mean over query rows of real text.
+NUMBERS = {
+    "entropy": ("entropy of a row", "nat"),
+    "entropy_deficit": ("divergence of a row from even attention to all tokens in view", "nat"),
+    "to_first": ("attention to the first position", "1"),
+    "to_previous": ("attention to the position before", "1"),
+    "to_self": ("attention to the own position", "1"),
+}
+
+
+def row_numbers(rows: NDArray[np.float64], place: NDArray[np.int64], even: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[number, head, query] of rows [head, query, key] whose own positions are ``place``; see NUMBERS.
+
+    Entropy is H = -sum p log p, its deficit sum p log(p / u) against the even rows u [query, key]: between tokens that
+    is log n - H, with n keys in view; between words u counts the tokens of each. The row of the first position gives 0
+    to what is before it.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        entropy = -np.where(rows > 0, rows * np.log(rows), 0.0).sum(axis=-1)
+        cross = -np.where(rows > 0, rows * np.log(even), 0.0).sum(axis=-1)
+    at = np.arange(len(place))
+    before = np.where(place > 0, rows[:, at, np.maximum(place - 1, 0)], 0.0)
+    return np.stack([entropy, cross - entropy, rows[:, :, 0], before, rows[:, at, place]])
+
+
+def groups_of(word: NDArray[np.int32]) -> NDArray[np.int64]:
+    """[position]: the group of each token, numbered by first appearance.
+
+    Tokens of one word are one group; a token of no word (-1) is a group by itself, so that nothing is lost.
+    """
+    found = np.empty(len(word), dtype=np.int64)
+    known: dict[int, int] = {}
+    count = 0
+    for position, number in enumerate(word.tolist()):
+        if number < 0 or number not in known:
+            found[position] = count
+            count += 1
+            if number >= 0:
+                known[number] = int(found[position])
+        else:
+            found[position] = known[number]
+    return found
+
+
+def between_groups(pattern: NDArray[np.float64], groups: NDArray[np.int64]) -> NDArray[np.float64]:
+    """[..., query, key] between tokens as [..., query, key] between groups.
+
+    What a token gives to the tokens of a word is summed; what the tokens of a word give is averaged. So rows keep their
+    total, and rows times the number of their tokens keep the total of the map.
+    """
+    count = int(groups.max()) + 1
+    member = np.zeros((count, len(groups)))
+    member[groups, np.arange(len(groups))] = 1
+    averaged = member / member.sum(axis=1, keepdims=True)
+    found: NDArray[np.float64] = averaged @ pattern @ member.T
+    return found
+
+
+def first_members(groups: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The position of the first token of each group."""
+    found: NDArray[np.int64] = np.unique(groups, return_index=True)[1].astype(np.int64)
+    return found
