@@ -71,6 +71,7 @@ def widths(path: str, rounds: int) -> None:
     from gausslens import ModelSpec, Twin
     from gausslens_attention.maths.widths import distances
     from gausslens_models.capture.engine import TransformersEngine
+    from gausslens_models.loading.pretrained import open_pretrained
     from gausslens_models.parameters import TransformersParameters
 
     torch.set_num_threads(1)

@@ -18,6 +18,7 @@ from gausslens_attention.maths.families import MASK_CELLS, band, diagonal, kept_
 from gausslens_attention.maths.random_search import draw_bands, draw_diagonals, draw_rare_tokens, random_search
 from gausslens_attention.maths.rare_tokens import rare_tokens
 from gausslens_models.capture.engine import TransformersEngine
+from gausslens_models.loading.pretrained import open_pretrained
 from gausslens_models.parameters import TransformersParameters
 
 from .maps import any_maps, softmax_maps

@@ -19,6 +19,7 @@ from gausslens_attention.analyses.swap import Swap
 from gausslens_attention.parameters import SwapParameters
 from gausslens_attention.plugin import SWAP
 from gausslens_models.capture.engine import TransformersEngine
+from gausslens_models.loading.pretrained import open_pretrained
 from gausslens_models.parameters import TransformersParameters
 
 # A band, masks and a rank that leave everything as it is.
