@@ -21,9 +21,10 @@ import torch
 import gausslens_reinit.plugin as reinit
 import gausslens_spectrum.plugin as spectrum
 from gausslens import Edit, Twin, load
+from gausslens.contract.descriptors import Owned, Owner
+from gausslens.contract.errors import Mark
 from gausslens.contract.reference import resolve
-from gausslens.plugins.host import Owned, Owner
-from gausslens.runs.study import EditCall, Mark
+from gausslens.contract.twin import EditCall
 
 ROUNDS = 7
 TOKENS = 512

@@ -48,13 +48,13 @@ if TYPE_CHECKING:
     from .contract.sites import SITES as SITES
     from .contract.sites import Site as Site
     from .contract.sites import site as site
+    from .contract.twin import Generators as Generators
+    from .contract.twin import Twin as Twin
     from .contract.variables import attributes as attributes
     from .contract.variables import variable as variable
     from .notebook import draw as draw
     from .notebook import load as load
     from .perform import run as run
-    from .runs.twin import Generators as Generators
-    from .runs.twin import Twin as Twin
     from .store.results import Result as Result
     from .store.results import Results as Results
     from .store.results import open as open  # noqa: A004
@@ -101,8 +101,8 @@ _HOMES = {
     "draw": "notebook",
     "load": "notebook",
     "run": "perform",
-    "Generators": "runs.twin",
-    "Twin": "runs.twin",
+    "Generators": "contract.twin",
+    "Twin": "contract.twin",
     "Result": "store.results",
     "Results": "store.results",
     "open": "store.results",

@@ -10,12 +10,10 @@ import pytest
 import torch
 
 from gausslens import LayerWeights, NoParameters
-from gausslens.contract.descriptors import Edit
-from gausslens.contract.errors import GausslensError, ModelError
+from gausslens.contract.descriptors import Edit, Owned, Owner
+from gausslens.contract.errors import GausslensError, Mark, ModelError
 from gausslens.contract.reference import resolve
-from gausslens.plugins.host import Owned, Owner
-from gausslens.runs.study import EditCall, Mark
-from gausslens.runs.twin import Generators, Twin, check_edit
+from gausslens.contract.twin import EditCall, Generators, Twin, check_edit
 from gausslens.testing import TinyModel, TinyParameters
 
 MODEL = TinyModel(TinyParameters(layers=3))

@@ -19,9 +19,10 @@ import xarray as xr
 
 import gausslens
 from gausslens import Context, Part, Prompt, Request, StepRef, Twin
+from gausslens.contract.descriptors import Owned, Owner
+from gausslens.contract.errors import Mark
 from gausslens.contract.reference import resolve
-from gausslens.plugins.host import Owned, Owner
-from gausslens.runs.study import EditCall, Mark
+from gausslens.contract.twin import EditCall
 from gausslens.testing import (
     TinyEngine,
     TinyModel,

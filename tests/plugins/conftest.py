@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from gausslens import Edit, ModelSpec, Prompt, Tokens, Twin
+from gausslens.contract.descriptors import Owned, Owner
+from gausslens.contract.errors import Mark
 from gausslens.contract.reference import resolve
-from gausslens.plugins.host import Owned, Owner
-from gausslens.runs.study import EditCall, Mark
+from gausslens.contract.twin import EditCall
 from gausslens_models.loading.pretrained import PretrainedModel, open_pretrained
 from gausslens_models.loading.weights import CheckpointModel, open_weights
 from gausslens_models.parameters import TransformersParameters, WeightsParameters

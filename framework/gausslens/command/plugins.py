@@ -16,8 +16,8 @@ from ..plugins.host import KINDS
 from . import load_host
 
 if TYPE_CHECKING:
-    from ..contract.descriptors import Descriptor
-    from ..plugins.host import Host, Owned
+    from ..contract.descriptors import Descriptor, Owned
+    from ..plugins.host import Host
     from ..runfile.words import Parameter
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 Shape = Literal["stream", "weights", "forward", "derived"]
 
@@ -113,3 +113,23 @@ class ReportSection(Descriptor):
     section: str
     analyses: tuple[str, ...]
     order: int = 100
+
+
+D = TypeVar("D")
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who contributes a descriptor."""
+
+    plugin: str
+    distribution: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Owned(Generic[D]):
+    """A descriptor and its owner."""
+
+    descriptor: D
+    owner: Owner

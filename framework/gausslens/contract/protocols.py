@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     import torch
     import xarray as xr
 
-    from ..runs.twin import Twin
     from .batches import Batch, Request, Sink
     from .model import LayerWeights, ModelInfo, OpenModel
     from .prompts import Prompt, Tokens
+    from .twin import Twin
 
 
 @dataclass(frozen=True)

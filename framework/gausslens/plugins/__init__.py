@@ -6,8 +6,6 @@ what comes out. Nothing here imports a plugin by name.
 
 from .host import Broken as Broken
 from .host import Host as Host
-from .host import Owned as Owned
-from .host import Owner as Owner
 from .host import Plugin as Plugin
 from .loading import load as load
 from .loading import troubles as troubles

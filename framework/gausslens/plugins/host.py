@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     import pluggy
 
-    from ..contract.descriptors import Analysis, Edit, Engine, Loader, PromptSource, ReportSection
+    from ..contract.descriptors import Analysis, Edit, Engine, Loader, Owned, PromptSource, ReportSection
 
-D = TypeVar("D")
 R = TypeVar("R", "Loader", "Engine")
 
 # What plugins contribute: what one of a kind is called, and the mapping of the host that holds them.
@@ -23,23 +22,6 @@ KINDS = {
     "source": "sources",
     "section": "sections",
 }
-
-
-@dataclass(frozen=True)
-class Owner:
-    """Who contributes a descriptor."""
-
-    plugin: str
-    distribution: str
-    version: str
-
-
-@dataclass(frozen=True)
-class Owned(Generic[D]):
-    """A descriptor and its owner."""
-
-    descriptor: D
-    owner: Owner
 
 
 @dataclass(frozen=True)

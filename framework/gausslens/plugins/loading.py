@@ -14,10 +14,10 @@ from typing import Any
 import pluggy
 
 from ..contract import hooks as hookspecs
-from ..contract.descriptors import Descriptor
+from ..contract.descriptors import Descriptor, Owned, Owner
 from ..contract.errors import InputError, did_you_mean
 from .discover import GIVEN, Candidate, candidates, order
-from .host import Broken, Host, Owned, Owner, Plugin, in_one_line
+from .host import Broken, Host, Plugin, in_one_line
 from .screen import HOOKS, MOST, problems
 
 

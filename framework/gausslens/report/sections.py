@@ -9,8 +9,8 @@ from ..contract.reference import resolve
 from ..figures import BadFigure, Drawing, Figure, kinds
 
 if TYPE_CHECKING:
-    from ..contract.descriptors import ReportSection
-    from ..plugins.host import Host, Owned
+    from ..contract.descriptors import Owned, ReportSection
+    from ..plugins.host import Host
     from ..store.results import Results
 
 

@@ -16,8 +16,7 @@ from .variants import indices
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from ..contract.descriptors import Analysis
-    from ..plugins.host import Owned
+    from ..contract.descriptors import Analysis, Owned
     from .blocks import Reading
 
 RUNS_THE_MODEL = ("stream", "forward")

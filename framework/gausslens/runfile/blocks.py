@@ -22,7 +22,8 @@ from .words import name_pattern
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from ..plugins.host import Host, Owned
+    from ..contract.descriptors import Owned
+    from ..plugins.host import Host
 
 FORMAT = 1
 WHOLE_RUN = "all"  # the variant under which results of the whole run are kept: no variant may be called so

@@ -18,8 +18,7 @@ from .nodes import Node, from_python
 from .problems import Problems, shortened
 
 if TYPE_CHECKING:
-    from ..contract.descriptors import Analysis
-    from ..plugins.host import Owned
+    from ..contract.descriptors import Analysis, Owned
     from .blocks import Reading
 
 LIVE = "live:"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..runs.study import Mark
+from ..contract.errors import Mark
 from .problems import shortened
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from ..contract.errors import InputError, did_you_mean
-from ..runs.study import Mark
+from ..contract.errors import InputError, Mark, did_you_mean
 
 if TYPE_CHECKING:
     from .nodes import KeyPath, Node

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..runs.study import Mark, ModelCall, Study
+from ..contract.errors import Mark
+from ..runs.study import ModelCall, Study
 from . import blocks
 from .analyses import read_uses, resolved
 from .blocks import Reading

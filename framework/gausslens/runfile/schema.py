@@ -16,7 +16,8 @@ from ..contract.reference import resolve
 from . import blocks
 
 if TYPE_CHECKING:
-    from ..plugins.host import Host, Owned
+    from ..contract.descriptors import Owned
+    from ..plugins.host import Host
 
 DRAFT = "http://json-schema.org/draft-07/schema#"
 Schema = dict[str, Any]

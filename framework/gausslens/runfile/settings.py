@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..runs.study import Mark
+from ..contract.errors import Mark
 from .nodes import Node
 from .problems import SETTING, instead
 from .text import check_characters, compose

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import yaml
 
-from ..contract.errors import near
-from ..runs.study import Mark
+from ..contract.errors import Mark, near
 from .nodes import DEEPEST, KeyPath, Node, Scalar, unfit
 from .problems import instead, shortened
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import near
-from ..runs.study import EditCall, Point, Variant
+from ..contract.twin import EditCall
+from ..runs.study import Point, Variant
 from . import blocks
 from .blocks import find, split_keys, with_name
 from .checking import checked, names_at
@@ -19,8 +20,7 @@ from .problems import Problems, instead, shortened
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ..contract.descriptors import Edit
-    from ..plugins.host import Owned
+    from ..contract.descriptors import Edit, Owned
     from .blocks import Reading
 
 MOST_POINTS = 10_000

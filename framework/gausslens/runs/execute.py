@@ -14,12 +14,12 @@ from ..contract.model import NO_MODEL
 from ..contract.protocols import Context, StepRef
 from ..contract.reference import resolve
 from ..contract.seeds import digest
+from ..contract.twin import Twin
 from .compare import against
 from .measure import measured, units
 from .outcome import Began, Failure, Finished, Measured, Progress, labelled
 from .plan import Plan, Step, step_seed
 from .provenance import Stopwatch, of_step
-from .twin import Twin
 
 if TYPE_CHECKING:
     import xarray as xr

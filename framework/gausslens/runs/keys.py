@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..contract.seeds import digest
-from .twin import touched
+from ..contract.twin import touched
 
 if TYPE_CHECKING:
+    from ..contract.descriptors import Owned
     from ..contract.model import ModelInfo
-    from ..plugins.host import Owned
-    from .study import EditCall, ModelCall, Point, Use
+    from ..contract.twin import EditCall
+    from .study import ModelCall, Point, Use
 
 # Raised when the host changes what is computed for every analysis (sharding, merging, the comparison with a null).
 HOST_VERSION = 1

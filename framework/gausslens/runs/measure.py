@@ -16,9 +16,9 @@ from .plan import Step, step_seed
 if TYPE_CHECKING:
     import xarray as xr
 
+    from ..contract.twin import Twin
     from ..store.bulk import PartWriter
     from .open import Opened
-    from .twin import Twin
 
 
 def measured(

@@ -11,10 +11,9 @@ from ..contract.reference import resolve
 from ..plugins.host import best
 
 if TYPE_CHECKING:
-    from ..contract.descriptors import Engine
+    from ..contract.descriptors import Engine, Owned
     from ..contract.protocols import CaptureEngine
     from ..plugins import Host
-    from ..plugins.host import Owned
     from .study import ModelCall
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..contract.model import ModelInfo, OpenModel
     from ..contract.prompts import Tokens
     from ..contract.protocols import CaptureEngine
-    from .twin import Twin
+    from ..contract.twin import Twin
 
 
 class Pieces:

@@ -12,9 +12,9 @@ from ..contract.model import NO_MODEL
 from ..contract.protocols import Context, DerivedAnalysis, SourceContext, StepRef
 from ..contract.reference import resolve
 from ..contract.seeds import derive, digest
+from ..contract.twin import check_edit
 from . import keys
 from .passes import check_request
-from .twin import check_edit
 
 if TYPE_CHECKING:
     from ..contract.model import ModelInfo

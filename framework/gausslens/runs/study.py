@@ -7,24 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..plugins.host import Owned as Owned
-from ..plugins.host import Owner as Owner
-
 if TYPE_CHECKING:
-    from ..contract.descriptors import Analysis, Edit, Loader, PromptSource
+    from ..contract.descriptors import Analysis, Loader, Owned, PromptSource
+    from ..contract.errors import Mark
     from ..contract.parameters import Parameters
-
-
-@dataclass(frozen=True)
-class Mark:
-    """A place in a run file."""
-
-    file: str
-    line: int
-    column: int
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}"
+    from ..contract.twin import EditCall
 
 
 @dataclass(frozen=True)
@@ -45,17 +32,6 @@ class PromptCall:
 
     source: Owned[PromptSource]
     parameters: Parameters
-    mark: Mark
-
-
-@dataclass(frozen=True)
-class EditCall:
-    """One edit of a variant. ``layers`` and ``heads`` restrict it; None means all."""
-
-    edit: Owned[Edit]
-    parameters: Parameters
-    layers: tuple[int, ...] | None
-    heads: tuple[int, ...] | None
     mark: Mark
 
 

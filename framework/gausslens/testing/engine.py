@@ -13,7 +13,7 @@ from ..contract.batches import Batch, Request, Sink
 from ..contract.model import LayerWeights, ModelInfo, OpenModel
 from ..contract.prompts import Tokens
 from ..contract.sites import MODEL_SITES
-from ..runs.twin import Twin
+from ..contract.twin import Twin
 from .tiny import ATTENTION_SITES, BOS, EPSILON
 
 SITES = ("embed", "resid_pre", *ATTENTION_SITES, "resid_post", "logits")

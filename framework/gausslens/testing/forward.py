@@ -10,8 +10,8 @@ from ..contract.parameters import Parameters
 from ..contract.prompts import Part, Prompt
 from ..contract.protocols import Context
 from ..contract.reference import resolve
+from ..contract.twin import Twin
 from ..runs.outcome import labelled
-from ..runs.twin import Twin
 from .engine import TinyEngine
 from .result import check_result, check_same
 from .stream import TEXTS

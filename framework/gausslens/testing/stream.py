@@ -18,9 +18,9 @@ from ..contract.parameters import Parameters
 from ..contract.prompts import SHARD_TOKENS, Part, Prompt, Tokens
 from ..contract.protocols import Context
 from ..contract.reference import resolve
+from ..contract.twin import Twin
 from ..runs import passes
 from ..runs.outcome import labelled
-from ..runs.twin import Twin
 from .engine import TinyEngine
 from .result import check_result, check_same
 from .tiny import TinyModel

@@ -7,15 +7,14 @@ from collections.abc import Mapping, Sequence
 import torch
 import xarray as xr
 
-from ..contract.descriptors import Analysis, Edit
+from ..contract.descriptors import Analysis, Edit, Owned, Owner
+from ..contract.errors import Mark
 from ..contract.model import LayerWeights, ModelInfo
 from ..contract.parameters import Parameters
 from ..contract.protocols import Context
 from ..contract.reference import resolve
-from ..plugins.host import Owned, Owner
+from ..contract.twin import EditCall, Twin
 from ..runs.outcome import labelled
-from ..runs.study import EditCall, Mark
-from ..runs.twin import Twin
 from .result import check_result, check_same
 from .tiny import TinyModel
 

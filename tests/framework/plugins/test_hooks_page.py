@@ -23,8 +23,8 @@ from gausslens.contract import hooks as hookspecs
 from gausslens.contract import protocols as shapes
 from gausslens.contract.parameters import NoParameters
 from gausslens.contract.reference import resolve
+from gausslens.contract.twin import Twin
 from gausslens.plugins import load
-from gausslens.runs.twin import Twin
 from gausslens.testing import (
     TinyModel,
     check_derived,

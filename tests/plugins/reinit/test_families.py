@@ -12,7 +12,7 @@ from scipy.stats import ks_2samp
 
 import gausslens_reinit.plugin as plugin
 from gausslens import ModelSpec, Tokens, Twin
-from gausslens.runs.twin import touched
+from gausslens.contract.twin import touched
 from gausslens_models.capture.engine import TransformersEngine
 from gausslens_models.loading.pretrained import PretrainedModel, module_fingerprint, open_pretrained
 from gausslens_models.parameters import TransformersParameters

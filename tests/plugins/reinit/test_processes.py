@@ -11,8 +11,9 @@ import hashlib
 import gausslens_reinit.plugin, gausslens_spectrum.plugin
 from gausslens import Twin, load
 from gausslens.contract.reference import resolve
-from gausslens.plugins.host import Owned, Owner
-from gausslens.runs.study import EditCall, Mark
+from gausslens.contract.descriptors import Owned, Owner
+from gausslens.contract.errors import Mark
+from gausslens.contract.twin import EditCall
 
 GIVEN = {"reinit.cascade": {"depth": 2}, "reinit.band": {"width": 2}, "reinit.sparse": {"density": 0.1},
          "reinit.low-rank": {"rank": 2}, "reinit.config": {"embeddings": True}}

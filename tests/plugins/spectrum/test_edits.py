@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 import gausslens_spectrum.plugin as plugin
 from gausslens import ModelError, Tokens, Twin
-from gausslens.runs.twin import touched
+from gausslens.contract.twin import touched
 from gausslens.testing import TinyModel, TinyParameters, check_edit, check_references
 from gausslens_models.capture.engine import TransformersEngine
 from gausslens_models.loading.pretrained import PretrainedModel, module_fingerprint

@@ -6,20 +6,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..contract.errors import GausslensError, ModelError, did_you_mean
-from ..contract.model import HEAD_TENSORS, KV_HEAD_TENSORS, LayerWeights, ModelInfo, OpenModel
-from ..contract.reference import resolve
-from ..contract.seeds import derive
+from .errors import GausslensError, ModelError, did_you_mean
+from .model import HEAD_TENSORS, KV_HEAD_TENSORS, LayerWeights, ModelInfo, OpenModel
+from .reference import resolve
+from .seeds import derive
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from .study import EditCall
+    from .descriptors import Edit, Owned
+    from .errors import Mark
+    from .parameters import Parameters
 
 
 class EditFailed(GausslensError):
     """An edit raised, or returned what it may not."""
+
+
+@dataclass(frozen=True)
+class EditCall:
+    """One edit of a variant. ``layers`` and ``heads`` restrict it; None means all."""
+
+    edit: Owned[Edit]
+    parameters: Parameters
+    layers: tuple[int, ...] | None
+    heads: tuple[int, ...] | None
+    mark: Mark
 
 
 @dataclass(frozen=True)
