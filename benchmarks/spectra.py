@@ -180,6 +180,7 @@ def main() -> None:
     chosen = parser.parse_args()
     each = made_matrices() if chosen.model is None else matrices(chosen.model)
     whose = "a made model, for none was given" if chosen.model is None else Path(chosen.model).name
+    print(f"{len(each)} matrices of {whose}; minima of {chosen.rounds} rounds", flush=True)
     found = interleaved(
         {"LAPACK": lambda: lapack(each), "one": lambda: alone(each), "ours": lambda: ours(each)}, chosen.rounds
     )
@@ -189,7 +190,6 @@ def main() -> None:
         "one": "LAPACK's values alone, one core",
         "ours": "ours, with law, distance, edges and spikes",
     }
-    print(f"{len(each)} matrices of {whose}; minima of {chosen.rounds} rounds")
     for name, (taken, spread) in found.items():
         verdict = "   MISSED" if name == "ours" and taken > reference else ""
         if name == "ours" and found["LAPACK"][1] > STEADY:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import torch
 import xarray as xr
 
-from gausslens import Batch, Context, Prompt
+from gausslens import Batch, Context, ModelInfo, Prompt
 from gausslens.testing import TinyModel, TinyParameters, check_round_trip, check_stream
 from gausslens_bilinear.analyses.head_roles import ROLES, HeadRoles, keys_of, positional_share
 from gausslens_bilinear.parameters import HeadRolesParameters
@@ -21,6 +22,23 @@ def test_as_the_host_runs_it(positions: int) -> None:
     result = check_stream(DESCRIPTOR, HeadRolesParameters(positions=positions), atol=1e-7)
     check_round_trip(result)
     assert result["induction"].dims == ("layer", "head")
+
+
+class _Stranger(TinyModel):
+    """A model of whose family the loader knows nothing."""
+
+    @property
+    def info(self) -> ModelInfo:
+        return replace(super().info, facts={"position": "unknown", "norm": "unknown"})
+
+
+def test_of_a_family_that_nobody_knows_chance_is_missing_and_the_rest_is_there() -> None:
+    known, strange = (check_stream(DESCRIPTOR, model=model, atol=1e-7) for model in (TinyModel(), _Stranger()))
+    for name in known:
+        if str(name).endswith("_chance"):
+            assert np.isnan(strange[name]).all()
+        else:
+            np.testing.assert_array_equal(strange[name], known[name])
 
 
 def test_the_keys_of_each_role() -> None:
