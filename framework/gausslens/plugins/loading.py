@@ -86,7 +86,12 @@ def set_aside(broken: Broken, debug: bool = False) -> str:
     return "\n".join(lines)
 
 
-SPECIFIED = tuple(name for name, value in vars(hookspecs).items() if hasattr(value, "gausslens_spec"))
+# Every hook, and the arguments that it may ask for.
+SPECIFIED = {
+    name: tuple(inspect.signature(value).parameters)
+    for name, value in vars(hookspecs).items()
+    if hasattr(value, "gausslens_spec")
+}
 
 
 class _Manager(pluggy.PluginManager):
@@ -97,19 +102,12 @@ class _Manager(pluggy.PluginManager):
         return super().parse_hookimpl_opts(plugin, name)
 
 
-def _marked(plugin: Any, name: str) -> dict[str, list[pluggy.HookImpl]]:
-    """What a plugin marks with @hookimpl, by hook: a manager that knows no hooks takes them all as they are."""
-    manager = _Manager("gausslens")
-    manager.register(plugin, name)
-    return {caller.name: caller.get_hookimpls() for caller in manager.get_hookcallers(plugin) or ()}
-
-
 def _misfit(hook: str, marked: list[pluggy.HookImpl]) -> str | None:
     """Why the implementations of a hook cannot be called; None where there is one that can."""
     if hook not in SPECIFIED:
         optional = all(implementation.optionalhook for implementation in marked)
         return None if optional else f"there is no hook {hook!r}{did_you_mean(hook, SPECIFIED)}"
-    known = inspect.signature(getattr(hookspecs, hook)).parameters
+    known = SPECIFIED[hook]
     foreign = [name for implementation in marked for name in implementation.argnames if name not in known]
     if foreign:
         may = f"it may ask for {', '.join(known)}" if known else "it takes no arguments"
@@ -135,12 +133,13 @@ class Loading:
 
     def load(self, chosen: list[Candidate]) -> None:
         """Try each of them, in an order that depends on names alone."""
-        self.manager.add_hookspecs(hookspecs)
         for candidate in self._without_namesakes(sorted(chosen, key=order)):
             self._attempt(candidate, self._import)
         # pluggy calls first whoever was registered last: registered backwards, plugins are called in order.
         for candidate in reversed(list(self.accepted.values())):
             self._attempt(candidate, self._register)
+        # Only now: what does not fit was found before, and is said in our own words.
+        self.manager.add_hookspecs(hookspecs)
         for candidate in list(self.accepted.values()):
             self._attempt(candidate, self._collect)
         # First whoever clashes with ours goes; then, of those left, all that clash with each other.
@@ -217,18 +216,19 @@ class Loading:
     def _register(self, candidate: Candidate) -> str | None:
         found = self.objects[candidate.plugin]
         implemented: dict[str, pluggy.HookImpl] = {}
-        for hook, marked in _marked(found, candidate.plugin).items():
-            cause = _misfit(hook, marked)
+        self.manager.register(found, candidate.plugin)
+        for caller in self.manager.get_hookcallers(found) or ():
+            mine = [each for each in caller.get_hookimpls() if each.plugin is found]
+            cause = _misfit(caller.name, mine)
             if cause:
                 return cause
-            if hook in SPECIFIED:  # or it is an optional hook, of another version
-                implemented[hook] = marked[0]
+            if caller.name in SPECIFIED:  # or it is an optional hook, of another version
+                implemented[caller.name] = mine[0]
         for hook in SPECIFIED:
             if hook not in implemented and callable(getattr(found, hook, None)):
                 return f"{hook} lacks the decorator @gausslens.hookimpl: it would never be called"
         if not implemented:
             self.warnings.append(f"plugin {candidate.plugin} of {candidate.whose} implements no hook")
-        self.manager.register(found, candidate.plugin)
         self.implemented[candidate.plugin] = implemented
         return None
 
