@@ -15,7 +15,7 @@ from .printed import plain, print_table
 from .refused import outside
 
 if TYPE_CHECKING:
-    from ..store.gc import Superseded
+    from ..store.maintain import Superseded
 
 ACTIONS = {
     "verify": "check every byte; exit code 1 where something is wrong",
@@ -37,7 +37,7 @@ def add(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Do what was asked."""
-    from ..store.source import source
+    from ..store.results import open_reader
 
     if (arguments.action == "pack") != (arguments.file is not None):
         raise InputError("pack needs a FILE to write" if arguments.file is None else "only pack takes a FILE")
@@ -46,7 +46,7 @@ def run(arguments: Namespace) -> int:
             raise InputError(f"only {action} takes --{option}")
     if arguments.action == "verify":
         return _verify(arguments)
-    root = source(arguments.store).path
+    root = open_reader(arguments.store).path
     if not root.is_dir():
         raise InputError(f"{root} is a pack: {arguments.action} works on a store's directory")
     if arguments.action == "pack":
@@ -60,8 +60,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _verify(arguments: Namespace) -> int:
-    from ..store.source import check_is_store
-    from ..store.verify import count, verify
+    from ..store.maintain import count, verify
+    from ..store.results import check_is_store
 
     path = Path(arguments.store)
     check_is_store(path)
@@ -91,7 +91,7 @@ def _pack(root: Path, target: Path) -> int:
 
 def _gc(root: Path, yes: bool) -> int:
     from ..store import Store
-    from ..store.gc import remove, superseded
+    from ..store.maintain import remove, superseded
 
     store = Store(root).create()
     found = superseded(root)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .markup import Markup, element
 
 if TYPE_CHECKING:
-    from ..store.manifest import Step
+    from ..store.manifest import PlannedStep
     from ..store.results import Results
 
 # So many part files of a result are named; with many draws the others are beside them.
@@ -39,6 +39,6 @@ def _row(results: Results, variant: str, label: str) -> Markup:
     )
 
 
-def _file(step: Step) -> str:
+def _file(step: PlannedStep) -> str:
     """Where the part is, as STORE.md has it; the page may have been moved, so it is no link."""
     return f"parts/{step.analysis}/{step.key}.h5"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from ..plugins import Host
     from ..store import Store
-    from ..store.bulk import PartWriter
+    from ..store.write import PartWriter
     from .open import Opened
     from .progress import Told
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from ..contract.model import ModelInfo
-    from ..store.bulk import PartWriter
+    from ..store.write import PartWriter
     from .open import Opened
     from .progress import Told
     from .twin import Twin

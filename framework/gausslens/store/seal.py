@@ -20,7 +20,7 @@ from pathlib import Path
 from zlib_ng import zlib_ng
 
 from ..contract.errors import StoreError
-from .disk import is_file, told, write_at
+from .disk import explain_failure, is_file, write_at
 
 _FAMILY = b"gausslens-seal-"
 _MAGIC = _FAMILY + b"1"
@@ -56,7 +56,7 @@ def _mark(path: Path) -> bytes:
     """The first word of the last line; nothing where it is no regular file."""
     if not is_file(path):
         return b""
-    with told("read", path), path.open("rb") as file:
+    with explain_failure("read", path), path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _FOOTER))
         words = file.read(_FOOTER).split()
     return words[0] if words else b""

@@ -134,8 +134,8 @@ def test_writing_does_not_follow_links_either(tmp_path: Path, outside: Path, wha
 
 def test_a_pack_whose_groups_lead_away_is_refused(tmp_path: Path, outside: Path) -> None:
     import gausslens
+    from gausslens.store.maintain import verify
     from gausslens.store.pack import pack
-    from gausslens.store.verify import verify
 
     root = fill(tmp_path / "store").path
     for number, place in enumerate(["first", "first/trained", "first/trained/score/result", "other"]):

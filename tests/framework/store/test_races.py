@@ -13,7 +13,7 @@ from store.stored import META, key, manifest, small, step
 
 import gausslens
 from gausslens.store import Store
-from gausslens.store.verify import verify
+from gausslens.store.maintain import verify
 
 Child = Callable[..., "subprocess.CompletedProcess[str]"]
 
