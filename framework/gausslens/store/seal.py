@@ -1,9 +1,9 @@
 """The seal: the last bytes of every HDF5 file of the store, by which any flipped bit is found without HDF5.
 
-After the HDF5 bytes (readers ignore what follows their end) comes one line of JSON and a footer of 32 bytes::
+After the HDF5 bytes (readers ignore what follows their end) comes one line of JSON and a footer of 37 bytes::
 
     {"arrays":[[offset,bytes,crc32],...],"rest":"<sha-256>","size":<bytes before the line>}
-    gausslens-seal-1 <length of the line, 8 digits> <crc32 of the line, 8 hex>\\n   (padded on the left)
+    gausslens-seal-1 <length of the line, 10 digits> <crc32 of the line, 8 hex>\\n
 
 ``rest`` is the digest of every byte that is in none of the arrays. So a bulk array is read once, for its crc32, and
 the rest can be checked in microseconds before HDF5 is let near it: a damaged file can crash HDF5.

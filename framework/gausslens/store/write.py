@@ -74,7 +74,7 @@ class Store:
         """Make the store, or check that this gausslens can write to the one there; sweep what killed writers left."""
         with explain_failure("create the store", self.path):
             # What is in it is read first: another process may be making the store.
-            if self.path.exists() and any(self.path.iterdir()) and not is_ours(self.path):
+            if self.path.exists() and any(self.path.iterdir()) and not _is_ours(self.path):
                 raise NotAStore(f"{self.path} is not a store and not empty: choose another directory with --store")
             self.path.mkdir(parents=True, exist_ok=True)
             for name in (PARTS, RUNS, TEMPORARY):
@@ -123,7 +123,7 @@ class Store:
         return build_index(self._writer)
 
 
-def is_ours(path: Path) -> bool:
+def _is_ours(path: Path) -> bool:
     """Whether a directory is a store, or the beginnings of one: what holds anything else is not written to."""
     if seal.sealed(path / INDEX):
         return True
