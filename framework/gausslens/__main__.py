@@ -9,27 +9,11 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from .contract.errors import GausslensError
+from .contract.errors import GausslensError, advice_for
 
 _format_warning = warnings.formatwarning
-# What the user named cannot be: the input is wrong, exit code 2.
-_CANNOT_BE = {
-    errno.ENOENT: "it, or the directory that it should be in, does not exist",
-    errno.ENOTDIR: "a file is where a directory should be",
-    errno.EISDIR: "it is a directory: name a file",
-    errno.ENAMETOOLONG: "the name is too long: choose a shorter one",
-    errno.ELOOP: "its links lead in a circle",
-}
-# It could be, and does not work now: exit code 1.
-_FAILED = {
-    errno.EACCES: "no permission: change it, or name another place",
-    errno.EPERM: "not permitted: change it, or name another place",
-    errno.EROFS: "the disk is read-only: name another place",
-    errno.ENOSPC: "the disk is full: free some space, or name another place",
-    errno.EDQUOT: "the quota of this disk is used up: free some space, or name another place",
-    errno.EMFILE: "too many open files: raise `ulimit -n`",
-    errno.EIO: "the disk failed to read or write: check it",
-}
+# What the user named cannot be: the input is wrong, exit code 2. Else it could be, and does not work now: 1.
+_CANNOT_BE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -103,13 +87,13 @@ def _refused(error: OSError) -> tuple[str, int] | None:
     Only a full disk needs no path: what is printed may go to one.
     """
     if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"cannot write: {_FAILED[error.errno]}", 1
+        return f"cannot write: {advice_for(error)}", 1
     if not isinstance(error.filename, str | bytes):
         return None
     from pathlib import Path
 
     path = os.fsdecode(error.filename)
-    advice = {**_CANNOT_BE, **_FAILED}.get(error.errno or 0)
+    advice = advice_for(error)
     if advice is None or Path(__file__).parent in Path(path).parents:
         return None
     return f"cannot read or write {path}: {advice}", 2 if error.errno in _CANNOT_BE else 1

@@ -23,7 +23,6 @@ CROWDED = {
 }
 CRUMBS = {
     "framework/gausslens/runfile/syntax.py",
-    "framework/gausslens/store/gc.py",
     "framework/gausslens/testing/wiring.py",
     "plugins/gausslens_bilinear/beside.py",
     "plugins/gausslens_bilinear/halves.py",

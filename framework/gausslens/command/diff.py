@@ -12,8 +12,7 @@ from .terminal import plain
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..store.diff import Difference
-    from ..store.manifest import Manifest
+    from ..store.manifest import Difference, Manifest
     from ..store.results import Results
 
 # So many letters of a plan's digest are enough to mean it.
@@ -32,7 +31,7 @@ def add(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Print which ingredient of the key differs, step by step; steps that differ alike are told once."""
-    from ..store.diff import differences
+    from ..store.manifest import differences
     from ..store.results import open as open_store
 
     results = open_store(arguments.store)
@@ -86,7 +85,7 @@ def _some(names: Sequence[str], most: int = 4) -> str:
 
 
 def _value(value: Any) -> str:
-    from ..store.diff import ABSENT
+    from ..store.manifest import ABSENT
 
     text = "(absent)" if value is ABSENT else json.dumps(value, ensure_ascii=False)
     text = plain(text)
@@ -94,7 +93,7 @@ def _value(value: Any) -> str:
 
 
 def _as_data(difference: Difference) -> dict[str, Any]:
-    from ..store.diff import ABSENT
+    from ..store.manifest import ABSENT
 
     def side(value: Any) -> dict[str, Any]:
         return {} if value is ABSENT else {"value": value}

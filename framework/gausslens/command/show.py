@@ -183,7 +183,7 @@ def _dimensions(steps: Any) -> str:
 
 def _show_result(results: Results, variant: str, label: str, null: str | None) -> None:
     """One result; where its draws differ in shape, each draw by itself."""
-    from ..store.stack import DifferentShapes
+    from ..store.read import DifferentShapes
 
     nulls = results.nulls(variant, label) if null is None else (null,)
     try:
@@ -246,7 +246,7 @@ def _stands(against: xr.Dataset, name: str) -> str:
 
 def _frames(results: Results, variants: list[str], arguments: Namespace) -> pd.DataFrame:
     """The cells of all variants in one table."""
-    from ..store.frame import joined
+    from ..store.tables import joined
 
     wanted = None if arguments.array is None else [arguments.array]
     tables = []

@@ -14,7 +14,7 @@ from . import outside
 from .terminal import plain, print_table, size
 
 if TYPE_CHECKING:
-    from ..store.gc import Superseded
+    from ..store.maintain import Superseded
 
 ACTIONS = {
     "verify": "check every byte; exit code 1 where something is wrong",
@@ -36,7 +36,7 @@ def add(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Do what was asked."""
-    from ..store.source import source
+    from ..store.results import open_reader
 
     if (arguments.action == "pack") != (arguments.file is not None):
         raise InputError("pack needs a FILE to write" if arguments.file is None else "only pack takes a FILE")
@@ -45,7 +45,7 @@ def run(arguments: Namespace) -> int:
             raise InputError(f"only {action} takes --{option}")
     if arguments.action == "verify":
         return _verify(arguments)
-    root = source(arguments.store).path
+    root = open_reader(arguments.store).path
     if not root.is_dir():
         raise InputError(f"{root} is a pack: {arguments.action} works on a store's directory")
     if arguments.action == "pack":
@@ -59,8 +59,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _verify(arguments: Namespace) -> int:
-    from ..store.source import check_is_store
-    from ..store.verify import count, verify
+    from ..store.maintain import count, verify
+    from ..store.results import check_is_store
 
     path = Path(arguments.store)
     check_is_store(path)
@@ -90,7 +90,7 @@ def _pack(root: Path, target: Path) -> int:
 
 def _gc(root: Path, yes: bool) -> int:
     from ..store import Store
-    from ..store.gc import remove, superseded
+    from ..store.maintain import remove, superseded
 
     store = Store(root).create()
     found = superseded(root)

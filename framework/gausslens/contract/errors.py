@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,3 +66,33 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         return ""
     shown = ", ".join(sorted(names)[:12]) + (", ..." if len(names) > 12 else "")
     return f"; there are {shown}"
+
+
+# What an error of the system means, and what to do; the callers say how another place, or more space, is had.
+_ADVICE = {
+    errno.ENOENT: "it, or the directory that it should be in, does not exist",
+    errno.ESTALE: "its directory is not there any more: was it moved or removed?",
+    errno.ENOTDIR: "a file is where a directory should be: {elsewhere}",
+    errno.EISDIR: "it is a directory: name a file",
+    errno.ENAMETOOLONG: "the name is too long: choose a shorter one",
+    errno.ELOOP: "its links lead in a circle",
+    errno.EACCES: "no permission: change it, or {elsewhere}",
+    errno.EPERM: "not permitted: change it, or {elsewhere}",
+    errno.EROFS: "the disk is read-only: {elsewhere}",
+    errno.ENOSPC: "the disk is full: {space}",
+    errno.EDQUOT: "the quota of this disk is used up: {space}",
+    errno.EFBIG: "the file would be larger than this disk or process allows: raise `ulimit -f`, or {elsewhere}",
+    errno.EMLINK: "this file system takes no more links: {elsewhere}",
+    errno.EMFILE: "too many open files: raise `ulimit -n`",
+    errno.EIO: "the disk failed to read or write: check it",
+}
+
+
+def advice_for(
+    error: OSError,
+    elsewhere: str = "name another place",
+    space: str = "free some space, or name another place",
+) -> str | None:
+    """What an error of the system means and what to do about it; None where it is not for users to change."""
+    advice = _ADVICE.get(error.errno or 0)
+    return None if advice is None else advice.format(elsewhere=elsewhere, space=space)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .markup import Markup, element, joined
 
 if TYPE_CHECKING:
-    from ..store.manifest import Manifest, Step
+    from ..store.manifest import Manifest, PlannedStep
     from ..store.results import Results
 
 # So many part files of a result are named; with many draws the others are beside them.
@@ -65,17 +65,19 @@ def _run(results: Results, manifest: Manifest, heading: bool) -> Markup:
     return joined([above or Markup(""), element("dl", *cells, class_="facts")])
 
 
-def _made(results: Results, manifest: Manifest, done: Iterable[Step]) -> list[tuple[Step, Mapping[str, Any]]]:
+def _made(
+    results: Results, manifest: Manifest, done: Iterable[PlannedStep]
+) -> list[tuple[PlannedStep, Mapping[str, Any]]]:
     """Each finished step with what made it."""
     view = results.run(manifest.run)
-    found: list[tuple[Step, Mapping[str, Any]]] = []
+    found: list[tuple[PlannedStep, Mapping[str, Any]]] = []
     for variant, label in dict.fromkeys((step.variant, step.label) for step in done):
         steps = [s for s in view.steps(variant, label) if view.finished(s)]
         found += zip(steps, view.facts(variant, label), strict=True)
     return found
 
 
-def _model(resolved: Mapping[str, Any], made: Sequence[tuple[Step, Mapping[str, Any]]]) -> Fact:
+def _model(resolved: Mapping[str, Any], made: Sequence[tuple[PlannedStep, Mapping[str, Any]]]) -> Fact:
     told = next((m for m in (_mapping(f["provenance"].get("model")) for _, f in made) if m), {})
     asked = _mapping(resolved.get("model"))
     name = str(told.get("name") or asked.get("path") or "none")
@@ -99,7 +101,7 @@ def _prompts(resolved: Mapping[str, Any]) -> Fact:
     return "Prompts", str(asked.get("source", "given")), more
 
 
-def _variants(resolved: Mapping[str, Any], steps: Sequence[Step]) -> Fact:
+def _variants(resolved: Mapping[str, Any], steps: Sequence[PlannedStep]) -> Fact:
     # What concerns the whole run is stored under a name that no variant of the run file has.
     named = resolved.get("variants") or {step.variant for step in steps}
     twins: dict[str, set[Any]] = {}
@@ -113,18 +115,18 @@ def _variants(resolved: Mapping[str, Any], steps: Sequence[Step]) -> Fact:
     )
 
 
-def _against(steps: Sequence[Step]) -> str:
+def _against(steps: Sequence[PlannedStep]) -> str:
     nulls = dict.fromkeys(step.against for step in steps if step.against)
     return f"compared with {', '.join(map(str, nulls))}" if nulls else "compared with no null"
 
 
-def _analyses(steps: Sequence[Step]) -> Fact:
+def _analyses(steps: Sequence[PlannedStep]) -> Fact:
     labels = dict.fromkeys(step.label for step in steps if step.against is None)
     kinds = dict.fromkeys(step.analysis for step in steps if step.against is None)
     return "Analyses", ", ".join(labels), ", ".join(k for k in kinds if k not in labels)
 
 
-def _time(made: Sequence[tuple[Step, Mapping[str, Any]]]) -> Fact:
+def _time(made: Sequence[tuple[PlannedStep, Mapping[str, Any]]]) -> Fact:
     """Time of computing. The clock of a step starts with its twin's, so of each twin the last step counts."""
     twins: dict[Any, float] = {}
     memory, threads = 0, 0
@@ -139,7 +141,7 @@ def _time(made: Sequence[tuple[Step, Mapping[str, Any]]]) -> Fact:
     return "Computing", _duration(sum(twins.values())), ", ".join(more)
 
 
-def _when(manifest: Manifest, made: Sequence[tuple[Step, Mapping[str, Any]]], done: int) -> Fact:
+def _when(manifest: Manifest, made: Sequence[tuple[PlannedStep, Mapping[str, Any]]], done: int) -> Fact:
     last = max((str(f["created"]) for _, f in made), default=manifest.created)
     day = datetime.fromisoformat(last).strftime("%Y-%m-%d %H:%M UTC")
     left = len(manifest.steps) - done

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from ..store import Store
-    from ..store.bulk import PartWriter
+    from ..store.write import PartWriter
     from .open import Opened
 
 

@@ -66,9 +66,9 @@ def encode_variables(dataset: xr.Dataset) -> list[Stored]:
     found: list[Stored] = []
     for name in dataset.coords:
         found += _encode_variable(check_array_name(name), dataset.variables[name], {})
-    beside = auxiliary(dataset)
+    coordinates = auxiliary(dataset)
     for name in dataset.data_vars:
-        found += _encode_variable(check_array_name(name), dataset.variables[name], beside)
+        found += _encode_variable(check_array_name(name), dataset.variables[name], coordinates)
     return found
 
 
@@ -96,11 +96,11 @@ def with_scales(found: list[Stored], sizes: Mapping[str, int] | None = None, tak
     return implied + found
 
 
-def _encode_variable(name: str, variable: xr.Variable, beside: Mapping[str, set[Hashable]]) -> list[Stored]:
+def _encode_variable(name: str, variable: xr.Variable, coordinates: Mapping[str, set[Hashable]]) -> list[Stored]:
     dims = tuple(check_array_name(d) for d in variable.dims)
     data = np.asarray(variable.values)
     attrs = plain_attributes(variable.attrs, f"array {name!r}")
-    attrs |= coordinates_attribute(dims, beside)
+    attrs |= coordinates_attribute(dims, coordinates)
     if data.dtype.kind in "UOT":
         return _encode_text(name, dims, data, attrs)
     if data.dtype.kind == "b":
@@ -124,9 +124,9 @@ def auxiliary(dataset: xr.Dataset) -> dict[str, set[Hashable]]:
     return {str(c): set(dataset.variables[c].dims) for c in dataset.coords if c not in sizes}
 
 
-def coordinates_attribute(dims: tuple[str, ...], beside: Mapping[str, set[Hashable]]) -> dict[str, str]:
+def coordinates_attribute(dims: tuple[str, ...], coordinates: Mapping[str, set[Hashable]]) -> dict[str, str]:
     """CF's list: the auxiliary coordinates that lie within the dimensions of a data variable."""
-    listed = " ".join(name for name, over in beside.items() if over <= set(dims))
+    listed = " ".join(name for name, over in coordinates.items() if over <= set(dims))
     return {"coordinates": listed} if listed else {}
 
 
@@ -264,9 +264,9 @@ def user_attributes(attrs: Mapping[str, Any]) -> dict[str, Any]:
 
 def dataset_attributes(dataset: xr.Dataset) -> dict[str, Any]:
     """The attributes of a result's group that tell of its dataset: the user's, and the auxiliary coordinates."""
-    beside = " ".join(auxiliary(dataset))
+    coordinates = " ".join(auxiliary(dataset))
     attrs = {"attributes": to_json({k: _python(v) for k, v in dataset.attrs.items()}, "the dataset")}
-    return (attrs if dataset.attrs else {}) | ({"coordinates": beside} if beside else {})
+    return (attrs if dataset.attrs else {}) | ({"coordinates": coordinates} if coordinates else {})
 
 
 def content(arrays: Iterable[tuple[str, tuple[str, ...], str, tuple[int, ...], int | None, Mapping[str, Any]]]) -> str:

@@ -1,13 +1,7 @@
-"""All that touches the disk while writing: temporary files, durable commits, errors told clearly.
-
-HDF5 never writes to the disk itself: where a write fails under it (a full disk), closing the file kills the process.
-It writes to a ``Sink``, which keeps the first error and goes on as if all were well; the error is raised when HDF5 is
-done, and the temporary file is thrown away.
-"""
+"""All that touches the disk while writing: temporary files, durable commits, locks, errors explained."""
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import re
@@ -19,29 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from zlib_ng.zlib_ng import crc32
-
-from ..contract.errors import StoreError
+from ..contract.errors import StoreError, advice_for
 from .layout import TEMPORARY
 
-_ADVICE = {
-    errno.ENOSPC: "the disk is full: free some space and run again; what was finished is kept",
-    errno.EDQUOT: "the quota of this disk is used up: free some space and run again; what was finished is kept",
-    errno.EFBIG: "the file would be larger than this disk or process allows; what was finished is kept",
-    errno.EROFS: "the disk is read-only: choose another store with --store",
-    errno.EACCES: "no permission: change it, or choose another store with --store",
-    errno.EPERM: "not permitted here: change it, or choose another store with --store",
-    errno.ENOENT: "its directory is not there: was it moved or removed?",
-    errno.ESTALE: "its directory is not there: was it moved or removed?",
-    errno.ENOTDIR: "a file is where a directory should be: choose another store with --store",
-    errno.ENAMETOOLONG: "the name is too long",
-    errno.EMLINK: "this file system takes no more links: choose another store with --store",
-    errno.EMFILE: "too many open files: raise `ulimit -n`",
-    errno.EIO: "the disk failed to read or write: check it",
-}
-
-# Bytes that stay in the processor's cache between two uses.
-_STRETCH = 1 << 18
+_ELSEWHERE = "choose another store with --store"
+_SPACE = "free some space and run again; what was finished is kept"
 # Names of temporary files; what is called otherwise is not ours to remove.
 _OURS = re.compile(r"[0-9a-f]{16}\.(h5|json|try)")
 # Where a file system has no locks, a temporary file this old is stale.
@@ -49,12 +25,12 @@ _STALE = 7 * 24 * 3600
 
 
 @contextmanager
-def told(doing: str, path: Path | str) -> Iterator[None]:
+def explain_failure(doing: str, path: Path | str) -> Iterator[None]:
     """Turn an error of the system into one StoreError that says what failed, where, and what to do."""
     try:
         yield
     except OSError as error:
-        advice = _ADVICE.get(error.errno or 0, error.strerror or str(error))
+        advice = advice_for(error, _ELSEWHERE, _SPACE) or error.strerror or str(error)
         raise StoreError(f"cannot {doing} {path}: {advice}") from error
 
 
@@ -63,83 +39,6 @@ def write_at(descriptor: int, data: memoryview, place: int) -> None:
     while data:
         written = os.pwrite(descriptor, data, place)
         data, place = data[written:], place + written
-
-
-class Sink:
-    """A file for HDF5 (h5py's file-object driver) whose writes never fail; ``error`` is the first that did.
-
-    Nor may an interrupt fly through HDF5: it is kept likewise, and raised by ``check``.
-    """
-
-    def __init__(self, descriptor: int):
-        self.descriptor = descriptor
-        self.place = 0
-        self.error: BaseException | None = None
-
-    def check(self) -> None:
-        """Raise what a write has met."""
-        if self.error is not None:
-            raise self.error
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move; sizes are the disk's."""
-        if whence == os.SEEK_END:
-            offset += os.fstat(self.descriptor).st_size
-        elif whence == os.SEEK_CUR:
-            offset += self.place
-        self.place = offset
-        return offset
-
-    def tell(self) -> int:
-        """The place of the next read or write."""
-        return self.place
-
-    def write(self, data: memoryview) -> int:
-        """Write all of it, or keep the error."""
-        view = memoryview(data)
-        if self.error is None:
-            try:
-                write_at(self.descriptor, view, self.place)
-            except BaseException as error:
-                self.error = error
-        self.place += view.nbytes
-        return view.nbytes
-
-    def put(self, data: memoryview, place: int) -> int:
-        """Write bytes where they belong, a stretch at a time, and return their crc32: so they are fetched once."""
-        self.place, crc = place, 0
-        for start in range(0, len(data), _STRETCH):
-            stretch = data[start : start + _STRETCH]
-            self.write(stretch)
-            crc = crc32(stretch, crc)
-        return crc
-
-    def read(self, size: int = -1) -> bytes:
-        """What h5py knows a file by; HDF5 itself reads into buffers."""
-        raise NotImplementedError
-
-    def readinto(self, buffer: memoryview) -> int:
-        """Read; past the end (after a failed write) there are zeros."""
-        view = memoryview(buffer)
-        data = b""
-        with suppress(OSError):
-            data = os.pread(self.descriptor, view.nbytes, self.place)
-        view[: len(data)] = data
-        view[len(data) :] = bytes(view.nbytes - len(data))
-        self.place += len(data)
-        return int(view.nbytes)
-
-    def truncate(self, size: int | None = None) -> int:
-        """Set the size, or keep the error."""
-        size = self.place if size is None else size
-        try:
-            os.ftruncate(self.descriptor, size)
-        except BaseException as error:
-            self.error = self.error or error
-        return size
-
-    def flush(self) -> None:
-        """Nothing is held back."""
 
 
 class Writer:
@@ -157,7 +56,7 @@ class Writer:
         """Take the lock, once; a killed writer loses it. Whoever is alone first removes what killed ones left."""
         if self._lock is not None:
             return
-        with told("write to", self.root):
+        with explain_failure("write to", self.root):
             with suppress(FileExistsError):
                 (self.root / TEMPORARY).mkdir()  # tools that copy a store drop what is empty
             lock = os.open(self.root / TEMPORARY, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -189,17 +88,17 @@ class Temporary:
         self.root = writer.root
         self.open = True
         self.path = self.root / TEMPORARY / f"{secrets.token_hex(8)}{suffix}"
-        with told("write to", self.root):
+        with explain_failure("write to", self.root):
             self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
     def write(self, data: bytes) -> None:
         """Write a small file whole."""
-        with told("write to", self.root):
+        with explain_failure("write to", self.root):
             write_at(self.descriptor, memoryview(data), 0)
 
     def commit(self, final: Path) -> bool:
         """Make it durable under its final name; False where another was first. Either way it is then durable."""
-        with told("commit", final):
+        with explain_failure("commit", final):
             os.fchmod(self.descriptor, 0o444)
             os.fsync(self.descriptor)
             make_directory(final.parent, self.root, self.writer.made)
@@ -216,7 +115,7 @@ class Temporary:
 
     def replace(self, final: Path) -> None:
         """Put it in the place of what is there: for what is derived."""
-        with told("replace", final):
+        with explain_failure("replace", final):
             os.fchmod(self.descriptor, 0o644)
             os.fsync(self.descriptor)
             self.path.replace(final)
@@ -264,7 +163,7 @@ def sync_directory(path: Path) -> None:
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock file, waiting for whoever holds it; a killed holder lets go."""
-    with told("lock", path):
+    with explain_failure("lock", path):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -10,12 +10,13 @@ from pathlib import Path
 import h5py
 from h5py import h5g
 
+from ..contract.errors import StoreError
 from . import seal
-from .disk import Temporary, Writer, locked, told
-from .hostile import open_checked
+from .checks import open_checked
+from .disk import Temporary, Writer, explain_failure, locked
+from .hdf5 import NewFile
 from .layout import INDEX, LOCK, PARTS, TYPE_VERSION, NewerStore, check_version, entry_of, is_name
 from .manifest import manifests, newest_steps
-from .part import PartFile
 
 
 def links(root: Path) -> dict[str, tuple[str, str]]:
@@ -32,7 +33,7 @@ def links(root: Path) -> dict[str, tuple[str, str]]:
 
 def parts(root: Path) -> Iterator[tuple[tuple[str, str], Path]]:
     """Analysis and key of every part there is, with its path; links and what is not named like one are left out."""
-    with told("read", root):
+    with explain_failure("read", root):
         for directory in sorted(os.scandir(root / PARTS), key=lambda e: e.name):
             if directory.is_dir(follow_symlinks=False) and is_name(directory.name, dotted=True):
                 for entry in os.scandir(directory.path):
@@ -48,8 +49,8 @@ def build_index(writer: Writer) -> Path:
     with locked(root / LOCK):
         temporary = Temporary(writer, ".h5")
         try:
-            with told("write", final):
-                with PartFile(temporary.descriptor, "store-index", {"built": datetime.now(UTC).isoformat()}) as out:
+            with explain_failure("write", final):
+                with NewFile(temporary.descriptor, "store-index", {"built": datetime.now(UTC).isoformat()}) as out:
                     for place, (filename, target) in links(root).items():
                         out.link(f"/{place}", filename, target)
                 seal.seal(temporary.descriptor, ())
@@ -92,3 +93,14 @@ def _list(group: h5g.GroupID, above: str, found: dict[str, tuple[str, str]], dep
             _list(h5g.open(group, name), f"{place}/", found, depth + 1)
         else:
             found[place] = "", ""
+
+
+def has_index(path: Path) -> bool:
+    """Whether there is an index that can be read; one of a newer version is an error."""
+    try:
+        check_index(path)
+    except NewerStore:
+        raise
+    except StoreError:
+        return False  # it is derived: whoever writes makes it anew, who reads does without
+    return True

@@ -84,3 +84,8 @@ def part_path(root: Path, analysis: str, key: str) -> Path:
 def entry_of(analysis: str, key: str) -> str:
     """The group of a part that holds its arrays."""
     return f"/{analysis}/{key}"
+
+
+def is_store(path: Path) -> bool:
+    """Whether a directory looks like a store."""
+    return (path / PARTS).is_dir() or (path / RUNS).is_dir() or (path / INDEX).is_file()

@@ -1,4 +1,7 @@
-"""Manifests: what a run planned. Immutable, committed like a part before the first step of the run."""
+"""Manifests: what runs planned, and why two plans differ.
+
+A manifest is immutable, committed like a part before the first step of its run.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,11 @@ from urllib.parse import quote
 
 from ..contract.errors import StoreError
 from ..contract.seeds import digest
-from .disk import Temporary, Writer, is_file, locked, told
+from .disk import Temporary, Writer, explain_failure, is_file, locked
 from .layout import LOCK, RUNS, NewerStore, StoreWarning, check_name, check_version, is_name
+
+# Draw and swept values, by name: the place of a step among those of its variant and label.
+SweepPoint = tuple[tuple[str, Any], ...]
 
 FORMAT = "gausslens-run"
 VERSION = 1
@@ -26,7 +32,7 @@ MOST_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
-class Step:
+class PlannedStep:
     """A planned step: which result it is for the user, and under which key it is stored."""
 
     variant: str
@@ -39,7 +45,7 @@ class Step:
     against: str | None = None
 
     @property
-    def point(self) -> tuple[tuple[str, Any], ...]:
+    def point(self) -> SweepPoint:
         """Draw and swept values (lists as JSON): the place of this step among those of its variant and label."""
         draw = () if self.draw is None else (("draw", self.draw),)
         swept = ((n, v if isinstance(v, str | int | float) else json.dumps(v)) for n, v in self.sweep.items())
@@ -58,7 +64,7 @@ class Manifest:
     run: str
     plan: str
     created: str
-    steps: tuple[Step, ...]
+    steps: tuple[PlannedStep, ...]
     resolved: Mapping[str, Any] = field(default_factory=dict)
     distributions: Mapping[str, Any] = field(default_factory=dict)
     path: Path = Path()
@@ -106,7 +112,7 @@ def _commit(writer: Writer, run: str, plan: str, data: bytes) -> Path:
 def manifest_paths(root: Path) -> list[Path]:
     """Where manifests are; links are not followed, and what is not named like one is left to ``verify``."""
     found: list[Path] = []
-    with told("read", root):
+    with explain_failure("read", root):
         for directory in sorted(os.scandir(root / RUNS), key=lambda e: e.name):
             if directory.is_dir(follow_symlinks=False) and is_name(directory.name):
                 found += sorted(p for p in Path(directory.path).iterdir() if _FILE.fullmatch(p.name))
@@ -138,7 +144,7 @@ def _readable(root: Path) -> Iterator[Manifest]:
 
 def read_manifest(path: Path) -> Manifest:
     """One manifest, checked."""
-    with told("read", path):
+    with explain_failure("read", path):
         if not is_file(path):
             raise StoreError(f"{path} is not a regular file")
         if path.stat().st_size > MOST_BYTES:
@@ -178,10 +184,10 @@ def parse(body: Mapping[str, Any], path: Path) -> Manifest:
     )
 
 
-def _step(body: Mapping[str, Any]) -> Step:
+def _step(body: Mapping[str, Any]) -> PlannedStep:
     draw = body.get("draw")
     against = body.get("against")
-    return Step(
+    return PlannedStep(
         variant=check_name(body["variant"], "variant"),
         label=check_name(body["label"], "label", dotted=True),
         analysis=check_name(body["analysis"], "analysis", dotted=True),
@@ -193,12 +199,91 @@ def _step(body: Mapping[str, Any]) -> Step:
     )
 
 
-def newest_steps(found: Sequence[Manifest]) -> dict[tuple[str, str, str], tuple[Manifest, tuple[Step, ...]]]:
+def newest_steps(found: Sequence[Manifest]) -> dict[tuple[str, str, str], tuple[Manifest, tuple[PlannedStep, ...]]]:
     """For each (run, variant, label) the newest manifest that has it, and its steps."""
-    newest: dict[tuple[str, str, str], tuple[Manifest, tuple[Step, ...]]] = {}
+    newest: dict[tuple[str, str, str], tuple[Manifest, tuple[PlannedStep, ...]]] = {}
     for manifest in found:
-        grouped: dict[tuple[str, str, str], list[Step]] = {}
+        grouped: dict[tuple[str, str, str], list[PlannedStep]] = {}
         for step in manifest.steps:
             grouped.setdefault((manifest.run, step.variant, step.label), []).append(step)
         newest |= {name: (manifest, tuple(steps)) for name, steps in grouped.items()}
     return newest
+
+
+# What stands for a value that one of two plans does not have.
+ABSENT = object()
+# Variant, label, and draw and swept values as text: what a step is called in any plan.
+_Name = tuple[str, str, tuple[tuple[str, str], ...]]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A step that differs.
+
+    ``changes`` are dotted paths with the values in the one run and in the other; ``inputs`` are the results that it
+    reads and that differ themselves.
+    """
+
+    variant: str
+    label: str
+    point: str
+    changes: tuple[tuple[str, Any, Any], ...]
+    inputs: tuple[str, ...] = ()
+    only_in: str | None = None
+
+
+def differences(one: Manifest, other: Manifest) -> tuple[list[Difference], int]:
+    """The steps that differ between two plans, in order, and how many are the same."""
+    first, second = _by_name(one), _by_name(other)
+    names = {key: _words(step) for steps in (first, second) for step in steps.values() for key in (step.key,)}
+    found = []
+    same = 0
+    for name in dict.fromkeys([*first, *second]):
+        a, b = first.get(name), second.get(name)
+        step = a or b
+        assert step is not None
+        point = ", ".join(f"{n} {v}" for n, v in step.point)
+        if a is None or b is None:
+            run = one.run if b is None else other.run
+            found.append(Difference(step.variant, step.label, point, (), only_in=run))
+        elif a.key == b.key:
+            same += 1
+        else:
+            changes = list(changed(a.ingredients, b.ingredients))
+            inputs = [names[x] for _, x, y in changes if _same_step(x, y, names)]
+            others = [(p, _named(x, names), _named(y, names)) for p, x, y in changes if not _same_step(x, y, names)]
+            found.append(Difference(a.variant, a.label, point, tuple(others), tuple(inputs)))
+    return found, same
+
+
+def changed(one: Any, other: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Where two ingredients differ, as dotted paths; ABSENT stands for what one of them does not have."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        for name in dict.fromkeys([*one, *other]):
+            below = f"{path}.{name}" if path else str(name)
+            yield from changed(one.get(name, ABSENT), other.get(name, ABSENT), below)
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for index, (x, y) in enumerate(zip(one, other, strict=True)):
+            yield from changed(x, y, f"{path}.{index}" if path else str(index))
+    elif one is ABSENT or other is ABSENT or type(one) is not type(other) or one != other:
+        yield path, one, other
+
+
+def _by_name(manifest: Manifest) -> dict[_Name, PlannedStep]:
+    return {(s.variant, s.label, tuple((n, repr(v)) for n, v in s.point)): s for s in manifest.steps}
+
+
+def _same_step(one: Any, other: Any, names: Mapping[str, str]) -> bool:
+    """Whether two values are the keys of one step of both plans: why they differ is told where that step is."""
+    return all(isinstance(v, str) and v in names for v in (one, other)) and names[one] == names[other]
+
+
+def _named(value: Any, names: Mapping[str, str]) -> Any:
+    """Keys of results (what derived steps are made of) as the steps that they are."""
+    if isinstance(value, str) and value in names:
+        return f"{names[value]} ({value[:8]})"
+    return [_named(v, names) for v in value] if isinstance(value, list) else value
+
+
+def _words(step: PlannedStep) -> str:
+    return " ".join([step.label, "on", step.variant, *(f"{n} {v}" for n, v in step.point)])

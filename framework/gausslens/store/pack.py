@@ -1,27 +1,32 @@
-"""One portable file with all results of a store: real groups in place of links, and the manifests."""
+"""A pack: all results of a store and its manifests in one portable file, with real groups in place of links."""
 
 from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
 from zlib_ng.zlib_ng import crc32
 
 from ..contract.errors import StoreError
-from . import part, seal
+from . import seal
+from .checks import arrays_of, follow, holds, no_plugins, open_checked
 from .codec import TEXT, crc_of
-from .disk import sync_directory, told
-from .hostile import arrays_of, follow, no_plugins, open_checked
+from .disk import explain_failure, sync_directory
+from .hdf5 import NewFile, write_values
 from .index import parts
-from .layout import CONVENTIONS, entry_of, part_path
-from .manifest import Manifest, Step, manifests, newest_steps
-from .read import attributes, check_type, dims_of, explained, values_of
+from .layout import CONVENTIONS, TYPE, NotAStore, check_version, entry_of, part_path
+from .manifest import Manifest, PlannedStep, from_bytes, manifests, newest_steps
+from .read import attributes, check_type, dims_of, explain_damage, read_facts, read_result, values_of
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 _BLOCK = 1 << 25
 
@@ -32,12 +37,12 @@ def pack(root: Path, target: Path) -> int:
         raise StoreError(f"{target} exists: choose another name, or remove it")
     finished = {named for named, _ in parts(root)}
     newest = newest_steps(manifests(root))
-    with told("write", target):
+    with explain_failure("write", target):
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
             attrs = {"Conventions": CONVENTIONS, "created": datetime.now(UTC).isoformat()}
-            with part.PartFile(descriptor, "store-pack", attrs) as out:
+            with NewFile(descriptor, "store-pack", attrs) as out:
                 packing = _Packing(root, out)
                 for (run, variant, label), (_, steps) in newest.items():
                     for step in steps:
@@ -59,13 +64,13 @@ def pack(root: Path, target: Path) -> int:
 class _Packing:
     """A pack being written."""
 
-    def __init__(self, root: Path, out: part.PartFile):
+    def __init__(self, root: Path, out: NewFile):
         self.root = root
         self.out = out
         self.extents: list[seal.Extent] = []
         self.places: dict[tuple[str, str], str] = {}
 
-    def add(self, place: str, step: Step) -> None:
+    def add(self, place: str, step: PlannedStep) -> None:
         """Copy a result; what is there already under another name is linked to."""
         known = self.places.setdefault((step.analysis, step.key), place)
         if known != place:
@@ -73,7 +78,7 @@ class _Packing:
             return
         path = part_path(self.root, step.analysis, step.key)
         entry = entry_of(step.analysis, step.key)
-        with explained(str(path)), no_plugins(), open_checked(os.fspath(path), os.fspath(self.root)) as file:
+        with explain_damage(str(path)), no_plugins(), open_checked(os.fspath(path), os.fspath(self.root)) as file:
             source = follow(file, entry)
             attrs = attributes(source)
             check_type(attrs, "step-result", f"{path}{entry}")
@@ -95,14 +100,14 @@ class _Packing:
     def add_manifest(self, manifest: Manifest) -> None:
         """A manifest, as text beside the variants of its run."""
         text = np.array(manifest.path.read_text(encoding="utf-8"), dtype=object)
-        part.write_values(self.out.array(self.out.id, f"{manifest.run}/{manifest.path.name}", (), TEXT), text)
+        write_values(self.out.array(self.out.id, f"{manifest.run}/{manifest.path.name}", (), TEXT), text)
 
 
 def _copy_values(source: Any, target: Any) -> int:
     """Copy the values of an array, a stretch at a time; returns their crc32."""
     if source.dtype == TEXT or source.nbytes <= _BLOCK or not source.ndim:
         values = values_of(source)
-        part.write_values(target, values)
+        write_values(target, values)
         return crc_of(values)
     crc = 0
     step = max(1, _BLOCK * source.shape[0] // source.nbytes)
@@ -112,3 +117,45 @@ def _copy_values(source: Any, target: Any) -> int:
         whole[start : start + step] = values
         crc = crc32(values.data.cast("B"), crc)
     return crc
+
+
+class PackReader:
+    """Reads a pack."""
+
+    def __init__(self, path: Path):
+        self.path = path.resolve()
+        with explain_damage(str(path)), open_checked(os.fspath(self.path), os.fspath(self.path.parent)) as file:
+            attrs = attributes(file)
+            if attrs.get(TYPE) != "store-pack":
+                raise NotAStore(f"{path} is not a pack: `gausslens store pack STORE FILE` makes one")
+            check_version(attrs.get("encoding-version"), "the pack", path)
+            names = [f"{run}/{name}" for run in file for name in follow(file, run) if name.endswith(".json")]
+            found = [from_bytes(follow(file, name).asstr()[()].encode(), Path(name)) for name in names]
+            self._manifests = sorted(found, key=lambda m: m.age)
+            self._entries: dict[tuple[str, str], str] = {}
+            for (run, variant, label), (_, steps) in newest_steps(self._manifests).items():
+                for step in steps:
+                    entry = f"/{run}/{variant}/{label}/{step.member}"
+                    # A result of several names is at one of them; soft links lead there from the others.
+                    if holds(file, entry):
+                        self._entries[step.analysis, step.key] = entry
+
+    def manifests(self) -> list[Manifest]:
+        """All, oldest first."""
+        return self._manifests
+
+    def entries(self) -> dict[str, tuple[str, str]]:
+        """Where each result is, with its analysis and key."""
+        return {entry: named for named, entry in self._entries.items()}
+
+    def finished(self, step: PlannedStep) -> bool:
+        """Whether it was packed."""
+        return (step.analysis, step.key) in self._entries
+
+    def read(self, step: PlannedStep) -> xr.Dataset:
+        """The result of a step."""
+        return read_result(self.path.parent, self.path, self._entries[step.analysis, step.key])
+
+    def facts(self, step: PlannedStep) -> Mapping[str, Any]:
+        """What made the result."""
+        return read_facts(self.path.parent, self.path, self._entries[step.analysis, step.key])

@@ -1,27 +1,27 @@
-"""Reading parts as xarray datasets: checked first, opened late, small arrays at once and large ones when used."""
+"""Reading parts as xarray datasets: small arrays at once, large ones when used; and several of one shape as one."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import h5py
 import numpy as np
+import xarray as xr
 from h5py import h5r
 from xarray.backends import BackendArray, CachingFileManager
 from xarray.core import indexing
 
 from ..contract.errors import GausslensError, StoreError
+from .checks import arrays_of, follow, no_plugins, open_checked
 from .codec import REAL_IMAG, TEXT, crc_of, decode_text, decode_values, decoded_dtype, user_attributes
-from .hostile import arrays_of, follow, no_plugins, open_checked
 from .layout import TYPE, TYPE_VERSION, check_version, entry_of, part_path
-
-if TYPE_CHECKING:
-    import xarray as xr
+from .manifest import SweepPoint
 
 # Arrays up to this size are read with the dataset, and checked against their crc32.
 EAGER_BYTES = 1 << 20
@@ -48,12 +48,12 @@ class Lazy(BackendArray):
         return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER_1VECTOR, self._read)
 
     def _read(self, key: tuple[Any, ...]) -> np.ndarray:
-        with explained(self.where), no_plugins(), self.files.acquire_context() as file:
+        with explain_damage(self.where), no_plugins(), self.files.acquire_context() as file:
             return decode_values(np.asarray(file[self.where][(*key, ...)]), self.kind)
 
 
 @contextmanager
-def explained(where: str) -> Iterator[None]:
+def explain_damage(where: str) -> Iterator[None]:
     """HDF5's and Python's complaints about a bad file, as one StoreError."""
     try:
         yield
@@ -80,10 +80,8 @@ def read_part(root: Path, analysis: str, key: str) -> xr.Dataset:
 
 def read_result(root: Path, path: Path, entry: str) -> xr.Dataset:
     """The result in a group of a part or a pack."""
-    import xarray as xr
-
     files = CachingFileManager(open_checked, os.fspath(path), os.fspath(root), mode="r")
-    with explained(f"{path}{entry}"), no_plugins(), files.acquire_context() as file:
+    with explain_damage(f"{path}{entry}"), no_plugins(), files.acquire_context() as file:
         group = follow(file, entry)
         attrs = attributes(group)
         check_type(attrs, "step-result", f"{path}{entry}")
@@ -100,7 +98,7 @@ def read_result(root: Path, path: Path, entry: str) -> xr.Dataset:
 
 def read_facts(root: Path, path: Path, entry: str) -> dict[str, Any]:
     """The attributes of a result's group: what made it; ``provenance`` as a mapping."""
-    with explained(f"{path}{entry}"), no_plugins(), open_checked(os.fspath(path), os.fspath(root)) as file:
+    with explain_damage(f"{path}{entry}"), no_plugins(), open_checked(os.fspath(path), os.fspath(root)) as file:
         attrs = attributes(follow(file, entry))
         check_type(attrs, "step-result", f"{path}{entry}")
         return attrs | {"provenance": json.loads(attrs.get("provenance") or "{}")}
@@ -110,8 +108,6 @@ def decode_arrays(
     file: Any, arrays: dict[str, Any], files: CachingFileManager[h5py.File], entry: str
 ) -> dict[str, xr.Variable]:
     """Arrays on disk as variables: helpers folded in, made-up coordinates left out."""
-    import xarray as xr
-
     attrs = {name: attributes(array) for name, array in arrays.items()}
     helpers = {helper for a in attrs.values() for helper in str(a.get("lossless", "")).split()}
     found = {}
@@ -187,3 +183,103 @@ def check_type(attrs: dict[str, Any], kind: str, where: str) -> None:
     if attrs.get(TYPE) != kind:
         raise StoreError(f"{where} is of type {attrs.get(TYPE)!r}, not {kind!r}: refused")
     check_version(attrs.get(TYPE_VERSION), kind, where)
+
+
+class DifferentShapes(StoreError):
+    """Results of several draws or swept values that are not of one shape."""
+
+
+class Stacked(BackendArray):
+    """Arrays of one shape, stacked along leading dimensions; only those that are asked for are read."""
+
+    def __init__(self, lead: tuple[int, ...], members: Sequence[xr.Variable]):
+        self.numbers = np.arange(len(members)).reshape(lead)
+        self.members = members
+        self.shape = (*lead, *members[0].shape)
+        self.dtype = members[0].dtype
+
+    def __getitem__(self, key: Any) -> Any:
+        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
+
+    def _read(self, key: tuple[Any, ...]) -> np.ndarray:
+        chosen = self.numbers
+        for axis in reversed(range(chosen.ndim)):
+            chosen = chosen[(slice(None),) * axis + (key[axis],)]
+        inner = key[self.numbers.ndim :]
+        read = [np.asarray(self.members[i][inner].values) for i in np.ravel(chosen).tolist()]
+        empty = np.empty(self.members[0][inner].shape, self.dtype)
+        return (np.stack(read) if read else empty[None][:0]).reshape(np.shape(chosen) + empty.shape)
+
+
+def stack(points: Mapping[SweepPoint, xr.Dataset], what: str) -> xr.Dataset:
+    """One dataset of the results at several points (draw and swept values), each of which becomes a dimension."""
+    if list(points) == [()]:
+        return points[()]
+    lead = {name: list(dict.fromkeys(dict(p)[name] for p in points)) for name, _ in next(iter(points))}
+    by_point = {tuple(v for _, v in p): d for p, d in points.items()}
+    grid = list(product(*lead.values()))
+    missing = [p for p in grid if p not in by_point]
+    if missing:
+        shown = "; ".join(_words(tuple(zip(lead, p, strict=True))) for p in missing[:5])
+        raise StoreError(f"{what} is not finished at {shown}: run again, or use .draws() for what is there")
+    datasets = [by_point[p] for p in grid]
+    _check_shapes(points, datasets[0], what, lead)
+    sizes = tuple(len(v) for v in lead.values())
+    variables: dict[Any, xr.Variable] = {}
+    for name, variable in datasets[0].variables.items():
+        members = [d.variables[name] for d in datasets]
+        same = name in datasets[0].coords and all(_equal(variable, m) for m in members[1:])
+        variables[name] = variable if same else _stacked(tuple(lead), sizes, members)
+    coords = {n: v for n, v in variables.items() if n in datasets[0].coords}
+    coords |= {name: xr.Variable((name,), np.array(values)) for name, values in lead.items()}
+    return xr.Dataset({n: v for n, v in variables.items() if n not in coords}, coords, datasets[0].attrs)
+
+
+def _stacked(lead: tuple[str, ...], sizes: tuple[int, ...], members: Sequence[xr.Variable]) -> xr.Variable:
+    first = members[0]
+    data: Any
+    if all(isinstance(m._data, np.ndarray) for m in members):
+        data = np.stack([m.values for m in members]).reshape(sizes + first.shape)
+    else:
+        data = indexing.LazilyIndexedArray(Stacked(sizes, members))
+    return xr.Variable((*lead, *first.dims), data, first.attrs, fastpath=True)
+
+
+def _check_shapes(
+    points: Mapping[SweepPoint, xr.Dataset], first: xr.Dataset, what: str, lead: Mapping[str, Any]
+) -> None:
+    taken = [n for n in lead if n in first.variables or n in first.dims]
+    if taken:
+        raise DifferentShapes(
+            f"{what} has a {taken[0]!r} of its own, so it is not stacked: use .draws() for each result"
+        )
+    for point, dataset in points.items():
+        for name in [*first.variables, *(n for n in dataset.variables if n not in first.variables)]:
+            if _form(first, name) != _form(dataset, name):
+                start = next(iter(points))
+                raise DifferentShapes(
+                    f"{what} is not of one shape: {name!r} is {_form(first, name)} at {_words(start)} and "
+                    f"{_form(dataset, name)} at {_words(point)}; use .draws() for each result"
+                )
+        for name in first.indexes:
+            if not _equal(first.variables[name], dataset.variables[name]):
+                raise DifferentShapes(
+                    f"{what} is not stacked: its coordinate {name!r} differs between {_words(next(iter(points)))} "
+                    f"and {_words(point)}; use .draws() for each result"
+                )
+
+
+def _form(dataset: xr.Dataset, name: Any) -> str:
+    if name not in dataset.variables:
+        return "missing"
+    found = dataset.variables[name]
+    shape = ", ".join(f"{d} {n}" for d, n in zip(found.dims, found.shape, strict=True))
+    return f"{found.dtype} [{shape}]"
+
+
+def _equal(one: xr.Variable, other: xr.Variable) -> bool:
+    return bool(one.equals(other))  # type: ignore[no-untyped-call]
+
+
+def _words(point: SweepPoint) -> str:
+    return ", ".join(f"{name} {value}" for name, value in point) or "the only draw"

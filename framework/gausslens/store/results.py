@@ -1,4 +1,4 @@
-"""Reading a store: results by variant and label, as xarray and pandas. Nothing here writes."""
+"""Reading a store or a pack: results by variant and label, as xarray and pandas. Nothing here writes."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..contract.errors import StoreError, did_you_mean
-from .layout import NotAStore
-from .manifest import Manifest, Step
-from .source import Source, source
+from .disk import is_file
+from .index import has_index
+from .layout import RUNS, NotAStore, entry_of, is_store, part_path
+from .manifest import Manifest, PlannedStep, SweepPoint, manifests
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
-
-    from .stack import Point
 
 
 class NoResult(StoreError, KeyError):
@@ -28,7 +28,7 @@ class NoResult(StoreError, KeyError):
 
 def open(path: str | os.PathLike[str]) -> Results:  # noqa: A001  users say gausslens.open
     """Open a store (or a pack) for reading: ``gausslens.open("store")``."""
-    return Results(source(path))
+    return Results(open_reader(path))
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,13 @@ class Results:
     values as leading dimensions; ``results.run("name")`` looks at one run only. Large arrays are read when used.
     """
 
-    def __init__(self, found: Source, run: str | None = None, known: Sequence[Manifest] | None = None):
-        self._source = found
+    def __init__(self, found: Reader, run: str | None = None, known: Sequence[Manifest] | None = None):
+        self._reader = found
         self._run = run
         self._manifests = [m for m in (found.manifests() if known is None else known) if run in (None, m.run)]
-        self._steps: dict[tuple[str, str], tuple[Manifest, list[Step]]] = {}
+        self._steps: dict[tuple[str, str], tuple[Manifest, list[PlannedStep]]] = {}
         for manifest in self._manifests:
-            grouped: dict[tuple[str, str], tuple[Manifest, list[Step]]] = {}
+            grouped: dict[tuple[str, str], tuple[Manifest, list[PlannedStep]]] = {}
             for step in manifest.steps:
                 grouped.setdefault((step.variant, step.label), (manifest, []))[1].append(step)
             self._steps |= grouped
@@ -79,7 +79,7 @@ class Results:
     @property
     def path(self) -> str:
         """Where the store is."""
-        return str(self._source.path)
+        return str(self._reader.path)
 
     @property
     def runs(self) -> tuple[str, ...]:
@@ -102,7 +102,7 @@ class Results:
         if name not in self.runs:
             name = str(name)
             raise NoResult(f"{self.path} has no run {name!r}{did_you_mean(name, self.runs)}")
-        return Results(self._source, name, self._manifests)
+        return Results(self._reader, name, self._manifests)
 
     def manifest(self) -> Manifest:
         """The newest plan: ``.resolved`` is its run file, ``.steps`` what it planned."""
@@ -114,7 +114,7 @@ class Results:
         """All plans, oldest first."""
         return tuple(self._manifests)
 
-    def steps(self, variant: str, label: str) -> tuple[Step, ...]:
+    def steps(self, variant: str, label: str) -> tuple[PlannedStep, ...]:
         """What the newest plan that has it planned for a variant and label: one step for each draw and swept value."""
         if (variant, label) not in self._steps:
             variant, label = str(variant), str(label)
@@ -124,9 +124,9 @@ class Results:
             raise NoResult(f"{variant} has no result {label!r}{did_you_mean(label, known)}")
         return tuple(self._steps[variant, label][1])
 
-    def finished(self, step: Step) -> bool:
+    def finished(self, step: PlannedStep) -> bool:
         """Whether the result of a step is in the store."""
-        return self._source.finished(step)
+        return self._reader.finished(step)
 
     @property
     def planned(self) -> tuple[tuple[str, str], ...]:
@@ -138,16 +138,16 @@ class Results:
         steps = self.steps(variant, label)
         return [", ".join(f"{n} {v}" for n, v in s.point) or "all of it" for s in steps if not self.finished(s)]
 
-    def draws(self, variant: str, label: str) -> dict[Point, xr.Dataset]:
+    def draws(self, variant: str, label: str) -> dict[SweepPoint, xr.Dataset]:
         """Each finished result by itself: ``{(("draw", 0), ("alpha", 0.5)): dataset, ...}``."""
         steps = self.steps(variant, label)
-        found = {step.point: self._source.read(step) for step in steps if self.finished(step)}
+        found = {step.point: self._reader.read(step) for step in steps if self.finished(step)}
         if not found:
             raise NoResult(f"{variant}, {label} is planned and not finished: run again to finish it")
         return found
 
     def __getitem__(self, name: tuple[str, str]) -> xr.Dataset:
-        from .stack import stack
+        from .read import stack
 
         if not isinstance(name, tuple) or len(name) != 2 or not all(isinstance(n, str) for n in name):
             raise NoResult(f"{name!r}: results are named by variant and label, as in results['trained', 'values']")
@@ -232,8 +232,8 @@ class Results:
 
         Where there are several, ``null`` picks one; else the columns are called ``<null>.z`` and so on.
         """
-        from .frame import frame, frame_of_draws
-        from .stack import DifferentShapes
+        from .read import DifferentShapes
+        from .tables import frame, frame_of_draws
 
         variables = [variables] if isinstance(variables, str) else variables
         if null is not None:
@@ -250,15 +250,15 @@ class Results:
 
     def table(self) -> pd.DataFrame:
         """What there is, one row for each step: run, variant, draw, swept values, label, key, when it was finished."""
-        from .frame import table
+        from .tables import table
 
-        return table(self._steps_by_run(), self.finished, self._source.facts)
+        return table(self._steps_by_run(), self.finished, self._reader.facts)
 
     def tree(self) -> xr.DataTree:
         """Everything as a tree: run, variant, label; results that differ in shape have a node for each draw."""
         import xarray as xr
 
-        from .stack import DifferentShapes, stack
+        from .read import DifferentShapes, stack
 
         nodes: dict[str, xr.Dataset | xr.DataTree | None] = {}
         for run in self.runs:
@@ -275,9 +275,9 @@ class Results:
 
     def facts(self, variant: str, label: str) -> list[Mapping[str, Any]]:
         """What made each finished result: plugin, versions, when, and its provenance, one mapping for each draw."""
-        return [self._source.facts(step) for step in self.steps(variant, label) if self.finished(step)]
+        return [self._reader.facts(step) for step in self.steps(variant, label) if self.finished(step)]
 
-    def _steps_by_run(self) -> Iterator[tuple[Manifest, Step]]:
+    def _steps_by_run(self) -> Iterator[tuple[Manifest, PlannedStep]]:
         for run in self.runs:
             view = self if self._run else self.run(run)
             for manifest, steps in view._steps.values():
@@ -293,3 +293,71 @@ class Results:
             for variant in view.variants:
                 lines.append(f"  {variant}: {', '.join(label for v, label in view._steps if v == variant)}")
         return "\n".join(lines if len(lines) > 1 else [*lines, "no run yet"])
+
+
+class Reader(Protocol):
+    """What ``Results`` needs of a store or a pack."""
+
+    path: Path
+
+    def manifests(self) -> list[Manifest]:
+        """All that can be read, oldest first."""
+        ...
+
+    def finished(self, step: PlannedStep) -> bool:
+        """Whether the result of a step is there."""
+        ...
+
+    def read(self, step: PlannedStep) -> xr.Dataset:
+        """The result of a step."""
+        ...
+
+    def facts(self, step: PlannedStep) -> Mapping[str, Any]:
+        """What made the result: the attributes of its group."""
+        ...
+
+
+class StoreReader:
+    """Reads a store."""
+
+    def __init__(self, path: Path):
+        self.path = path.resolve()
+        has_index(self.path)
+
+    def manifests(self) -> list[Manifest]:
+        """All that can be read, oldest first."""
+        return manifests(self.path) if (self.path / RUNS).is_dir() else []
+
+    def finished(self, step: PlannedStep) -> bool:
+        """Whether the part is there."""
+        return is_file(part_path(self.path, step.analysis, step.key))
+
+    def read(self, step: PlannedStep) -> xr.Dataset:
+        """The result of a step."""
+        from .read import read_part
+
+        return read_part(self.path, step.analysis, step.key)
+
+    def facts(self, step: PlannedStep) -> Mapping[str, Any]:
+        """What made the result."""
+        from .read import read_facts
+
+        path = part_path(self.path, step.analysis, step.key)
+        return read_facts(self.path, path, entry_of(step.analysis, step.key))
+
+
+def check_is_store(path: Path) -> None:
+    """Raise where there is neither a store nor a file that may be a pack."""
+    if not is_store(path) and not path.is_file():
+        raise NotAStore(f"{path}: there is no store here" + ("" if path.exists() else "; the path does not exist"))
+
+
+def open_reader(path: str | os.PathLike[str]) -> Reader:
+    """The store or pack at a path."""
+    place = Path(path).expanduser()
+    check_is_store(place)
+    if not place.is_file():
+        return StoreReader(place)
+    from .pack import PackReader
+
+    return PackReader(place)

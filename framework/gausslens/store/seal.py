@@ -1,9 +1,9 @@
 """The seal: the last bytes of every HDF5 file of the store, by which any flipped bit is found without HDF5.
 
-After the HDF5 bytes (readers ignore what follows their end) comes one line of JSON and a footer of 32 bytes::
+After the HDF5 bytes (readers ignore what follows their end) comes one line of JSON and a footer of 37 bytes::
 
     {"arrays":[[offset,bytes,crc32],...],"rest":"<sha-256>","size":<bytes before the line>}
-    gausslens-seal-1 <length of the line, 8 digits> <crc32 of the line, 8 hex>\\n   (padded on the left)
+    gausslens-seal-1 <length of the line, 10 digits> <crc32 of the line, 8 hex>\\n
 
 ``rest`` is the digest of every byte that is in none of the arrays. So a bulk array is read once, for its crc32, and
 the rest can be checked in microseconds before HDF5 is let near it: a damaged file can crash HDF5.
@@ -20,7 +20,7 @@ from pathlib import Path
 from zlib_ng import zlib_ng
 
 from ..contract.errors import StoreError
-from .disk import is_file, told, write_at
+from .disk import explain_failure, is_file, write_at
 
 _FAMILY = b"gausslens-seal-"
 _MAGIC = _FAMILY + b"1"
@@ -56,7 +56,7 @@ def _mark(path: Path) -> bytes:
     """The first word of the last line; nothing where it is no regular file."""
     if not is_file(path):
         return b""
-    with told("read", path), path.open("rb") as file:
+    with explain_failure("read", path), path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _FOOTER))
         words = file.read(_FOOTER).split()
     return words[0] if words else b""

@@ -214,11 +214,10 @@ def test_it_can_be_written_elsewhere(study: Path, tmp_path: Path) -> None:
 
 
 def test_the_same_store_gives_the_same_page(study: Path) -> None:
-    from gausslens.store.results import Results
-    from gausslens.store.source import source
+    from gausslens.store.results import Results, open_reader
 
     host = host_with(f"{HERE}:every_kind")
-    assert page(Results(source(study)), host) == page(Results(source(study)), host)
+    assert page(Results(open_reader(study)), host) == page(Results(open_reader(study)), host)
 
 
 def test_what_is_no_store_is_refused(tmp_path: Path) -> None:

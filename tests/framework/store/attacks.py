@@ -144,6 +144,58 @@ def array_needs_a_filter_from_a_directory(root: Path, outside: Path) -> None:
 
 
 @attack
+def links_need_a_filter_from_a_directory(root: Path, outside: Path) -> None:
+    """The links of a group lie in a heap that is packed with a filter: to look one up loads it, before any array."""
+    path = part_of(root)
+    path.unlink()
+    above, name = ENTRY.split("/")
+    with h5py.File(path, "w", libver=("v108", "v110")) as file:
+        how = h5py.h5p.create(h5py.h5p.GROUP_CREATE)
+        h5py.h5i.inc_ref(how)  # for the second name of one list
+        h5py.h5p.PropDCID(how.id).set_deflate(4)
+        group = h5py.h5g.create(file.id, above.encode(), None, how)
+        for link in (name, *(f"more{i}" for i in range(60))):
+            h5py.h5g.create(group, link.encode())
+        file.attrs.update({"encoding-type": "store-part", "encoding-version": 1, "entry": f"/{ENTRY}"})
+        file[ENTRY].attrs.update({"encoding-type": "step-result", "encoding-version": 1, "provenance": "{}"})
+    data = bytearray(path.read_bytes())
+    heap = data.index(b"FRHP")
+    filters = data.index(bytes([2, 1, 1, 0, 1, 0, 1, 0, 4, 0, 0, 0]), heap)  # one filter, deflate, of level 4
+    assert lookup3(data[heap : filters + 12]) == int.from_bytes(data[filters + 12 : filters + 16], "little")
+    data[filters + 2] = 200  # a filter that nobody has
+    data[filters + 12 : filters + 16] = lookup3(data[heap : filters + 12]).to_bytes(4, "little")
+    path.write_bytes(data)
+    with path.open("r+b") as raw:
+        seal.seal(raw.fileno(), [])
+
+
+def lookup3(data: bytes | bytearray) -> int:
+    """The checksum of HDF5's metadata (Jenkins 2006)."""
+
+    def mixed(at: list[int], turns: list[tuple[int, int, int]]) -> None:
+        for i, j, turn in turns:
+            at[i] = (at[i] ^ at[j]) - (at[j] << turn & MASK | at[j] >> 32 - turn) & MASK
+
+    at = [(0xDEADBEEF + len(data)) & MASK] * 3
+    place, left = 0, len(data)
+    while True:
+        for i in range(3):
+            word = bytes(data[place + 4 * i : place + 4 * i + 4])
+            at[i] = (at[i] + int.from_bytes(word, "little")) & MASK
+        place, left = place + 12, left - 12
+        if left <= 0:
+            break
+        for i, j, k, turn in [(0, 2, 1, 4), (1, 0, 2, 6), (2, 1, 0, 8), (0, 2, 1, 16), (1, 0, 2, 19), (2, 1, 0, 4)]:
+            at[i] = (at[i] - at[j] & MASK) ^ (at[j] << turn & MASK | at[j] >> 32 - turn)
+            at[j] = at[j] + at[k] & MASK
+    mixed(at, [(2, 1, 14), (0, 2, 11), (1, 0, 25), (2, 1, 16), (0, 2, 4), (1, 0, 14), (2, 1, 24)])
+    return at[2]
+
+
+MASK = 0xFFFFFFFF
+
+
+@attack
 def array_claims_a_terabyte(root: Path, outside: Path) -> None:
     with result(root) as group:
         described(group.create_dataset("more", (1 << 37,), "f8"))

@@ -13,7 +13,7 @@ import xarray as xr
 
 import gausslens
 from gausslens.store import Store
-from gausslens.store.verify import verify
+from gausslens.store.maintain import verify
 
 ARCHIVES = Path(__file__).parents[2] / "archives"
 

@@ -17,9 +17,9 @@ from store.stored import META, key
 
 from gausslens import GausslensError
 from gausslens.store import Store
-from gausslens.store.bulk import DTYPES, estimate
 from gausslens.store.codec import decode_values, to_bits
-from gausslens.store.verify import verify
+from gausslens.store.maintain import verify
+from gausslens.store.write import DTYPES, estimate
 
 Child = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -15,8 +15,8 @@ from store.stored import META, every_type, fill, key, manifest, small, step
 
 from gausslens import GausslensError
 from gausslens.store import Store
+from gausslens.store.maintain import Finding, verify
 from gausslens.store.pack import pack
-from gausslens.store.verify import Finding, verify
 
 Child = Callable[..., "subprocess.CompletedProcess[str]"]
 

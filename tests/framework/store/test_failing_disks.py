@@ -22,7 +22,7 @@ from store.stored import META, fill, key, small
 import gausslens
 from gausslens.contract.errors import StoreError
 from gausslens.store import Store
-from gausslens.store.verify import verify
+from gausslens.store.maintain import verify
 
 Child = Callable[..., "subprocess.CompletedProcess[str]"]
 CAN_MOUNT = os.geteuid() == 0 and shutil.which("mount") is not None

@@ -96,17 +96,28 @@ def test_refused_and_never_followed(attacked: dict[str, dict[str, Any]], name: s
     assert told["outside is as it was"]
 
 
-def test_the_filter_attack_would_work_on_a_careless_reader(tmp_path: Path, outside: Path, child: Child) -> None:
+@pytest.mark.parametrize(
+    ("attack", "careless"),
+    [
+        ("array_needs_a_filter_from_a_directory", f"file['probe.score/{key('t')}/more'][()]"),
+        # However careful with arrays: the library would be loaded before one is seen.
+        ("links_need_a_filter_from_a_directory", f"'{key('t')}' in file['probe.score']"),
+        ("links_need_a_filter_from_a_directory", "list(file['probe.score'])"),
+    ],
+)
+def test_the_filter_attacks_would_work_on_a_careless_reader(
+    tmp_path: Path, outside: Path, child: Child, attack: str, careless: str
+) -> None:
     """The control: plain h5py does try to load the library, and hangs on it."""
     root = fill(tmp_path / "store").path
-    ATTACKS["array_needs_a_filter_from_a_directory"](root, outside)
+    ATTACKS[attack](root, outside)
+    code = (
+        f"import sys, h5py; file = h5py.File(sys.argv[1]); file['probe.score']; print('open', flush=True); {careless}"
+    )
     path = root / "parts/probe.score" / f"{key('t')}.h5"
-    code = "import sys, h5py; print(h5py.File(sys.argv[1])[sys.argv[2]][()])"
-    with pytest.raises(subprocess.TimeoutExpired):
-        child(
-            code, path, f"probe.score/{key('t')}/more", timeout=5,
-            environment={"HDF5_PLUGIN_PATH": str(outside / "plugins")},
-        )  # fmt: skip
+    with pytest.raises(subprocess.TimeoutExpired) as caught:
+        child(code, path, timeout=5, environment={"HDF5_PLUGIN_PATH": str(outside / "plugins")})
+    assert caught.value.stdout == b"open\n"
 
 
 @pytest.mark.parametrize("what", ["tmp", "parts", "runs", "index.lock", "parts/probe.new"])
@@ -134,8 +145,8 @@ def test_writing_does_not_follow_links_either(tmp_path: Path, outside: Path, wha
 
 def test_a_pack_whose_groups_lead_away_is_refused(tmp_path: Path, outside: Path) -> None:
     import gausslens
+    from gausslens.store.maintain import verify
     from gausslens.store.pack import pack
-    from gausslens.store.verify import verify
 
     root = fill(tmp_path / "store").path
     for number, place in enumerate(["first", "first/trained", "first/trained/score/result", "other"]):

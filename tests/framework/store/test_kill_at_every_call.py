@@ -17,7 +17,7 @@ from store.children.kill_points import OTHERWISE, WHEN, durable
 from store.stored import key, small
 
 from gausslens.store import Store
-from gausslens.store.verify import verify
+from gausslens.store.maintain import verify
 
 CHILD = Path(__file__).parent / "children" / "kill_points.py"
 STRACE = shutil.which("strace")

@@ -13,10 +13,9 @@ from store.stored import META, every_type, fill, key, manifest, small, step
 import gausslens
 from gausslens import GausslensError
 from gausslens.store import Store
-from gausslens.store.gc import remove, superseded
 from gausslens.store.index import links, listed
+from gausslens.store.maintain import remove, superseded, verify
 from gausslens.store.pack import pack
-from gausslens.store.verify import verify
 
 DAYS = [f"2026-01-0{i}T00:00:00+00:00" for i in range(1, 9)]
 

@@ -16,7 +16,7 @@ from store.stored import META, fill, key, manifest, small, step
 import gausslens
 from gausslens.contract.errors import StoreError
 from gausslens.store import Store
-from gausslens.store.verify import verify
+from gausslens.store.maintain import verify
 
 Child = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import xarray as xr
@@ -13,7 +14,7 @@ from store.stored import META, key, manifest, small, step
 
 import gausslens
 from gausslens.store import Store
-from gausslens.store.verify import verify
+from gausslens.store.maintain import verify
 
 Child = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -123,6 +124,43 @@ with ThreadPoolExecutor(4) as pool:
 def test_threads_read_beside_others_that_use_h5py(tmp_path: Path, child: Child) -> None:
     done = child(READ, tmp_path / "s")
     assert done.returncode == 0, done.stderr
+
+
+def test_where_plugins_are_is_left_alone_while_another_thread_is_inside_hdf5() -> None:
+    """Else HDF5's own state breaks: calls of the other thread fail, or the process does."""
+    from io import BytesIO
+    from threading import Event, Thread
+
+    import h5py
+
+    from gausslens.store.checks import no_plugins
+
+    inside, go_on, changed = Event(), Event(), Event()
+
+    class Slow(BytesIO):
+        def write(self, data: Any) -> int:
+            inside.set()
+            assert go_on.wait(20)
+            return super().write(data)
+
+    def others() -> None:
+        with h5py.File(Slow(), "w") as file:
+            file["a"] = 1
+
+    def ours() -> None:
+        with no_plugins():
+            changed.set()
+
+    threads = [Thread(target=others), Thread(target=ours)]
+    threads[0].start()
+    assert inside.wait(20)
+    threads[1].start()
+    waits = not changed.wait(0.5)
+    go_on.set()
+    for thread in threads:
+        thread.join(20)
+    assert waits
+    assert changed.is_set()
 
 
 def test_a_store_that_appears_while_it_is_looked_for_is_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

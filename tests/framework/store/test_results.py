@@ -258,3 +258,79 @@ def test_a_damaged_run_is_left_out_with_a_warning(tmp_path: Path) -> None:
     damaged.write_bytes(damaged.read_bytes().replace(b'"variant"', b'"varianT"'))
     with pytest.warns(UserWarning, match="a run is left out: .*digest does not match"):
         assert gausslens.open(store.path).runs == ("good",)
+
+
+@pytest.fixture(scope="module")
+def by_label(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[gausslens.Result]]:
+    """The null first in the plan; variants with neither draws nor sweep, with both, and one that is not finished."""
+    store = Store(tmp_path_factory.mktemp("by_label") / "store").create()
+    steps = [step("chance", "score", f"c{draw}", draw=draw) for draw in range(3)]
+    steps.append(step("trained", "score", "t"))
+    for alpha in (0.5, 2):
+        for name in ("near", "far"):
+            steps.append(step("dose", "score", f"{alpha} {name}", sweep={"alpha": alpha, "name_of": name}))
+            steps.append(step("mixed", "score", f"m{alpha} {name}", draw=int(alpha), sweep={"name_of": name}))
+    steps += [step("late", "score", "late"), step("chance", "again", "c0", draw=0), step("trained", "again", "t")]
+    made = {entry["ingredients"]["made"]: small(seed) for seed, entry in enumerate(steps)}
+    del made["late"]
+    others = {"analysis": "probe.other"}
+    steps += [step("trained", "score.against.chance", "ta", against="chance"), step("trained", "other", "o", **others)]
+    made["ta"] = null_of(small(3))
+    store.manifest("run", manifest("p", steps))
+    for name, dataset in made.items():
+        store.commit("probe.score", key(name), dataset, META)
+    store.commit("probe.other", key("o"), small(0), META)
+    return gausslens.open(store.path).by_label("probe.score")
+
+
+def _named(results: list[gausslens.Result]) -> dict[str, gausslens.Result]:
+    return {result.variant: result for result in results}
+
+
+def test_results_of_an_analysis_by_label_with_the_nulls_last(by_label: dict[str, list[gausslens.Result]]) -> None:
+    assert {label: [r.variant for r in each] for label, each in by_label.items()} == {
+        "score": ["trained", "dose", "mixed", "chance"],  # as planned but for the null; "late" is not finished
+        "again": ["chance", "trained"],  # nothing is compared here: nothing is a null
+    }
+    assert all(r.label == label for label, each in by_label.items() for r in each)
+
+
+def test_a_result_knows_its_nulls_and_whether_it_is_one(by_label: dict[str, list[gausslens.Result]]) -> None:
+    assert {v: (r.nulls, r.is_null) for v, r in _named(by_label["score"]).items()} == {
+        "trained": (("chance",), False),
+        "dose": ((), False),
+        "mixed": ((), False),
+        "chance": ((), True),
+    }
+    assert not any(r.nulls or r.is_null for r in by_label["again"])
+
+
+def test_a_result_knows_its_draws_and_swept_dimensions(by_label: dict[str, list[gausslens.Result]]) -> None:
+    assert {v: (r.draws, r.swept) for v, r in _named(by_label["score"]).items()} == {
+        "trained": (None, ()),
+        "dose": (None, ("alpha", "name_of")),
+        "mixed": (2, ("name_of",)),
+        "chance": (3, ()),
+    }
+    assert _named(by_label["again"])["chance"].draws == 1  # one draw is a draw still
+    for result in by_label["score"]:
+        lead = (() if result.draws is None else ("draw",)) + result.swept
+        assert result.data["score"].dims == (*lead, "layer", "head")
+
+
+def test_the_points_of_a_result_are_its_swept_values_in_words(by_label: dict[str, list[gausslens.Result]]) -> None:
+    found = _named(by_label["score"])
+    dose = found["dose"]
+    assert [words for words, _ in dose.points()] == [
+        f"dose, alpha {alpha}, name_of {name}" for alpha in (0.5, 2.0) for name in ("near", "far")
+    ]
+    values = [data["score"].values for _, data in dose.points()]
+    wanted = [dose.data["score"].sel(alpha=a, name_of=n).values for a in (0.5, 2) for n in ("near", "far")]
+    np.testing.assert_array_equal(values, wanted)
+    assert [(words, dict(data.sizes)) for words, data in found["mixed"].points()] == [
+        (f"mixed, name_of {name}", {"draw": 2, "layer": 3, "head": 4}) for name in ("near", "far")
+    ]
+    for variant in ("trained", "chance"):  # nothing is swept: one point, all draws in it
+        ((words, data),) = found[variant].points()
+        assert words == variant
+        xr.testing.assert_identical(data.load(), found[variant].data.load())

@@ -15,8 +15,8 @@ from store.stored import META, every_type, fill, key, step
 from store.stored import manifest as plan
 
 from gausslens.store import Store, layout, manifest, seal
+from gausslens.store.checks import FILTERS, MOST_ARRAYS, MOST_DIMENSIONS, MOST_RATIO
 from gausslens.store.codec import NUMBERS, decoded_dtype
-from gausslens.store.hostile import FILTERS, MOST_ARRAYS, MOST_DIMENSIONS, MOST_RATIO
 from gausslens.store.pack import pack
 
 SCHEMAS = Path(__file__).parents[3] / "schemas"

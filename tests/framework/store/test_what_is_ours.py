@@ -17,9 +17,8 @@ import gausslens
 from gausslens import GausslensError
 from gausslens.__main__ import main
 from gausslens.store import Store
-from gausslens.store.gc import superseded
 from gausslens.store.layout import NewerStore, StoreWarning
-from gausslens.store.verify import verify
+from gausslens.store.maintain import superseded, verify
 
 
 def filled(root: Path) -> Store:

@@ -13,7 +13,7 @@ import xarray as xr
 
 import gausslens
 from gausslens import GausslensError
-from gausslens.store.verify import verify
+from gausslens.store.maintain import verify
 
 ROOT, FILE, SEED, COUNT = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 

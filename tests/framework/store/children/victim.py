@@ -18,7 +18,7 @@ import gausslens
 from gausslens import GausslensError
 from gausslens.__main__ import main as command
 from gausslens.store import Store
-from gausslens.store.verify import verify
+from gausslens.store.maintain import verify
 
 
 def use(where: Path) -> None:

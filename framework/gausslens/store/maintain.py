@@ -1,4 +1,4 @@
-"""Checking a whole store: every finding at once, nothing raised, nothing followed."""
+"""Keeping a store in order: everything in it verified, and what no plan needs any more removed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from zlib_ng.zlib_ng import crc32
 
 from ..contract.errors import StoreError
 from . import seal
+from .checks import arrays_of, check_link, follow, no_plugins, open_checked
 from .codec import TEXT, content, crc_of
-from .hostile import arrays_of, check_link, follow, no_plugins, open_checked
-from .index import links, listed
-from .layout import INDEX, PARTS, RUNS, TEMPORARY, check_name, entry_of
-from .manifest import manifest_paths, read_manifest
-from .part import kind_of
-from .read import attributes, check_type, decode_arrays, dims_of, explained, values_of
+from .disk import explain_failure, locked
+from .hdf5 import kind_of
+from .index import links, listed, parts
+from .layout import INDEX, LOCK, PARTS, RUNS, TEMPORARY, NewerStore, check_name, entry_of
+from .manifest import Manifest, PlannedStep, manifest_paths, newest_steps, read_manifest
+from .pack import PackReader
+from .read import attributes, check_type, decode_arrays, dims_of, explain_damage, values_of
 
 _BLOCK = 1 << 24
 # Attributes of an array that are not the result's: its content digest leaves them out.
@@ -132,7 +134,7 @@ def _sealed_findings(root: Path, path: Path, entries: dict[str, tuple[str, str]]
         return [Finding(where, w) for w in wrong]
     sealed = {(offset, size): crc for offset, size, crc in extents}
     found: list[Finding] = []
-    with explained(where), no_plugins(), open_checked(os.fspath(path), os.fspath(root)) as file:
+    with explain_damage(where), no_plugins(), open_checked(os.fspath(path), os.fspath(root)) as file:
         check_type(attributes(file), kind, where)
         for entry, named in entries.items():
             if kind == "store-part":
@@ -226,12 +228,70 @@ def _index_findings(root: Path) -> list[Finding]:
 
 
 def _pack_checks(path: Path) -> Iterator[tuple[str, list[Finding]]]:
-    from .source import Pack
-
     def check() -> list[Finding]:
         wrong, _ = seal.check(path, arrays=True)
         if wrong:
             return [Finding(path.name, w) for w in wrong]  # before HDF5 is asked for its manifests
-        return _sealed_findings(path.parent, path, Pack(path).entries(), "store-pack")
+        return _sealed_findings(path.parent, path, PackReader(path).entries(), "store-pack")
 
     yield path.name, _guarded(path.name, check)
+
+
+@dataclass(frozen=True)
+class Superseded:
+    """What ``gc`` would remove: manifests, and parts with their sizes and the steps that they were."""
+
+    manifests: tuple[Manifest, ...]
+    parts: dict[Path, int]
+    steps: dict[Path, tuple[tuple[str, PlannedStep], ...]]
+
+    @property
+    def bytes(self) -> int:
+        """What removing the parts frees."""
+        return sum(self.parts.values())
+
+
+def superseded(root: Path) -> Superseded:
+    """Manifests that are the newest for none of their results, and parts that no other manifest names."""
+    everything = _all_manifests(root)
+    kept = {manifest.path for manifest, _ in newest_steps(everything).values()}
+    named = {(s.analysis, s.key) for m in everything if m.path in kept for s in m.steps}
+    loose = {path: found for found, path in parts(root) if found not in named and seal.sealed(path)}
+    if loose and not everything:
+        raise StoreError(f"{root} has results and no plan: were its runs/ removed? gc would remove all of them")
+    by_key: dict[tuple[str, str], list[tuple[str, PlannedStep]]] = {}
+    for manifest in everything:
+        for step in manifest.steps:
+            by_key.setdefault((step.analysis, step.key), []).append((manifest.run, step))
+    with explain_failure("read", root):
+        sizes = {path: path.stat().st_size for path in loose}
+    return Superseded(
+        tuple(m for m in everything if m.path not in kept),
+        sizes,
+        {path: tuple(by_key.get(found, ())) for path, found in loose.items()},
+    )
+
+
+def _all_manifests(root: Path) -> list[Manifest]:
+    """All of them: what a plan that cannot be read names must not be taken for superseded."""
+    try:
+        return sorted((read_manifest(path) for path in manifest_paths(root)), key=lambda m: m.age)
+    except NewerStore:
+        raise
+    except StoreError as error:
+        raise StoreError(
+            f"{error}. gc removes nothing while a plan cannot be read, for its results would seem superseded: "
+            "remove that file (or bring it back), run again what it planned, then gc"
+        ) from None
+
+
+def remove(root: Path, shown: Superseded) -> int:
+    """Remove what was shown and is still superseded; returns how many files went."""
+    with locked(root / LOCK):  # no manifest is committed meanwhile
+        still = superseded(root)
+        manifests_gone = {m.path for m in shown.manifests} & {m.path for m in still.manifests}
+        parts_gone = shown.parts.keys() & still.parts.keys()
+        with explain_failure("remove from", root):
+            for path in (*manifests_gone, *parts_gone):
+                path.unlink(missing_ok=True)
+    return len(manifests_gone) + len(parts_gone)

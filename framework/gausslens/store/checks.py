@@ -56,16 +56,19 @@ def check_link(root: Path, filename: str, target: str) -> Path:
     return path
 
 
-_quiet = threading.RLock()
+_plugins_are_away = threading.RLock()
 
 
 @contextmanager
 def no_plugins() -> Iterator[None]:
     """HDF5 finds no filter plugin on disk meanwhile: a file cannot make it load a library.
 
-    h5py holds its lock in every call but those of h5pl, which crash beside another thread's: it is taken for them here.
+    To look at an array's filters before its values is not enough: the links of a group may be packed with a filter
+    too, which HDF5 loads to list or find one. h5py holds its lock in every call but those of h5pl, which
+    crash beside another thread's calls: it is taken for them here, by the name that h5py documents
+    (docs.h5py.org/en/stable/threads.html).
     """
-    with _quiet:
+    with _plugins_are_away:
         with phil:
             places = [h5pl.get(i) for i in range(h5pl.size())]
             for _ in places:

@@ -10,8 +10,7 @@ import pandas as pd
 import xarray as xr
 
 from ..contract.errors import StoreError, did_you_mean
-from .manifest import Manifest, Step
-from .stack import Point
+from .manifest import Manifest, PlannedStep, SweepPoint
 
 # A table of more rows than this is of no use to anyone and would fill the memory.
 MOST_ROWS = 20_000_000
@@ -55,8 +54,8 @@ def joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def frame_of_draws(
-    draws: Mapping[Point, xr.Dataset],
-    compared: Mapping[str, Mapping[Point, xr.Dataset]],
+    draws: Mapping[SweepPoint, xr.Dataset],
+    compared: Mapping[str, Mapping[SweepPoint, xr.Dataset]],
     variables: Sequence[str] | None,
     what: str,
 ) -> pd.DataFrame:
@@ -96,9 +95,9 @@ def _like(found: xr.DataArray, array: xr.DataArray) -> xr.DataArray:
 
 
 def table(
-    steps: Iterable[tuple[Manifest, Step]],
-    finished: Callable[[Step], bool],
-    facts: Callable[[Step], Mapping[str, Any]],
+    steps: Iterable[tuple[Manifest, PlannedStep]],
+    finished: Callable[[PlannedStep], bool],
+    facts: Callable[[PlannedStep], Mapping[str, Any]],
 ) -> pd.DataFrame:
     """One row for each step."""
     rows = []

@@ -1,27 +1,32 @@
-"""Writing parts: raw h5py (xarray's writer takes six times as long), into a sink that cannot fail under HDF5."""
+"""HDF5 files as they are written: raw h5py (xarray's writer takes six times as long), and nothing fails under HDF5.
+
+HDF5 never writes to the disk itself: where a write fails under it (a full disk), closing the file kills the process.
+It writes to an ``ErrorKeepingFile``, which keeps the first error and goes on as if all were well; the error is raised
+when HDF5 is done, and the temporary file is thrown away.
+"""
 
 from __future__ import annotations
 
 import math
+import os
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
-from uuid import uuid4
 
 import h5py
 import numpy as np
 from h5py import h5a, h5d, h5ds, h5f, h5fd, h5g, h5p, h5s, h5t
+from zlib_ng.zlib_ng import crc32
 
-from .codec import TEXT, Stored, content, crc_of, to_json
-from .disk import Sink
-from .layout import CONVENTIONS, TYPE, TYPE_VERSION, VERSION
-from .seal import Extent
+from .codec import TEXT
+from .disk import write_at
+from .layout import TYPE, TYPE_VERSION, VERSION
 
+# Bytes that stay in the processor's cache between two uses.
+_STRETCH = 1 << 18
 # Arrays of this size may be compressed, and else begin on a page.
-_LARGE = 1 << 16
+LARGE = 1 << 16
 _PAGE = 4096
 _CHUNK = 1 << 20
 # Up to so many attributes lie in the header of their object, not in a tree of their own.
@@ -32,7 +37,7 @@ def _access() -> h5p.PropFAID:
     """Files that old tools read, from 1.8 on; closing one closes all that is open of it."""
     how = h5p.create(h5p.FILE_ACCESS)
     how.set_libver_bounds(h5f.LIBVER_V18, h5f.LIBVER_V110)
-    how.set_alignment(_LARGE, _PAGE)
+    how.set_alignment(LARGE, _PAGE)
     how.set_fclose_degree(h5f.CLOSE_STRONG)
     return how
 
@@ -76,19 +81,96 @@ _TEXT, _SCALAR = _text_type(), h5s.create(h5s.SCALAR)
 _MEMORY_TEXT = h5t.py_create(h5py.string_dtype())
 
 
-class PartFile:
+class ErrorKeepingFile:
+    """A file for HDF5 (h5py's file-object driver) whose writes never fail; ``error`` is the first that did.
+
+    Nor may an interrupt fly through HDF5: it is kept likewise, and raised by ``check``.
+    """
+
+    def __init__(self, descriptor: int):
+        self.descriptor = descriptor
+        self.place = 0
+        self.error: BaseException | None = None
+
+    def check(self) -> None:
+        """Raise what a write has met."""
+        if self.error is not None:
+            raise self.error
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move; sizes are the disk's."""
+        if whence == os.SEEK_END:
+            offset += os.fstat(self.descriptor).st_size
+        elif whence == os.SEEK_CUR:
+            offset += self.place
+        self.place = offset
+        return offset
+
+    def tell(self) -> int:
+        """The place of the next read or write."""
+        return self.place
+
+    def write(self, data: memoryview) -> int:
+        """Write all of it, or keep the error."""
+        view = memoryview(data)
+        if self.error is None:
+            try:
+                write_at(self.descriptor, view, self.place)
+            except BaseException as error:
+                self.error = error
+        self.place += view.nbytes
+        return view.nbytes
+
+    def put(self, data: memoryview, place: int) -> int:
+        """Write bytes where they belong, a stretch at a time, and return their crc32: so they are fetched once."""
+        self.place, crc = place, 0
+        for start in range(0, len(data), _STRETCH):
+            stretch = data[start : start + _STRETCH]
+            self.write(stretch)
+            crc = crc32(stretch, crc)
+        return crc
+
+    def read(self, size: int = -1) -> bytes:
+        """What h5py knows a file by; HDF5 itself reads into buffers."""
+        raise NotImplementedError
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Read; past the end (after a failed write) there are zeros."""
+        view = memoryview(buffer)
+        data = b""
+        with suppress(OSError):
+            data = os.pread(self.descriptor, view.nbytes, self.place)
+        view[: len(data)] = data
+        view[len(data) :] = bytes(view.nbytes - len(data))
+        self.place += len(data)
+        return int(view.nbytes)
+
+    def truncate(self, size: int | None = None) -> int:
+        """Set the size, or keep the error."""
+        size = self.place if size is None else size
+        try:
+            os.ftruncate(self.descriptor, size)
+        except BaseException as error:
+            self.error = self.error or error
+        return size
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+
+class NewFile:
     """An HDF5 file being written: attributes at the root, and one group for each result.
 
     Leaving the context closes the file and raises what any write has met.
     """
 
     def __init__(self, descriptor: int, kind: str, attrs: Mapping[str, Any]):
-        self.sink = Sink(descriptor)
+        self.file = ErrorKeepingFile(descriptor)
         how = _ACCESS.copy()
-        how.set_fileobj_driver(h5fd.fileobj_driver, self.sink)
-        self.id = h5f.create(repr(self.sink).encode(), h5f.ACC_TRUNC, fapl=how)
-        # What nobody closes must not be left to the garbage collector: HDF5 would write to a sink half collected.
-        weakref.finalize(self, _discard, self.sink, self.id)
+        how.set_fileobj_driver(h5fd.fileobj_driver, self.file)
+        self.id = h5f.create(repr(self.file).encode(), h5f.ACC_TRUNC, fapl=how)
+        # What nobody closes must not be left to the garbage collector: HDF5 would write to a file half collected.
+        weakref.finalize(self, _discard, self.file, self.id)
         self.above: dict[str, Any] = {}  # groups that hold links
         self.set(self.id, {TYPE: kind, TYPE_VERSION: VERSION, **attrs})
 
@@ -150,14 +232,14 @@ class PartFile:
                 for axis, dim in enumerate(over):
                     h5ds.attach_scale(arrays[name], arrays[dim], axis)
 
-    def __enter__(self) -> PartFile:
+    def __enter__(self) -> NewFile:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        met = self.sink.error
+        met = self.file.error
         if error is None:
             self.id.close()
-            self.sink.check()
+            self.file.check()
             return
         self.discard()
         if met is not None and met is not error:
@@ -165,13 +247,13 @@ class PartFile:
 
     def discard(self) -> None:
         """Close whatever happens: nothing more is written."""
-        _discard(self.sink, self.id)
+        _discard(self.file, self.id)
 
 
-def _discard(sink: Sink, file: h5f.FileID) -> None:
-    sink.error = sink.error or OSError("discarded")
+def _discard(file: ErrorKeepingFile, made: h5f.FileID) -> None:
+    file.error = file.error or OSError("discarded")
     with suppress(Exception):
-        file.close()
+        made.close()
 
 
 def _chunked(shape: Sequence[int], dtype: np.dtype, compression: str) -> Any:
@@ -188,82 +270,6 @@ def _chunked(shape: Sequence[int], dtype: np.dtype, compression: str) -> Any:
     else:
         how.set_filter(h5py.h5z.FILTER_LZF, h5py.h5z.FLAG_OPTIONAL)
     return how
-
-
-def part_attributes(entry: str) -> dict[str, Any]:
-    """The attributes at the root of a part."""
-    return {"Conventions": CONVENTIONS, "entry": entry}
-
-
-def result_attributes(analysis: str, key: str, meta: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes of a result's group: what made it."""
-    provenance = meta.get("provenance", {})
-    return {
-        TYPE: "step-result",
-        TYPE_VERSION: VERSION,
-        "object_id": str(meta.get("object_id") or uuid4()),
-        "analysis": analysis,
-        "version": int(meta.get("version", 1)),
-        "key": key,
-        "plugin": str(meta.get("plugin", "")),
-        "plugin_version": str(meta.get("plugin_version", "")),
-        "created": str(meta.get("created") or datetime.now(UTC).isoformat()),
-        "provenance": provenance if isinstance(provenance, str) else to_json(provenance, "provenance"),
-    }
-
-
-@dataclass
-class Described:
-    """What the content digest and the seal need to know of an array that is in the file."""
-
-    name: str
-    dims: tuple[str, ...]
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    crc: int
-    attrs: Mapping[str, Any]
-    array: Any
-    contiguous: bool = True
-
-
-def write_result(
-    out: PartFile,
-    group: Any,
-    attrs: Mapping[str, Any],
-    arrays: Sequence[Stored],
-    streamed: Sequence[Described] = (),
-    compression: str | None = None,
-) -> list[Extent]:
-    """Fill a result's group: arrays, their attributes and scales; returns where the contiguous ones lie.
-
-    ``streamed`` are arrays whose values are in the file already.
-    """
-    out.set(group, attrs)
-    made = {s.name: out.array(group, s.name, s.data.shape, s.data.dtype, _packed(s, compression)) for s in arrays}
-    dims = {d.name: d.dims for d in streamed} | {s.name: s.dims for s in arrays}
-    out.scales({d.name: d.array for d in streamed} | made, dims)
-    # Values last: large ones drive all else out of the processor's cache.
-    written = [*streamed, *(_write(out, s, made[s.name], _packed(s, compression)) for s in arrays)]
-    for done in written:
-        out.set(done.array, {TYPE: "array", TYPE_VERSION: VERSION, "crc32": done.crc, **done.attrs})
-    described = [(d.name, d.dims, kind_of(d.dtype), d.shape, d.crc, d.attrs) for d in written]
-    out.set(group, {"content": content(described)})
-    sizes = [(d, math.prod(d.shape) * d.dtype.itemsize) for d in written if d.contiguous and d.dtype != TEXT]
-    return [(d.array.get_offset(), size, d.crc) for d, size in sizes if size]
-
-
-def _packed(stored: Stored, compression: str | None) -> str | None:
-    return compression if stored.data.dtype != TEXT and stored.data.nbytes >= _LARGE else None
-
-
-def _write(out: PartFile, stored: Stored, array: Any, packed: str | None) -> Described:
-    data = stored.data
-    if data.dtype == TEXT or data.nbytes < _LARGE or packed:
-        write_values(array, data)
-        crc = crc_of(data)
-    else:
-        crc = out.sink.put(data.reshape(-1).view(np.uint8).data, array.get_offset())
-    return Described(stored.name, stored.dims, data.shape, data.dtype, crc, stored.attrs, array, packed is None)
 
 
 def write_values(array: Any, data: np.ndarray) -> None:
