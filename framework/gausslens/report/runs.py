@@ -175,6 +175,6 @@ def _row(results: Results, variant: str, label: str) -> Markup:
     )
 
 
-def _file(step: Step) -> str:
+def _file(step: PlannedStep) -> str:
     """Where the part is, as STORE.md has it; the page may have been moved, so it is no link."""
     return f"parts/{step.analysis}/{step.key}.h5"

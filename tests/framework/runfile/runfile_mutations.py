@@ -70,7 +70,7 @@ class Mutations:
             if node.path[:-1] in FREE or node.key is None:
                 continue
             swapped = name[:-2] + name[-1] + name[-2]
-            for wrong in {swapped, name + name[-1], name[0] + name} - {name}:
+            for wrong in sorted({swapped, name + name[-1], name[0] + name} - {name}):
                 what = f"{shown_path(node.path)} as {wrong}"
                 yield self.replaced(what, node.key.line, node.key.column, name, wrong)
 
