@@ -73,7 +73,7 @@ class Attention:
     def result(self) -> xr.Dataset:
         """Numbers by layer and head, attention between segments, and maps."""
         prompts = [self._grouped(prompt) for prompt in range(len(self.tokens))]
-        if not any(groups.counted.any() for groups in prompts):
+        if not any(grouped.counted.any() for grouped in prompts):
             raise GausslensError("model.attention: the prompts have no text in the chosen segments")
         layers = sorted({layer for layer, _ in self.of})
         looking = [s for s in self.queries if any((v.segment[v.counted] == s).any() for v in prompts)]
@@ -102,18 +102,18 @@ class Attention:
         counted = self.tokens.text[prompt][first] & wanted
         return PromptGroups(groups, texts, self.tokens.segment[prompt][first], counted, np.flatnonzero(wanted), keys)
 
-    def _kept(self, layer: int, pattern: NDArray[np.float64], groups: PromptGroups) -> PromptMap:
+    def _kept(self, layer: int, pattern: NDArray[np.float64], grouped: PromptGroups) -> PromptMap:
         even = self._even(layer, pattern.shape[-1])
         if self.parameters.level == "word":
-            pattern, even = between_groups(pattern, groups.groups), between_groups(even, groups.groups)
-        counted = pattern[:, groups.counted]
-        numbers = row_numbers(counted, np.flatnonzero(groups.counted), even[groups.counted])
-        member = groups.segment[:, None] == np.arange(len(self.tokens.segments))
-        from_segment = member[groups.counted]
+            pattern, even = between_groups(pattern, grouped.groups), between_groups(even, grouped.groups)
+        counted = pattern[:, grouped.counted]
+        numbers = row_numbers(counted, np.flatnonzero(grouped.counted), even[grouped.counted])
+        member = grouped.segment[:, None] == np.arange(len(self.tokens.segments))
+        from_segment = member[grouped.counted]
         between = np.einsum("hqk,qa,kb->hab", counted, from_segment.astype(float), member.astype(float), optimize=True)
         kept: NDArray[np.float32] | None = None
         if self.parameters.maps != "none":
-            chosen = pattern[:, groups.queries][:, :, groups.keys]
+            chosen = pattern[:, grouped.queries][:, :, grouped.keys]
             kept = (chosen if self.parameters.maps == "heads" else chosen.mean(axis=0)).astype(np.float32)
         return PromptMap(numbers.sum(axis=-1), between, from_segment.sum(axis=0), kept)
 
@@ -150,8 +150,8 @@ class Attention:
         size = (max(len(v.queries) for v in prompts), max(len(v.keys) for v in prompts))
         found = np.full((len(layers), len(prompts), *heads, *size), np.nan, dtype=np.float32)
         for i, layer in enumerate(layers):
-            for prompt, groups in enumerate(prompts):
-                found[i, prompt, ..., : len(groups.queries), : len(groups.keys)] = self.of[layer, prompt].map
+            for prompt, grouped in enumerate(prompts):
+                found[i, prompt, ..., : len(grouped.queries), : len(grouped.keys)] = self.of[layer, prompt].map
         dims = ("layer", "prompt", *(("head",) if heads else ()), "query", "key")
         said = "attention" if heads else "attention, mean over heads"
         return variable(dims, found, said)
@@ -163,9 +163,9 @@ def _labels(prompts: list[PromptGroups], tokens: Tokens) -> dict[str, Any]:
     for dim, kept in (("query", [v.queries for v in prompts]), ("key", [v.keys for v in prompts])):
         text = np.full((len(prompts), max(map(len, kept))), "", dtype=object)
         segment = text.copy()
-        for prompt, (groups, places) in enumerate(zip(prompts, kept, strict=True)):
-            text[prompt, : len(places)] = [groups.texts[i] for i in places]
-            segment[prompt, : len(places)] = [tokens.segments[groups.segment[i]] for i in places]
+        for prompt, (grouped, places) in enumerate(zip(prompts, kept, strict=True)):
+            text[prompt, : len(places)] = [grouped.texts[i] for i in places]
+            segment[prompt, : len(places)] = [tokens.segments[grouped.segment[i]] for i in places]
         found[f"{dim}_text"] = (("prompt", dim), text)
         found[f"{dim}_segment_of"] = (("prompt", dim), segment)
     return found
