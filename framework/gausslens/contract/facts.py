@@ -51,7 +51,7 @@ class Facts(Mapping[str, Any]):
     def __repr__(self) -> str:
         return f"Facts({self._told!r})"
 
-    def told(self, name: str) -> Any:
+    def need(self, name: str) -> Any:
         """A fact that must be there; ModelError names it where the loader did not tell it, or could not know it."""
         if self._told.get(name, UNKNOWN) == UNKNOWN:
             raise ModelError(
@@ -63,33 +63,33 @@ class Facts(Mapping[str, Any]):
     @property
     def norm(self) -> Norm:
         """Which norm stands before attention."""
-        norm: Norm = self.told("norm")
+        norm: Norm = self.need("norm")
         return norm
 
     @property
     def epsilon(self) -> float:
         """What that norm adds to a variance."""
-        return float(self.told("norm_epsilon"))
+        return float(self.need("norm_epsilon"))
 
     @property
     def norm_first(self) -> bool:
         """Whether the norm stands before attention (or behind it, as in BERT)."""
-        return bool(self.told("norm_first"))
+        return bool(self.need("norm_first"))
 
     @property
     def gains(self) -> bool:
         """Whether norms have gains among the weights."""
-        return bool(self.told("gains"))
+        return bool(self.need("gains"))
 
     @property
     def biases(self) -> tuple[str, ...]:
         """The biases that attention has."""
-        return tuple(self.told("biases"))
+        return tuple(self.need("biases"))
 
     @property
     def position(self) -> str:
         """How position enters."""
-        return str(self.told("position"))
+        return str(self.need("position"))
 
     @property
     def position_is_known(self) -> bool:
@@ -99,21 +99,21 @@ class Facts(Mapping[str, Any]):
     @property
     def query_norm(self) -> bool:
         """Whether q and k have norms of their own, which stand between the weights and the scores."""
-        return bool(self.told("query_norm"))
+        return bool(self.need("query_norm"))
 
     @property
     def soft_cap(self) -> float | None:
         """c of c tanh(score / c); None where scores are not capped."""
-        cap = self.told("soft_cap")
+        cap = self.need("soft_cap")
         return None if cap is None else float(cap)
 
     def scale(self, layer: int) -> float:
         """What q . k is multiplied by in a layer."""
-        return float(self.told("scale")[layer])
+        return float(self.need("scale")[layer])
 
     def window(self, layer: int) -> int | None:
         """How many tokens back a layer sees; None where it sees everything before it."""
-        window = self.told("sliding_window")[layer]
+        window = self.need("sliding_window")[layer]
         return None if window is None else int(window)
 
     def rotation(self, layer: int) -> Rotation:
@@ -122,11 +122,11 @@ class Facts(Mapping[str, Any]):
 
         if self.position != "rotary":
             return Rotation(self._d_head)
-        told = self.told("rotary")[layer]
+        told = self.need("rotary")[layer]
         return Rotation(self._d_head, tuple(told["frequencies"]), float(told["scaling"]))
 
 
-class ToldFacts:
+class FactsField:
     """The field of ModelInfo: a loader sets any mapping, readers get the typed Facts of that model."""
 
     @overload

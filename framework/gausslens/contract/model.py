@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .errors import ModelError, did_you_mean
-from .facts import ToldFacts
+from .facts import FactsField
 
 if TYPE_CHECKING:
     import torch
@@ -65,7 +65,7 @@ class ModelInfo:
     causal: bool = True
     max_positions: int | None = None
     lacking: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
-    facts: ToldFacts = ToldFacts()  # noqa: RUF009  it holds nothing
+    facts: FactsField = FactsField()  # noqa: RUF009  it holds nothing
 
     def narrowed(self, layers: Sequence[int] | None, heads: Sequence[int] | None) -> ModelInfo:
         """The same model with only some layers and heads in view."""

@@ -40,7 +40,7 @@ from .drawing import Drawing as Drawing
 from .drawing import Level as Level
 from .drawing import Passages as Passages
 from .drawing import Plot as Plot
-from .drawing import Rows as Rows
+from .drawing import TableRows as TableRows
 from .drawing import Text as Text
 from .figure import BadFigure as BadFigure
 from .figure import Figure as Figure

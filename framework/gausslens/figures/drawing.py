@@ -1,7 +1,7 @@
 """What there is to draw, as data: each kind of figure says it in these words, the page and matplotlib know no others.
 
 A drawing holds all values. Who draws it chooses sizes, colours, ticks and how much of it there is room for, and escapes
-its texts. There are four: ``Plot`` (values against values), ``ColourMap`` (a matrix as colours), ``Rows`` (a table) and
+its texts. There are four: ``Plot`` (values against values), ``ColourMap`` (a matrix as colours), ``TableRows`` and
 ``Passages`` (texts side by side).
 """
 
@@ -129,7 +129,7 @@ class ColourMap(Drawing):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Rows(Drawing):
+class TableRows(Drawing):
     """A table: text, numbers, or None for nothing."""
 
     columns: tuple[str, ...]

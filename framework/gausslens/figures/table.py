@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .drawing import Cell, Rows
+from .drawing import Cell, TableRows
 from .figure import Figure
 
 # With more columns a table needs the whole width of a page.
@@ -32,10 +32,10 @@ class Table(Figure):
         self._set("columns", columns)
         self._set("rows", rows)
 
-    def drawing(self) -> Rows:
+    def drawing(self) -> TableRows:
         """The rows."""
         columns = tuple(self.columns)
-        return Rows(columns=columns, rows=tuple(tuple(row) for row in self.rows), wide=len(columns) > FEW)
+        return TableRows(columns=columns, rows=tuple(tuple(row) for row in self.rows), wide=len(columns) > FEW)
 
 
 def _cell(value: Any) -> Cell:

@@ -31,7 +31,7 @@ LARGEST = 12_000_000
 
 
 @dataclass(frozen=True)
-class Part:
+class PagePart:
     """A part of the page: its anchor, its heading, what it is about, and what it shows."""
 
     anchor: str
@@ -72,9 +72,9 @@ def _replace(target: Path, text: str) -> None:
 def page(results: Results, host: Host) -> str:
     """The page as HTML."""
     about = "What stands out from what chance puts there: the same numbers on randomly re-initialised twins."
-    parts = [Part("departures", "Against the null", about, departures_table(results)), *_sections(results, host)]
+    parts = [PagePart("departures", "Against the null", about, departures_table(results)), *_sections(results, host)]
     told = "What was computed, and the files of the store that hold it (schemas/STORE.md has the format)."
-    parts.append(Part("steps", "Steps", told, step_table(results)))
+    parts.append(PagePart("steps", "Steps", told, step_table(results)))
     name = title(results)
     links = [element("a", part.heading, href=f"#{part.anchor}") for part in parts]
     kicker = element("p", "gausslens: what training put there, and what chance would have put there", class_="soft")
@@ -99,21 +99,21 @@ def _head(name: str) -> Markup:
     )
 
 
-def _shown(part: Part) -> Markup:
+def _shown(part: PagePart) -> Markup:
     about = element("p", part.about, class_="about")
     return element("section", element("h2", part.heading), about, part.body, id=part.anchor)
 
 
-def _sections(results: Results, host: Host) -> list[Part]:
+def _sections(results: Results, host: Host) -> list[PagePart]:
     """The sections of all plugins; each has an equal share of the page."""
     found = sections(results, host)
     return [_part(section, results, LARGEST // len(found)) for section in found]
 
 
-def _part(section: Section, results: Results, share: int) -> Part:
+def _part(section: Section, results: Results, share: int) -> PagePart:
     anchor = f"section-{section.name}"
     if section.failed:
-        return Part(anchor, section.name, section.summary, element("p", section.failed, class_="failed"))
+        return PagePart(anchor, section.name, section.summary, element("p", section.failed, class_="failed"))
     store = Path(results.path).name
     drawn: list[Markup] = []
     used = 0
@@ -125,7 +125,7 @@ def _part(section: Section, results: Results, share: int) -> Part:
         used += len(made)
         drawn.append(made)
     body = element("div", *drawn, class_="figures") if drawn else element("p", "Nothing to draw.", class_="soft")
-    return Part(anchor, section.name, section.summary, body)
+    return PagePart(anchor, section.name, section.summary, body)
 
 
 @cache

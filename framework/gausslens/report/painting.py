@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..contract.errors import InputError, did_you_mean
-from ..figures import ColourMap, Passages, Plot, Rows
+from ..figures import ColourMap, Passages, Plot, TableRows
 from .axes import axes_of
 from .colours import SERIES_LIGHT, scale_of, stops
 from .markup import visible
@@ -97,7 +97,7 @@ def _picture(drawing: Drawing, axes: Axes, turned: tuple[int, ...]) -> None:
             _plot(drawing, axes)
         case ColourMap():
             _map(drawing, axes, turned)
-        case Rows():
+        case TableRows():
             _table(drawing, axes)
         case Passages():
             axes.set_axis_off()
@@ -174,7 +174,7 @@ def _axes(plot: Plot, axes: Axes) -> None:
         axes.plot(ends, ends, color="0.2", linewidth=1, linestyle=":")
 
 
-def _table(drawing: Rows, axes: Axes) -> None:
+def _table(drawing: TableRows, axes: Axes) -> None:
     axes.set_axis_off()
     rows, columns = drawing.rows, drawing.columns
     written = [[_short(written_cell(cell)) for cell in row] for row in rows[:MOST_ROWS]]

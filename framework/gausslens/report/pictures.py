@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from ..figures import ColourMap, Passages, Plot, Rows
+from ..figures import ColourMap, Passages, Plot, TableRows
 from .maps import map_picture
 from .markup import Markup, element, joined
 from .numbers import written_cell
@@ -39,7 +39,7 @@ def _picture(drawing: Drawing, title: str) -> tuple[Markup, str]:
             return plot_picture(drawing, title), ""
         case ColourMap():
             return map_picture(drawing, title)
-        case Rows():
+        case TableRows():
             return _table(drawing), ""
         case Passages():
             cards = [element("div", element("h4", each.name), element("p", each.text)) for each in drawing.texts]
@@ -49,7 +49,7 @@ def _picture(drawing: Drawing, title: str) -> tuple[Markup, str]:
 
 def _whole(figure: Figure, drawing: Drawing, picture: Markup, note: str, store: str, again: str) -> Markup:
     # Plots and maps name the unit at an axis or a colour bar.
-    unsaid = isinstance(drawing, Rows | Passages) and figure.written_units
+    unsaid = isinstance(drawing, TableRows | Passages) and figure.written_units
     caption = element(
         "figcaption",
         element("p", figure.caption, f" Units: {figure.units}." if unsaid else ""),
@@ -60,7 +60,7 @@ def _whole(figure: Figure, drawing: Drawing, picture: Markup, note: str, store: 
     return element("figure", element("h3", figure.title), picture, caption, class_=kind)
 
 
-def _table(drawing: Rows) -> Markup:
+def _table(drawing: TableRows) -> Markup:
     """A table; columns of numbers are aligned to the right."""
     rows, places = drawing.rows, range(len(drawing.columns))
     kinds = ["n" if rows and all(isinstance(row[i], int | float | None) for row in rows) else None for i in places]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..figures import ColourMap, Dial, Passages, Plot, Rows, Text
+from ..figures import ColourMap, Dial, Passages, Plot, TableRows, Text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,7 +43,7 @@ def thinned(drawing: Drawing, most: Most = FINE) -> tuple[Drawing, str]:
             return _plot(drawing, most)
         case ColourMap():
             return _maps(drawing, most)
-        case Rows():
+        case TableRows():
             return replace(drawing, rows=drawing.rows[: most.rows]), note(most.rows, len(drawing.rows), "rows")
         case Passages():
             return _passages(drawing, most.letters)

@@ -33,7 +33,7 @@ _FRAME = ("encoding-type", "encoding-version", "crc32")
 
 
 @dataclass(frozen=True)
-class Finding:
+class Damage:
     """Something wrong, or (``harmless``) worth knowing: where, and in words what."""
 
     where: str
@@ -41,9 +41,9 @@ class Finding:
     harmless: bool = False
 
 
-def verify(path: Path, tell: Callable[[str], None] = lambda _: None) -> list[Finding]:
+def verify(path: Path, tell: Callable[[str], None] = lambda _: None) -> list[Damage]:
     """All that is wrong with a store or a pack. ``tell`` hears of each file that was checked."""
-    found: list[Finding] = []
+    found: list[Damage] = []
     checks = _checks(path)
     while True:
         try:
@@ -51,12 +51,12 @@ def verify(path: Path, tell: Callable[[str], None] = lambda _: None) -> list[Fin
         except StopIteration:
             return found
         except Exception as error:
-            return [*found, Finding(str(path), f"the check itself stopped: {error!r}")]
+            return [*found, Damage(str(path), f"the check itself stopped: {error!r}")]
         found += wrong
         tell(where)
 
 
-def _checks(path: Path) -> Iterator[tuple[str, list[Finding]]]:
+def _checks(path: Path) -> Iterator[tuple[str, list[Damage]]]:
     yield from _pack_checks(path) if path.is_file() else _store_checks(path)
 
 
@@ -67,10 +67,10 @@ def count(path: Path) -> int:
     return sum(1 for below in (PARTS, RUNS) for _ in _files(path, below)) + 1
 
 
-def _store_checks(root: Path) -> Iterator[tuple[str, list[Finding]]]:
+def _store_checks(root: Path) -> Iterator[tuple[str, list[Damage]]]:
     for name in (PARTS, RUNS, TEMPORARY):
         if os.path.lexists(root / name) and (not (root / name).is_dir() or (root / name).is_symlink()):
-            yield name, [Finding(name, "is not a directory: a link, or a file, in the place of one")]
+            yield name, [Damage(name, "is not a directory: a link, or a file, in the place of one")]
     for below, check in ((PARTS, _part_findings), (RUNS, _manifest_findings)):
         for path, error in _files(root, below):
             where = str(path.relative_to(root))
@@ -83,22 +83,22 @@ def _store_checks(root: Path) -> Iterator[tuple[str, list[Finding]]]:
         found = _guarded(INDEX, lambda: _index_findings(root))
         yield INDEX, [f if f.harmless else replace(f, what=f"{f.what}: {made_anew}") for f in found]
     else:
-        yield INDEX, [Finding(INDEX, "is missing: `gausslens store reindex` makes it anew", harmless=True)]
+        yield INDEX, [Damage(INDEX, "is missing: `gausslens store reindex` makes it anew", harmless=True)]
 
 
-def _guarded(where: str, check: Callable[[], list[Finding]]) -> list[Finding]:
+def _guarded(where: str, check: Callable[[], list[Damage]]) -> list[Damage]:
     try:
         return check()
     except StoreError as error:
-        return [Finding(where, str(error))]
+        return [Damage(where, str(error))]
     except OSError as error:
         return [_unread(where, error)]
     except Exception as error:
-        return [Finding(where, f"cannot be checked: {error!r}")]
+        return [Damage(where, f"cannot be checked: {error!r}")]
 
 
-def _unread(where: str, error: OSError) -> Finding:
-    return Finding(where, f"cannot be read: {(error.strerror or str(error)).lower()}")
+def _unread(where: str, error: OSError) -> Damage:
+    return Damage(where, f"cannot be read: {(error.strerror or str(error)).lower()}")
 
 
 def _files(root: Path, below: str, depth: int = 2) -> Iterator[tuple[Path, OSError | None]]:
@@ -118,39 +118,39 @@ def _files(root: Path, below: str, depth: int = 2) -> Iterator[tuple[Path, OSErr
             yield directory / name, None
 
 
-def _part_findings(root: Path, path: Path) -> list[Finding]:
+def _part_findings(root: Path, path: Path) -> list[Damage]:
     where = str(path.relative_to(root))
     if path.suffix != ".h5" or path.parent.parent.name != PARTS or not stat.S_ISREG(os.lstat(path).st_mode):
-        return [Finding(where, "is not a part: nothing else belongs here, least of all a link or a device")]
+        return [Damage(where, "is not a part: nothing else belongs here, least of all a link or a device")]
     analysis, key = check_name(path.parent.name, "analysis", dotted=True), check_name(path.stem, "key")
     return _sealed_findings(root, path, {entry_of(analysis, key): (analysis, key)}, "store-part")
 
 
-def _sealed_findings(root: Path, path: Path, entries: dict[str, tuple[str, str]], kind: str) -> list[Finding]:
+def _sealed_findings(root: Path, path: Path, entries: dict[str, tuple[str, str]], kind: str) -> list[Damage]:
     """Check the seal first: HDF5 sees only files whose bytes are as they were written."""
     where = str(path.relative_to(root))
     wrong, extents = seal.check(path, arrays=True)
     if wrong:
-        return [Finding(where, w) for w in wrong]
+        return [Damage(where, w) for w in wrong]
     sealed = {(offset, size): crc for offset, size, crc in extents}
-    found: list[Finding] = []
+    found: list[Damage] = []
     with explain_damage(where), no_plugins(), open_checked(os.fspath(path), os.fspath(root)) as file:
         check_type(attributes(file), kind, where)
         for entry, named in entries.items():
             if kind == "store-part":
                 found += _guarded(where, lambda named=named: _alone(file, where, *named))  # type: ignore[misc]
             result = (file, entry, named, sealed, path.stat().st_size)
-            found += _guarded(where, lambda result=result: [Finding(where, w) for w in _result_findings(*result)])  # type: ignore[misc]
+            found += _guarded(where, lambda result=result: [Damage(where, w) for w in _result_findings(*result)])  # type: ignore[misc]
     return found
 
 
-def _alone(file: Any, where: str, analysis: str, key: str) -> list[Finding]:
+def _alone(file: Any, where: str, analysis: str, key: str) -> list[Damage]:
     """A part says which result it holds, and holds nothing else."""
     found = []
     if file.attrs.get("entry") != entry_of(analysis, key):
-        found.append(Finding(where, f"says that it is {file.attrs.get('entry')!r}"))
+        found.append(Damage(where, f"says that it is {file.attrs.get('entry')!r}"))
     if list(file) != [analysis] or list(follow(file, analysis)) != [key]:
-        found.append(Finding(where, "holds something besides its result"))
+        found.append(Damage(where, "holds something besides its result"))
     return found
 
 
@@ -195,23 +195,23 @@ def _crc(array: Any, sealed: dict[tuple[int, int], int]) -> int:
     return found
 
 
-def _manifest_findings(root: Path, path: Path) -> list[Finding]:
+def _manifest_findings(root: Path, path: Path) -> list[Damage]:
     where = str(path.relative_to(root))
     if path not in manifest_paths(root):
-        return [Finding(where, "is not a manifest: nothing else belongs here")]
+        return [Damage(where, "is not a manifest: nothing else belongs here")]
     manifest = read_manifest(path)
     if manifest.run != path.parent.name or path.name.split(".")[0] != manifest.plan:
-        return [Finding(where, f"says that it is run {manifest.run}, plan {manifest.plan}")]
+        return [Damage(where, f"says that it is run {manifest.run}, plan {manifest.plan}")]
     return []
 
 
-def _index_findings(root: Path) -> list[Finding]:
+def _index_findings(root: Path) -> list[Damage]:
     with warnings.catch_warnings(action="ignore"):  # damaged manifests have findings of their own
         held = listed(root)
         try:
             wanted = links(root)
         except StoreError as error:  # what cannot be listed has a finding of its own
-            return [Finding(INDEX, f"cannot be compared with the results: {error}", harmless=True)]
+            return [Damage(INDEX, f"cannot be compared with the results: {error}", harmless=True)]
     found = []
     for place, (filename, target) in held.items():
         try:
@@ -219,19 +219,19 @@ def _index_findings(root: Path) -> list[Finding]:
                 raise StoreError("a name that cannot be printed: refused")
             check_link(root, filename, target)
         except StoreError as error:
-            found.append(Finding(f"{INDEX}/{place}", str(error)))
+            found.append(Damage(f"{INDEX}/{place}", str(error)))
     stale = {p for p in held.keys() | wanted.keys() if held.get(p) != wanted.get(p)}
     if stale and not found:
         what = f"{len(stale)} of its links are out of date: `gausslens store reindex` makes it anew"
-        found.append(Finding(INDEX, what, harmless=True))
+        found.append(Damage(INDEX, what, harmless=True))
     return found
 
 
-def _pack_checks(path: Path) -> Iterator[tuple[str, list[Finding]]]:
-    def check() -> list[Finding]:
+def _pack_checks(path: Path) -> Iterator[tuple[str, list[Damage]]]:
+    def check() -> list[Damage]:
         wrong, _ = seal.check(path, arrays=True)
         if wrong:
-            return [Finding(path.name, w) for w in wrong]  # before HDF5 is asked for its manifests
+            return [Damage(path.name, w) for w in wrong]  # before HDF5 is asked for its manifests
         return _sealed_findings(path.parent, path, PackReader(path).entries(), "store-pack")
 
     yield path.name, _guarded(path.name, check)

@@ -30,7 +30,7 @@ from ..maths.predictions import (
     LOSS,
     MEASURED,
     TOKENS,
-    Outcome,
+    Prediction,
     compare,
 )
 from ..maths.prompts import ratio_and_error
@@ -157,7 +157,7 @@ class Swap:
         if not chosen:
             raise GausslensError("no prompt has two tokens: give longer ones")
         sites = _sites(runner, prompts.ids[chosen[0]])
-        measured = Measured(self.settings, self.info, self.layers, self.parameters)
+        measured = SettingCosts(self.settings, self.info, self.layers, self.parameters)
         for prompt in chosen:
             one = _Prompt(runner, sites, prompts.ids[prompt], prompts.text[prompt], self.info.causal)
             measured.begin(len(one.ids), one.compared(one.own))
@@ -269,23 +269,23 @@ class _Prompt:
     causal: bool
 
     @cached_property
-    def own(self) -> Outcome:
+    def own(self) -> Prediction:
         """What the model as it is gives."""
         return self.outcomes(None)[0]
 
-    def outcomes(self, replace: Replacement | None, rows: int = 1) -> list[Outcome]:
+    def outcomes(self, replace: Replacement | None, rows: int = 1) -> list[Prediction]:
         """What each row of a batch of this prompt gives."""
         found = self.runner.forward(np.tile(self.ids, (rows, 1)), sites=self.sites, replace=replace)
         last = max(key[0] for key in found if isinstance(key, tuple))
         hidden, logits = found[last, "resid_post"], found.get("logits")
-        return [Outcome(hidden[row], None if logits is None else logits[row]) for row in range(rows)]
+        return [Prediction(hidden[row], None if logits is None else logits[row]) for row in range(rows)]
 
-    def compared(self, outcome: Outcome) -> Floats:
+    def compared(self, outcome: Prediction) -> Floats:
         """What is measured of an outcome, beside the model's own."""
         return compare(outcome, self.own, self.ids, self.text, self.causal)
 
 
-class Measured:
+class SettingCosts:
     """Gathers what each setting costs, over prompts."""
 
     def __init__(

@@ -15,14 +15,14 @@ MEASURED = 6
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Prediction:
     """What a run gave for one prompt: the last layer's residual stream [position, d_model], logits if there are."""
 
     hidden: torch.Tensor
     logits: torch.Tensor | None
 
 
-def compare(changed: Outcome, own: Outcome, ids: np.ndarray, text: np.ndarray, causal: bool) -> Floats:
+def compare(changed: Prediction, own: Prediction, ids: np.ndarray, text: np.ndarray, causal: bool) -> Floats:
     """Sums over predicted tokens of loss, of KL(own, changed) and of agreement on the likeliest token, with their
     number; the largest change of a logit; and |change| / |hidden state|.
 

@@ -23,7 +23,7 @@ _RIGIDITY = 3.0
 
 
 @dataclass(frozen=True)
-class Bulk:
+class NoiseBulk:
     """A bulk of noise, and what stands out of it.
 
     ``law`` is that of the bulk, without the dimensions of the spikes; ``variance`` that of the entries (of a product,
@@ -60,7 +60,7 @@ def bulk(
     inner: int | None = None,
     rate: float = RATE,
     tolerance: float = TOLERANCE,
-) -> Bulk:
+) -> NoiseBulk:
     """Fit the law of noise to the squared singular values of a [rows, columns] matrix.
 
     With ``inner``, to those of a product A B^T of A [rows, inner] and B [columns, inner]. In turn: noise of sizes
@@ -101,7 +101,7 @@ def bulk_numbers(squared: ArrayLike, rows: int, columns: int, inner: int | None 
     }
 
 
-def _settled(values: Floats, sizes: tuple[int, ...], count: int, rate: float, tolerance: float) -> Bulk:
+def _settled(values: Floats, sizes: tuple[int, ...], count: int, rate: float, tolerance: float) -> NoiseBulk:
     """The fit whose number of spikes explains itself, from this one on; of some that explain each other, the last."""
     seen: set[int] = set()
     law = _law(sizes, count, 1.0)
@@ -112,7 +112,7 @@ def _settled(values: Floats, sizes: tuple[int, ...], count: int, rate: float, to
     spikes = min(sizes) - law.small
     distance = law.distance(values[spikes:])
     accepted = distance <= tolerance + _RIGIDITY / law.small and 2 * spikes < min(sizes)
-    return Bulk(law, law.level(rate), values[:spikes], distance, bool(accepted))
+    return NoiseBulk(law, law.level(rate), values[:spikes], distance, bool(accepted))
 
 
 def _beyond(values: Floats, law: Law, rate: float) -> int:

@@ -19,7 +19,7 @@ PICKLED = ("pytorch_model.bin.index.json", "pytorch_model.bin")
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredTensor:
     """A tensor on disk: its file, and its shape and type as the file says."""
 
     file: Path
@@ -33,7 +33,7 @@ class Checkpoint:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.files = weight_files(directory)
-        self.tensors: dict[str, Stored] = {}
+        self.tensors: dict[str, StoredTensor] = {}
         for file in self.files:
             for name, stored in _headers(file):
                 if name in self.tensors:
@@ -101,22 +101,22 @@ def _weight_map(index: Path) -> dict[str, str]:
     return names
 
 
-def _headers(file: Path) -> Iterator[tuple[str, Stored]]:
+def _headers(file: Path) -> Iterator[tuple[str, StoredTensor]]:
     if file.suffix == ".safetensors":
         yield from _safetensors_header(file)
         return
     for name, tensor in _unpickled(file).items():
-        yield name, Stored(file, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+        yield name, StoredTensor(file, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
 
 
-def _safetensors_header(file: Path) -> Iterator[tuple[str, Stored]]:
+def _safetensors_header(file: Path) -> Iterator[tuple[str, StoredTensor]]:
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(file, framework="np") as opened:
             for name in opened.keys():  # noqa: SIM118 - it is no mapping
                 stored = opened.get_slice(name)  # its shape and type; nothing is read
-                yield name, Stored(file, tuple(stored.get_shape()), str(stored.get_dtype()))
+                yield name, StoredTensor(file, tuple(stored.get_shape()), str(stored.get_dtype()))
     except SafetensorError as error:
         if "incomplete" in str(error).lower():
             raise ModelError(f"{file}: cut short: {file.stat().st_size} bytes, its header says more") from error

@@ -15,13 +15,13 @@ from store.stored import META, every_type, fill, key, manifest, small, step
 
 from gausslens import GausslensError
 from gausslens.store import Store
-from gausslens.store.maintain import Finding, verify
+from gausslens.store.maintain import Damage, verify
 from gausslens.store.pack import pack
 
 Child = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def wrong(path: Path) -> list[Finding]:
+def wrong(path: Path) -> list[Damage]:
     return [f for f in verify(path) if not f.harmless]
 
 
