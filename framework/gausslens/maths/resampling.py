@@ -120,16 +120,22 @@ def average(sums: ArrayLike, counts: ArrayLike, level: float) -> Estimated:
     return Estimated(value, value - half, value + half)
 
 
-def mean_and_error(values: ArrayLike, axis: int = 0) -> tuple[Floats, Floats]:
+def mean_and_error(values: ArrayLike, axis: int = 0, skip_missing: bool = False) -> tuple[Floats, Floats]:
     """The mean over an axis of m independent values (prompts), and its standard error s / sqrt(m).
 
-    s^2 = sum (x - mean)^2 / (m - 1). The error of one value is NaN.
+    s^2 = sum (x - mean)^2 / (m - 1). The error of one value is NaN. A missing value (NaN) makes its mean missing; with
+    ``skip_missing`` it is left out, m counts the others of its cell, and the mean is NaN where there is none.
     """
     x = np.asarray(values, dtype=np.float64)
-    m = x.shape[axis]
-    mean = np.asarray(x.mean(axis=axis))
-    error = np.asarray(x.std(axis=axis, ddof=1) / np.sqrt(m)) if m > 1 else np.full(mean.shape, np.nan)
-    return mean, error
+    if not skip_missing:
+        m = x.shape[axis]
+        mean = np.asarray(x.mean(axis=axis))
+        return mean, np.asarray(x.std(axis=axis, ddof=1) / np.sqrt(m)) if m > 1 else np.full(mean.shape, np.nan)
+    count = (~np.isnan(x)).sum(axis=axis)
+    mean = np.where(count > 0, np.nansum(x, axis=axis) / np.maximum(count, 1), np.nan)
+    apart = np.nansum((x - np.expand_dims(mean, axis)) ** 2, axis=axis)
+    error = np.sqrt(apart / (np.maximum(count, 2) - 1) / np.maximum(count, 1))
+    return mean, np.where(count > 1, error, np.nan)
 
 
 def ratio_and_error(sums: ArrayLike, counts: ArrayLike) -> tuple[Floats, Floats]:

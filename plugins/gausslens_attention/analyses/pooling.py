@@ -13,10 +13,11 @@ import numpy as np
 import xarray as xr
 
 from gausslens import Batch, Context, GausslensError, Request, variable
+from gausslens.maths.resampling import mean_and_error
 
 from ..maths.arrays import Bools, Floats
 from ..maths.pooling import FittedScore, explained, fit_additive, fit_dot, fit_multiplicative
-from ..maths.prompts import mean_and_error, stacked
+from ..maths.prompts import stacked
 from .patterns import double
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ import torch
 import xarray as xr
 
 from gausslens import Context, Estimate, GausslensError, ModelError, ModelInfo, Runner, Tokens, variable
+from gausslens.maths.resampling import ratio_and_error
 
 from ..maths.arrays import Bools, Floats
 from ..maths.band import cells, project
@@ -33,7 +34,6 @@ from ..maths.predictions import (
     Prediction,
     compare,
 )
-from ..maths.prompts import ratio_and_error
 from .patterns import double, query_and_key_sites
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gausslens_attention.maths.prompts import mean_and_error, ratio_and_error
+from gausslens.maths.resampling import mean_and_error, ratio_and_error
 
 
 def test_the_error_of_a_mean_is_that_over_prompts() -> None:
