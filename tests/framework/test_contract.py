@@ -52,6 +52,15 @@ class TestSites:
         assert widths["q"] == widths["k"] == INFO.d_head
         assert widths["logits"] == INFO.vocabulary
         assert widths["pattern"] == 1
+        assert TABLE["v"].vectors(INFO) == (INFO.n_layers, INFO.n_kv_heads, INFO.d_head)
+        assert TABLE["embed"].vectors(INFO) == (1, 1, INFO.d_model)
+        assert [TABLE[name].heads_dim for name in ("q", "k_rot", "pattern", "resid_pre")] == [
+            "head",
+            "kv_head",
+            "head",
+            None,
+        ]
+        assert TABLE["k"].heads(INFO.narrowed(None, [3])) == (1,)
 
 
 class TestFacts:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from .errors import ModelError, did_you_mean
 
 if TYPE_CHECKING:
+    from .batches import Batch
     from .model import ModelInfo
 
 _STREAM = ("prompt", "position", "d_model")
@@ -39,9 +40,14 @@ class Site:
         """Whether it holds a number for each query and key."""
         return "query" in self.dims
 
-    def axis(self, dim: str) -> int | None:
-        """The axis of a dimension in a batch; None where the site has no such dimension."""
-        return self.dims.index(dim) if dim in self.dims else None
+    @property
+    def heads_dim(self) -> str | None:
+        """What the dimension of its heads is called, "head" or "kv_head"; None where it has no heads."""
+        return next((dim for dim in ("head", "kv_head") if dim in self.dims), None)
+
+    def heads(self, view: Batch | ModelInfo) -> tuple[int, ...]:
+        """The numbers of its heads in a batch, or of those in view; of a site without heads those of the queries."""
+        return view.kv_heads if self.heads_dim == "kv_head" else view.heads
 
     def shape(self, info: ModelInfo, prompts: int, longest: int) -> tuple[int, ...]:
         """The shape of its array for so many prompts, the longest of so many tokens, and the heads in view."""
@@ -63,6 +69,11 @@ class Site:
         """Numbers in one vector of it, of one head where it has heads; of one token's keys nothing is said."""
         sizes = self.shape(info, 1, 1)
         return math.prod(n for dim, n in zip(self.dims, sizes, strict=True) if dim.startswith("d_") or dim == "token")
+
+    def vectors(self, info: ModelInfo) -> tuple[int, int, int]:
+        """How many layers and heads in view have vectors of it (one without such an axis), and how wide they are."""
+        layers = 1 if self.whole else len(info.layers)
+        return layers, len(self.heads(info)) if self.heads_dim else 1, self.width(info)
 
 
 TABLE = {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from gausslens import Batch, Context, Estimate, GausslensError, ModelInfo, Request, Tokens, attributes, variable
+from gausslens import Batch, Context, Estimate, GausslensError, ModelInfo, Request, Tokens, attributes, site, variable
 from gausslens.maths.moments import Floats, RunningMoments
 
 from ..maths.bigrams import Bigrams
@@ -16,7 +16,6 @@ from ..maths.finite_samples import Information, TooFewSamples, information_bias,
 from ..maths.geometry import leading, random_projection
 from ..maths.windows import WindowGaussian, fit_window
 from ..parameters import WHOLE
-from .sites import head_dimension, heads_in_view, sizes
 
 if TYPE_CHECKING:
     from ..parameters import JointParameters
@@ -125,7 +124,7 @@ class Joint:
     def _by_head(self, batch: Batch, values: Floats) -> list[tuple[Place, Floats]]:
         if values.ndim == 3:
             return [((batch.layer, None), values)]
-        heads = heads_in_view(self.parameters.site, batch)
+        heads = site(self.parameters.site).heads(batch)
         return [((batch.layer, head), values[:, :, i]) for i, head in enumerate(heads)]
 
     def _dims(self) -> int:
@@ -228,7 +227,7 @@ def _dataset(
     fits: Mapping[Place, WindowGaussian], axes: Mapping[Place, Floats], parameters: JointParameters, count: int
 ) -> xr.Dataset:
     """Variables [layer, head, ...]; ``axes`` are the principal directions where vectors were reduced by them."""
-    window, start, head = parameters.window, parameters.start, head_dimension(parameters.site)
+    window, start, head = parameters.window, parameters.start, site(parameters.site).heads_dim
     positions = np.arange(start, start + window) if parameters.every is None else np.arange(window)
     dims = next(iter(fits.values())).covariance.shape[1]
     lag, components = np.arange(1, window), np.arange(dims)
@@ -296,7 +295,7 @@ def _stacked(parts: Mapping[Place, Any], values: Mapping[str, _Of], head: str | 
 
 def estimate(parameters: JointParameters, info: ModelInfo, tokens: Tokens | None) -> Estimate:
     """Memory: the reduced samples of all layers, and with PCA a covariance of each layer in the first pass."""
-    layers, heads, width = sizes(parameters.site, info)
+    layers, heads, width = site(parameters.site).vectors(info)
     places = layers * heads
     dims = width if parameters.reduce == "none" else min(parameters.dims, width)
     lengths = tokens.lengths if tokens else ()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from gausslens import Batch, Context, Estimate, GausslensError, ModelInfo, Request, Tokens, variable
+from gausslens import Batch, Context, Estimate, GausslensError, ModelInfo, Request, Tokens, site, variable
 from gausslens.maths.moments import Floats, RunningMoments, anisotropy, rank, spectrum, support_entropy
 from gausslens.maths.spectra import effective_rank
 
@@ -20,7 +20,6 @@ from ..maths.normality import RunningShape, directions, kurtosis_law, normality_
 from ..maths.robust import SAMPLE, Ball, Sample, ball, place_numbers
 from ..maths.sketch import RunningSketch, omega
 from ..parameters import WHOLE
-from .sites import head_dimension, heads_in_view, sizes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -135,13 +134,13 @@ class Moments:
 
     def update(self, batch: Batch) -> None:
         """Take in the vectors of a batch's tokens."""
-        site, layer, fixed = self.parameters.site, batch.layer, self.fixed
+        name, layer, fixed = self.parameters.site, batch.layer, self.fixed
         text, mask = batch.text.cpu().numpy(), batch.mask.cpu().numpy()
         chosen = _counted(self.parameters.tokens, text, mask)
-        vectors = batch.numpy(site)
+        vectors = batch.numpy(name)
         values = _heads_in_front(vectors[chosen])
         if values.ndim == 3:
-            self.heads = heads_in_view(site, batch)
+            self.heads = site(name).heads(batch)
         if fixed.first:
             state = self.second.setdefault(layer, SecondPass())
             state.add(values, fixed.principal.get(layer), fixed.balls.get(layer, []), self._sketch(values))
@@ -183,7 +182,7 @@ class Moments:
             if layer in self.second:
                 many = first.vectors.mean.ndim == 2
                 parts[layer] |= _of_second_pass(self.second[layer], first.vectors.count, keep, covariance, many)
-        head = head_dimension(self.parameters.site) or "head"
+        head = site(self.parameters.site).heads_dim or "head"
         dataset = _stacked(parts, head)
         if self.heads:
             dataset = dataset.assign_coords({head: list(self.heads)})
@@ -434,7 +433,7 @@ def estimate(parameters: MomentsParameters, info: ModelInfo, tokens: Tokens | No
 
     d = 4096 and 32 layers need 8.6 GB for resid_pre; a sketch of width 256 needs a sixteenth of that.
     """
-    layers, heads, width = sizes(parameters.site, info)
+    layers, heads, width = site(parameters.site).vectors(info)
     sketched = parameters.sketch is not None and parameters.sketch < width
     each = width * (parameters.sketch or width) if sketched else width**2
     whole = parameters.covariance and width <= WHOLE and not sketched
