@@ -1,6 +1,6 @@
 """What exact attention approximation costs, one thread, as ratios of minima over interleaved rounds.
 
-1. The exact projection of one head of 16 tokens onto bands, at all widths at once, to the second source's random search
+1. The exact projection of one head of 16 tokens onto bands, at all widths at once, to Conti's (2024) random search
    (11^3 coefficients, 30 draws of each of three sets: 119,790 draws), with the distances that both reach.
 2. Distances of all heads of a model at 256 tokens to band plus sparse error, for all widths and 8 budgets, to the
    forward pass that made the patterns.

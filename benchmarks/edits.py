@@ -1,7 +1,8 @@
 """What a random twin costs: making it and undoing it, beside one forward pass over 512 tokens; and its memory.
 
 Ratios of minima over interleaved rounds, one thread, in processor time: a busy neighbour slows both alike.
-``python benchmarks/edits.py MODEL [ROUNDS]`` where MODEL is a directory, as of SmolLM2-135M-Instruct.
+``python benchmarks/edits.py [MODEL] [ROUNDS]`` where MODEL is a directory, as of SmolLM2-135M-Instruct; without one a
+model of its shape with fewer layers and random weights is made here.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +19,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
 import torch
+from capture import make_model
 
 import gausslens_reinit.plugin as reinit
 import gausslens_spectrum.plugin as spectrum
@@ -76,11 +79,16 @@ def memory(opened: Any, edit: Edit, given: dict[str, Any]) -> tuple[int, int]:
 
 
 def main() -> int:
-    if len(sys.argv) < 2:
-        print(__doc__)
-        return 2
+    with tempfile.TemporaryDirectory() as made:
+        if len(sys.argv) < 2:
+            make_model(made)
+            print("model: made here, random weights in the shape of SmolLM2-135M, 8 layers", flush=True)
+        return measure(sys.argv[1] if len(sys.argv) > 1 else made)
+
+
+def measure(path: str) -> int:
     torch.set_num_threads(1)
-    opened = load(sys.argv[1])._opened
+    opened = load(path)._opened
     rounds = int(sys.argv[2]) if len(sys.argv) > 2 else ROUNDS
     ids = np.arange(TOKENS)[None] % opened.model.info.vocabulary
     runner = opened.running.runner(Twin(opened.model))
