@@ -1,6 +1,6 @@
 """What gausslens knows of each family of models, as data: one table per family, no code.
 
-Names on the left are TransformerLens' (DESIGN.md, weights); names on the right are those of the checkpoint, below the
+Names on the left are TransformerLens' (HOOKS.md, loaders); names on the right are those of the checkpoint, below the
 prefix of a layer. Any prefix may stand before ``layers`` ("model.", "transformer.", none).
 """
 
