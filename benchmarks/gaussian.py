@@ -103,7 +103,7 @@ def moments(path: str, rounds: int) -> None:
 
 def analysed(opened: Any, tokens: Any, parameters: Any) -> Any:
     """All passes of gaussian.moments, as the host makes them."""
-    from gausslens.contract.protocols import Context
+    from gausslens.contract.analyses import Context
     from gausslens.contract.twin import Twin
     from gausslens.runs.passes import Job, run_passes
     from gausslens_gaussian.analyses.moments import Moments

@@ -25,7 +25,7 @@ from threadpoolctl import threadpool_limits
 import gausslens
 from gausslens.maths.laws import MarchenkoPastur
 from gausslens.maths.spectra import GRAM_TRUST, product_squared_singular_values, squared_singular_values
-from gausslens_bilinear.maths.fit import bulk
+from gausslens_bilinear.maths.noise_fit import bulk
 from gausslens_bilinear.maths.tail import power_law
 from gausslens_bilinear.maths.threads import in_threads
 

@@ -12,6 +12,12 @@ from typing import TYPE_CHECKING, Any
 from .version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from .contract.analyses import Bulk as Bulk
+    from .contract.analyses import Context as Context
+    from .contract.analyses import Estimate as Estimate
+    from .contract.analyses import StepRef as StepRef
+    from .contract.analyses import attributes as attributes
+    from .contract.analyses import variable as variable
     from .contract.batches import Batch as Batch
     from .contract.batches import Request as Request
     from .contract.batches import Sink as Sink
@@ -21,6 +27,8 @@ if TYPE_CHECKING:
     from .contract.descriptors import Loader as Loader
     from .contract.descriptors import PromptSource as PromptSource
     from .contract.descriptors import ReportSection as ReportSection
+    from .contract.engines import Finding as Finding
+    from .contract.engines import Runner as Runner
     from .contract.errors import GausslensError as GausslensError
     from .contract.errors import InputError as InputError
     from .contract.errors import ModelError as ModelError
@@ -35,14 +43,8 @@ if TYPE_CHECKING:
     from .contract.parameters import Parameters as Parameters
     from .contract.prompts import Part as Part
     from .contract.prompts import Prompt as Prompt
+    from .contract.prompts import SourceContext as SourceContext
     from .contract.prompts import Tokens as Tokens
-    from .contract.protocols import Bulk as Bulk
-    from .contract.protocols import Context as Context
-    from .contract.protocols import Estimate as Estimate
-    from .contract.protocols import Finding as Finding
-    from .contract.protocols import Runner as Runner
-    from .contract.protocols import SourceContext as SourceContext
-    from .contract.protocols import StepRef as StepRef
     from .contract.sites import HEAD_AXIS as HEAD_AXIS
     from .contract.sites import KV_HEAD_AXIS as KV_HEAD_AXIS
     from .contract.sites import SITES as SITES
@@ -50,8 +52,6 @@ if TYPE_CHECKING:
     from .contract.sites import site as site
     from .contract.twin import Generators as Generators
     from .contract.twin import Twin as Twin
-    from .contract.variables import attributes as attributes
-    from .contract.variables import variable as variable
     from .notebook import draw as draw
     from .notebook import load as load
     from .perform import run as run
@@ -61,8 +61,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Facts": "contract.facts",
-    "attributes": "contract.variables",
-    "variable": "contract.variables",
+    "attributes": "contract.analyses",
+    "variable": "contract.analyses",
     "Batch": "contract.batches",
     "Request": "contract.batches",
     "Sink": "contract.batches",
@@ -86,13 +86,13 @@ _HOMES = {
     "Part": "contract.prompts",
     "Prompt": "contract.prompts",
     "Tokens": "contract.prompts",
-    "Bulk": "contract.protocols",
-    "Context": "contract.protocols",
-    "Estimate": "contract.protocols",
-    "Finding": "contract.protocols",
-    "Runner": "contract.protocols",
-    "SourceContext": "contract.protocols",
-    "StepRef": "contract.protocols",
+    "Bulk": "contract.analyses",
+    "Context": "contract.analyses",
+    "Estimate": "contract.analyses",
+    "Finding": "contract.engines",
+    "Runner": "contract.engines",
+    "SourceContext": "contract.prompts",
+    "StepRef": "contract.analyses",
     "HEAD_AXIS": "contract.sites",
     "KV_HEAD_AXIS": "contract.sites",
     "SITES": "contract.sites",

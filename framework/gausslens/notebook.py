@@ -39,7 +39,7 @@ class Drawn:
 
     def plot(self, axes: Axes | None = None, **places: Any) -> Canvas:
         """Draw it, on ``axes`` if they are given; sliders of the page are arguments here: ``plot(layer=3)``."""
-        from .report.painting import canvas, paint
+        from .report.matplotlib_figures import canvas, paint
 
         if axes is None:
             return canvas([(self.figure, places)])
@@ -47,7 +47,7 @@ class Drawn:
         return axes.figure  # type: ignore[return-value]
 
     def _repr_png_(self) -> bytes:
-        from .report.painting import png
+        from .report.matplotlib_figures import png
 
         return png(self.plot())
 

@@ -15,8 +15,10 @@ import torch
 from gausslens import Generators, LayerWeights, ModelError
 from gausslens.maths.heads import BIAS_OF, as_matrices, as_tensor
 
-from .maths import noise, shapes
+from .maths import noise
 from .maths.claims import broken_claim
+from .maths.shaped_matrices import at_energy, random_band, random_low_rank, random_sparse
+from .maths.shaped_matrices import identity as identity_matrices
 from .parameters import BlockParameters, ConfigParameters, touched
 
 if TYPE_CHECKING:
@@ -113,30 +115,40 @@ def cascade(weights: LayerWeights, parameters: CascadeParameters, generators: Ge
 
 def identity(weights: LayerWeights, parameters: ShapedParameters, generators: Generators) -> Tensors:
     """Ones on the diagonal, at the size of the matrix replaced."""
-    return _shaped(weights, parameters, generators, lambda shape, _generator: shapes.identity(shape))
+    return _shaped(weights, parameters, generators, lambda shape, _generator: identity_matrices(shape))
 
 
 def diagonal(weights: LayerWeights, parameters: ShapedParameters, generators: Generators) -> Tensors:
     """Random entries on the diagonal alone."""
-    return _shaped(weights, parameters, generators, lambda shape, generator: shapes.band(shape, 0, generator))
+    return _shaped(weights, parameters, generators, lambda shape, generator: random_band(shape, 0, generator))
 
 
 def band(weights: LayerWeights, parameters: BandParameters, generators: Generators) -> Tensors:
     """Random entries near the diagonal alone."""
     width = parameters.width
-    return _shaped(weights, parameters, generators, lambda shape, generator: shapes.band(shape, width, generator))
+    return _shaped(weights, parameters, generators, lambda shape, generator: random_band(shape, width, generator))
 
 
 def sparse(weights: LayerWeights, parameters: SparseParameters, generators: Generators) -> Tensors:
     """Random entries in a share of places."""
     density = parameters.density
-    return _shaped(weights, parameters, generators, lambda shape, generator: shapes.sparse(shape, density, generator))
+    return _shaped(
+        weights,
+        parameters,
+        generators,
+        lambda shape, generator: random_sparse(shape, density, generator),
+    )
 
 
 def low_rank(weights: LayerWeights, parameters: RankParameters, generators: Generators) -> Tensors:
     """A random matrix of few directions."""
     rank = parameters.rank
-    return _shaped(weights, parameters, generators, lambda shape, generator: shapes.low_rank(shape, rank, generator))
+    return _shaped(
+        weights,
+        parameters,
+        generators,
+        lambda shape, generator: random_low_rank(shape, rank, generator),
+    )
 
 
 def _present(weights: LayerWeights, parameters: ReinitParameters) -> list[str]:
@@ -154,7 +166,7 @@ def _shaped(
 
     def draw(name: str, tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         held = as_matrices(name, tensor, parameters.by)
-        return as_tensor(name, shapes.at_energy(make(held.shape, generator), held), tensor)
+        return as_tensor(name, at_energy(make(held.shape, generator), held), tensor)
 
     return _drawn(weights, parameters, generators, Scheme(draw, _zeros, ("energy",)))
 

@@ -216,5 +216,5 @@ def _counted(s: torch.Tensor, parameters: EndParameters) -> torch.Tensor:
 
 
 def _drawn(found: Spectra, parameters: ChoiceParameters, generators: Generators) -> torch.Tensor:
-    order = singular_values.random_order(found.s, generators.torch(found.name))
+    order = singular_values.random_value_order(found.s, generators.torch(found.name))
     return singular_values.chosen(found.s, order, parameters.k, parameters.energy)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from . import load_host
 
 if TYPE_CHECKING:
+    from ..contract.engines import Finding
     from ..contract.model import ModelInfo
-    from ..contract.protocols import Finding
     from ..runs.open import Opened
 
 # Findings that are printed although they hold: the largest, as parts of what is allowed.
@@ -50,7 +50,7 @@ def proved(opened: Opened) -> Sequence[Finding] | None:
 
 
 def _as_text(opened: Opened, findings: Sequence[Finding] | None) -> str:
-    from ..runs.estimate import model_bytes
+    from ..runs.resources import model_bytes
     from .terminal import table
 
     info = opened.model.info

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..contract.errors import InputError
 from ..contract.hooks import API_VERSION
-from ..plugins.screen import RESERVED
+from ..plugins.check_descriptors import RESERVED
 from ..version import VERSION
 
 # Where each template goes; @PACKAGE@ in a path is the package.

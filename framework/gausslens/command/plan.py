@@ -42,7 +42,7 @@ def run(arguments: Namespace) -> int:
 
 def _as_text(plan: Plan, opened: Opened | None, store: Store) -> str:
     """One line for each label and variant, then what the whole will need."""
-    from ..runs.estimate import model_bytes
+    from ..runs.resources import model_bytes
 
     groups: dict[tuple[str, str], list[Step]] = {}
     for step in plan.steps:
@@ -65,7 +65,7 @@ def _as_text(plan: Plan, opened: Opened | None, store: Store) -> str:
 
 
 def _row(steps: list[Step], opened: Opened | None, store: Store) -> tuple[str, ...]:
-    from ..runs.estimate import needs
+    from ..runs.resources import needs
 
     first = steps[0]
     shape = "comparison" if first.against else first.use.analysis.descriptor.shape

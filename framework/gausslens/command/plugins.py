@@ -18,7 +18,7 @@ from . import load_host
 if TYPE_CHECKING:
     from ..contract.descriptors import Descriptor, Owned
     from ..plugins.host import Host
-    from ..runfile.words import Parameter
+    from ..runfile.wording import Parameter
 
 
 def add(parser: ArgumentParser) -> None:
@@ -125,7 +125,7 @@ def as_text(kind: str, owned: Owned[Any], width: int) -> str:
     lines = [f"{head}, of plugin {owner.plugin} ({f'{owner.distribution} {owner.version}'.strip()})"]
     lines += textwrap.wrap(descriptor.summary, width, initial_indent="  ", subsequent_indent="  ")
     lines += [f"  {line}" for line in _facts(descriptor)]
-    from ..runfile.words import parameters
+    from ..runfile.wording import parameters
 
     try:
         found = parameters(resolve(descriptor.parameters))

@@ -109,7 +109,7 @@ def _against(ran: Ran, null: str, most: int = 10) -> list[str]:
 
 
 def _twin(ref: object) -> str:
-    from ..contract.protocols import StepRef
+    from ..contract.analyses import StepRef
 
     assert isinstance(ref, StepRef)
     draw = [] if ref.draw is None else [f"draw {ref.draw}"]

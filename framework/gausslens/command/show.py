@@ -87,7 +87,7 @@ def _draw(results: Results, arguments: Namespace) -> int:
     from pathlib import Path
 
     from ..notebook import draw
-    from ..report.painting import save
+    from ..report.matplotlib_figures import save
 
     if arguments.label is None:
         raise InputError("--png draws one result: name its LABEL, as in `gausslens show STORE LABEL --png FILE`")

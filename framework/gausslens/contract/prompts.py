@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -102,3 +103,18 @@ class Tokens:
             n = len(self.ids[index])
             ids[row, :n], text[row, :n], mask[row, :n] = self.ids[index], self.text[index], True
         return ids, text, mask
+
+
+@dataclass(frozen=True)
+class SourceContext:
+    """What a prompt source knows: the directory that paths are relative to, and a seed."""
+
+    directory: Path
+    seed: int = 0
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class PromptFunction(Protocol):
+    """The function behind a prompt source."""
+
+    def __call__(self, parameters: Any, context: SourceContext) -> Sequence[Prompt]: ...

@@ -1,7 +1,7 @@
 """The plugins that there are: ``load()`` is all that the rest of the host calls.
 
-discover.py finds them by metadata, loading.py loads them one by one, screen.py looks at what they return; host.py is
-what comes out. Nothing here imports a plugin by name.
+discover.py finds them by metadata, loading.py loads them one by one, check_descriptors.py looks at what they return;
+host.py is what comes out. Nothing here imports a plugin by name.
 """
 
 from .host import Broken as Broken

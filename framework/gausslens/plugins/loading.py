@@ -16,9 +16,9 @@ import pluggy
 from ..contract import hooks as hookspecs
 from ..contract.descriptors import Descriptor, Owned, Owner
 from ..contract.errors import InputError, did_you_mean
+from .check_descriptors import HOOKS, MOST, problems
 from .discover import GIVEN, Candidate, candidates, order
 from .host import Broken, Host, Plugin, in_one_line
-from .screen import HOOKS, MOST, problems
 
 
 def load(

@@ -12,7 +12,7 @@ from ..figures import Source, Table
 from ..maths.nulls import varies_by_rounding_alone
 from .markup import Markup, element
 from .numbers import NOTHING, number
-from .pictures import draw
+from .page_figures import draw
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -17,7 +17,7 @@ from ..version import VERSION
 from .colours import SERIES_DARK, SERIES_LIGHT
 from .departures import departures_table
 from .markup import Markup, element
-from .pictures import draw, left_out
+from .page_figures import draw, left_out
 from .runs import run_facts, step_table, title
 from .sections import Section, sections
 from .thinning import COARSE, FINE

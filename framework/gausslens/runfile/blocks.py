@@ -17,7 +17,7 @@ from ..plugins.host import in_one_line
 from .checking import checked, names_at
 from .nodes import Node
 from .problems import Problems, RunFileErrors, instead, shortened
-from .words import name_pattern
+from .wording import name_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from ..contract.errors import near
-from . import words
+from . import wording as words
 from .nodes import KeyPath, Node
 from .problems import MOST, instead
-from .words import members, written
+from .wording import members, written
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from ..contract.analyses import Context, StepRef
 from ..contract.errors import ModelError
 from ..contract.model import NO_MODEL
-from ..contract.protocols import Context, StepRef
 from ..contract.reference import resolve
 from ..contract.seeds import digest
 from ..contract.twin import Twin

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..contract.analyses import Context
 from ..contract.errors import ModelError
 from ..contract.model import ModelInfo, NoTensor
-from ..contract.protocols import Context
 from ..contract.reference import resolve
 from .outcome import Failure, Measured, Progress, labelled
 from .passes import Job, run_passes

@@ -12,7 +12,7 @@ from ..plugins.host import best
 
 if TYPE_CHECKING:
     from ..contract.descriptors import Engine, Owned
-    from ..contract.protocols import CaptureEngine
+    from ..contract.engines import CaptureEngine
     from ..plugins import Host
     from .study import ModelCall
 

@@ -19,9 +19,9 @@ from ..contract.sites import HEAD_AXIS, KV_HEAD_AXIS, MODEL_SITES, SQUARE_SITES
 if TYPE_CHECKING:
     import numpy as np
 
+    from ..contract.engines import CaptureEngine
     from ..contract.model import ModelInfo, OpenModel
     from ..contract.prompts import Tokens
-    from ..contract.protocols import CaptureEngine
     from ..contract.twin import Twin
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ..contract.analyses import Context, DerivedAnalysis, StepRef
 from ..contract.errors import GausslensError, InputError
 from ..contract.model import NO_MODEL
-from ..contract.protocols import Context, DerivedAnalysis, SourceContext, StepRef
+from ..contract.prompts import SourceContext
 from ..contract.reference import resolve
 from ..contract.seeds import derive, digest
 from ..contract.twin import check_edit

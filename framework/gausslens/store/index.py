@@ -11,12 +11,12 @@ import h5py
 from h5py import h5g
 
 from ..contract.errors import StoreError
-from . import seal
-from .checks import open_checked
+from . import checksums as seal
 from .disk import Temporary, Writer, explain_failure, locked
 from .hdf5 import NewFile
 from .layout import INDEX, LOCK, PARTS, TYPE_VERSION, NewerStore, check_version, entry_of, is_name
 from .manifest import manifests, newest_steps
+from .safety import open_checked
 
 
 def links(root: Path) -> dict[str, tuple[str, str]]:

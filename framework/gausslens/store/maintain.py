@@ -16,8 +16,7 @@ from xarray.backends import CachingFileManager
 from zlib_ng.zlib_ng import crc32
 
 from ..contract.errors import StoreError
-from . import seal
-from .checks import arrays_of, check_link, follow, no_plugins, open_checked
+from . import checksums as seal
 from .codec import TEXT, content, crc_of
 from .disk import explain_failure, locked
 from .hdf5 import kind_of
@@ -26,6 +25,7 @@ from .layout import INDEX, LOCK, PARTS, RUNS, TEMPORARY, NewerStore, check_name,
 from .manifest import Manifest, PlannedStep, manifest_paths, newest_steps, read_manifest
 from .pack import PackReader
 from .read import attributes, check_type, decode_arrays, dims_of, explain_damage, values_of
+from .safety import arrays_of, check_link, follow, no_plugins, open_checked
 
 _BLOCK = 1 << 24
 # Attributes of an array that are not the result's: its content digest leaves them out.

@@ -15,8 +15,7 @@ import numpy as np
 from zlib_ng.zlib_ng import crc32
 
 from ..contract.errors import StoreError
-from . import seal
-from .checks import arrays_of, follow, holds, no_plugins, open_checked
+from . import checksums as seal
 from .codec import TEXT, crc_of
 from .disk import explain_failure, sync_directory
 from .hdf5 import NewFile, write_values
@@ -24,6 +23,7 @@ from .index import parts
 from .layout import CONVENTIONS, TYPE, NotAStore, check_version, entry_of, part_path
 from .manifest import Manifest, PlannedStep, from_bytes, manifests, newest_steps
 from .read import attributes, check_type, dims_of, explain_damage, read_facts, read_result, values_of
+from .safety import arrays_of, follow, holds, no_plugins, open_checked
 
 if TYPE_CHECKING:
     import xarray as xr

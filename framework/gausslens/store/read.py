@@ -18,10 +18,10 @@ from xarray.backends import BackendArray, CachingFileManager
 from xarray.core import indexing
 
 from ..contract.errors import GausslensError, StoreError
-from .checks import arrays_of, follow, no_plugins, open_checked
 from .codec import REAL_IMAG, TEXT, crc_of, decode_text, decode_values, decoded_dtype, user_attributes
 from .layout import TYPE, TYPE_VERSION, check_version, entry_of, part_path
 from .manifest import SweepPoint
+from .safety import arrays_of, follow, no_plugins, open_checked
 
 # Arrays up to this size are read with the dataset, and checked against their crc32.
 EAGER_BYTES = 1 << 20

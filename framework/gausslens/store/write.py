@@ -16,7 +16,8 @@ import numpy as np
 from zlib_ng.zlib_ng import crc32
 
 from ..contract.errors import StoreError, did_you_mean
-from . import codec, seal
+from . import checksums as seal
+from . import codec
 from .codec import TEXT, Stored, content, crc_of, to_json
 from .disk import Temporary, Writer, explain_failure, is_file, write_at
 from .hdf5 import LARGE, NewFile, kind_of, write_values

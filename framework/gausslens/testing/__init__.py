@@ -25,36 +25,36 @@ if TYPE_CHECKING:
     from ..plugins import Host
     from ..store.results import Results
     from . import wiring as wiring
-    from .derived import check_derived as check_derived
-    from .engine import TinyEngine as TinyEngine
-    from .engine import TinyRunner as TinyRunner
-    from .forward import check_forward as check_forward
-    from .parameters import TinyParameters as TinyParameters
-    from .references import check_references as check_references
-    from .references import host_of as host_of
-    from .result import check_result as check_result
-    from .result import check_round_trip as check_round_trip
-    from .result import check_same as check_same
-    from .stream import check_stream as check_stream
-    from .tiny import TinyModel as TinyModel
-    from .weights import check_edit as check_edit
-    from .weights import check_weights as check_weights
+    from .derived_checks import check_derived as check_derived
+    from .forward_checks import check_forward as check_forward
+    from .plugin_checks import check_references as check_references
+    from .plugin_checks import host_of as host_of
+    from .result_checks import check_result as check_result
+    from .result_checks import check_round_trip as check_round_trip
+    from .result_checks import check_same as check_same
+    from .stream_checks import check_stream as check_stream
+    from .tiny_engine import TinyEngine as TinyEngine
+    from .tiny_engine import TinyRunner as TinyRunner
+    from .tiny_model import TinyModel as TinyModel
+    from .tiny_parameters import TinyParameters as TinyParameters
+    from .weights_checks import check_edit as check_edit
+    from .weights_checks import check_weights as check_weights
 
 _HOMES = {
-    "TinyEngine": "engine",
-    "TinyRunner": "engine",
-    "TinyParameters": "parameters",
-    "check_references": "references",
-    "host_of": "references",
-    "check_result": "result",
-    "check_round_trip": "result",
-    "check_same": "result",
-    "check_derived": "derived",
-    "check_forward": "forward",
-    "check_stream": "stream",
-    "TinyModel": "tiny",
-    "check_edit": "weights",
-    "check_weights": "weights",
+    "TinyEngine": "tiny_engine",
+    "TinyRunner": "tiny_engine",
+    "TinyParameters": "tiny_parameters",
+    "check_references": "plugin_checks",
+    "host_of": "plugin_checks",
+    "check_result": "result_checks",
+    "check_round_trip": "result_checks",
+    "check_same": "result_checks",
+    "check_derived": "derived_checks",
+    "check_forward": "forward_checks",
+    "check_stream": "stream_checks",
+    "TinyModel": "tiny_model",
+    "check_edit": "weights_checks",
+    "check_weights": "weights_checks",
 }
 
 __all__ = sorted(_HOMES)
@@ -69,7 +69,7 @@ def __getattr__(name: str) -> Any:
 @pytest.fixture
 def gausslens_host() -> Callable[..., Host]:
     """``gausslens_host("reinit", mine=my_plugin)``: a host of exactly these plugins and the tiny model."""
-    from .references import host_of
+    from .plugin_checks import host_of
 
     return host_of
 
@@ -77,7 +77,7 @@ def gausslens_host() -> Callable[..., Host]:
 @pytest.fixture
 def gausslens_model() -> Any:
     """A tiny model with its weights as they are made: TinyModel()."""
-    from .tiny import TinyModel
+    from .tiny_model import TinyModel
 
     return TinyModel()
 
@@ -89,7 +89,7 @@ def gausslens_run(tmp_path: Path) -> Callable[..., Results]:
     It runs on the tiny model unless the study says otherwise, and into a store of this test's own.
     """
     from ..perform import run
-    from .references import host_of
+    from .plugin_checks import host_of
 
     def running(study: Mapping[str, Any], *installed: str, **given: Any) -> Results:
         whole = {"gausslens": 1, "name": "test", "model": {"path": "builtin:testing"}, **study}

@@ -9,16 +9,16 @@ TINY = Loader(
     name="tiny",
     version=1,
     summary="A tiny transformer that is made, not loaded: path builtin:testing",
-    parameters="gausslens.testing.parameters:TinyParameters",
-    claims="gausslens.testing.tiny:claims",
-    open="gausslens.testing.tiny:open_tiny",
+    parameters="gausslens.testing.tiny_parameters:TinyParameters",
+    claims="gausslens.testing.tiny_model:claims",
+    open="gausslens.testing.tiny_model:open_tiny",
     rank=1000,  # it claims one path, which other loaders of builtin: models may claim with the rest
 )
 TINY_ENGINE = Engine(
     name="tiny",
     version=1,
     summary="Every site of the tiny model",
-    engine="gausslens.testing.engine:TinyEngine",
+    engine="gausslens.testing.tiny_engine:TinyEngine",
     serves=("tiny",),
 )
 

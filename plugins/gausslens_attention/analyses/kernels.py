@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..maths.kernels import features_and_flops, kernel_map, labels
+from ..maths.kernels import features_and_flops, kernel_map, kernel_names
 from .curves import Approximation, Curves
 from .patterns import Patterns
 
@@ -26,7 +26,7 @@ class Kernels(Curves):
     @property
     def grid(self) -> dict[str, Sequence[Any]]:
         """Kernels, performer with its number of features."""
-        return {"kind": labels(self.parameters.kernels, self.parameters.features)}
+        return {"kind": kernel_names(self.parameters.kernels, self.parameters.features)}
 
     def approximations(self, patterns: Patterns) -> Iterator[Approximation]:
         """Each kernel's map; its cost is that of the linear form."""

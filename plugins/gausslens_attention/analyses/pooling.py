@@ -16,8 +16,8 @@ from gausslens import Batch, Context, GausslensError, Request, variable
 from gausslens.maths.resampling import mean_and_error
 
 from ..maths.arrays import Bools, Floats
-from ..maths.pooling import FittedScore, explained, fit_additive, fit_dot, fit_multiplicative
 from ..maths.prompts import stacked
+from ..maths.scoring_functions import FittedScore, explained, fit_additive, fit_dot, fit_multiplicative
 from .patterns import double
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from gausslens.maths.resampling import ratio_and_error
 
 from ..maths.arrays import Bools, Floats
 from ..maths.band import cells, project
-from ..maths.kernels import kernel_map, labels
+from ..maths.kernels import kernel_map, kernel_names
 from ..maths.lowrank import scalars, truncated
 from ..maths.masks import mask_of_keys
 from ..maths.predictions import (
@@ -83,7 +83,7 @@ def settings_of(parameters: SwapParameters, context: Context) -> list[Setting]:
     found = [_band(w, budget) for w in p.band for budget in p.budget]
     found += [_mask(kind, keys, p, context) for kind in p.masks for keys in p.keys]
     found += [_rank(rank) for rank in p.rank]
-    return found + [_kernel(label, p, context) for label in labels(p.kernels, p.features)]
+    return found + [_kernel(label, p, context) for label in kernel_names(p.kernels, p.features)]
 
 
 def _band(w: int, budget: int) -> Setting:

@@ -146,7 +146,7 @@ def _ridge(gram: torch.Tensor, alpha: float) -> torch.Tensor:
 _FIXED: dict[str, Features] = {"elu": elu, "taylor-1": taylor1, "taylor-2": taylor2}
 
 
-def labels(kernels: Sequence[str], features: Sequence[int]) -> list[str]:
+def kernel_names(kernels: Sequence[str], features: Sequence[int]) -> list[str]:
     """One name for each kernel: "elu", "taylor-1", "taylor-2", "least-squares"; "performer 64" for each number."""
     found = []
     for kernel in kernels:
@@ -188,7 +188,7 @@ def flops(n: int, m: int, d: int, of_features: int) -> int:
 def features_and_flops(kernel: str, n: int, d: int, d_v: int, causal: bool) -> tuple[int, int]:
     """How many features a kernel has, and what its linear form takes for q, k [n, d] and v [n, d_v].
 
-    ``kernel`` is one of ``labels``. Causal forms
+    ``kernel`` is one of ``kernel_names``. Causal forms
     make the map within chunks besides.
     """
     in_chunks = 2 * n * min(CHUNK, n) if causal else 0

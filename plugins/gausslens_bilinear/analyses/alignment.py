@@ -13,7 +13,7 @@ from gausslens.maths.laws import Product
 from gausslens.maths.spectra import effective_rank
 
 from ..maths.circuits import Circuit, circuit, composition, composition_z, read, wrote
-from ..maths.fit import bulk_numbers
+from ..maths.noise_fit import bulk_numbers
 from ..maths.threads import in_threads
 
 if TYPE_CHECKING:

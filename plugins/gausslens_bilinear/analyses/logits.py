@@ -14,7 +14,7 @@ from gausslens import Batch, Context, Estimate, GausslensError, InputError, Mode
 from gausslens.maths.resampling import GROUPS, MOMENTS, PowerSums, split_prompts
 from gausslens.maths.rotary import Rotation
 
-from ..maths import form
+from ..maths import bilinear_form as form
 from ..maths.attention_rows import HIDDEN, MEASURES, Rows, bins
 from ..maths.query_key_pairs import Joint, Sample, token_numbers
 

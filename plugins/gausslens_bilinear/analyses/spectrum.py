@@ -11,7 +11,7 @@ from gausslens import Context, Estimate, LayerWeights, ModelError, ModelInfo, To
 from gausslens.maths.laws import MarchenkoPastur
 from gausslens.maths.spectra import effective_rank, squared_singular_values
 
-from ..maths.fit import bulk_numbers
+from ..maths.noise_fit import bulk_numbers
 from ..maths.tail import power_law
 from ..maths.threads import in_threads
 

@@ -14,7 +14,7 @@ from gausslens.maths.moments import Floats, RunningMoments
 from ..maths.bigrams import Bigrams
 from ..maths.finite_samples import Information, TooFewSamples, information_bias, needed
 from ..maths.geometry import leading, random_projection
-from ..maths.windows import WindowGaussian, fit_window
+from ..maths.window_gaussian import WindowGaussian, fit_window
 from ..parameters import WHOLE
 
 if TYPE_CHECKING:

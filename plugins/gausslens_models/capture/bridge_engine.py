@@ -78,7 +78,7 @@ class BridgeEngine(TransformersEngine):
 
     def prove(self, model: Any) -> list[Finding]:
         """Hold what the bridge gives against the model as it was before it was wrapped, and against its tensors."""
-        from .proof import prove
+        from .parity_proof import prove
 
         model.bridge  # noqa: B018 - booted, and the plain answer kept
         return prove(model, self.capture, model.reference)

@@ -63,8 +63,8 @@ class TransformersEngine:
 
     def prove(self, model: PretrainedModel) -> list[Finding]:
         """Hold what is captured against the model's own eager attention, and against its tensors."""
-        from ..loading.eager import eager_answer
-        from .proof import prove
+        from ..loading.eager_answer import eager_answer
+        from .parity_proof import prove
 
         return prove(model, self.capture, eager_answer(model))
 

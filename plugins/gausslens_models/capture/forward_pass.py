@@ -89,7 +89,7 @@ class Capture:
         self._shape = (ids.shape[0], ids.shape[1])
         last = max(self.wanted, default=-1)
         with contextlib.ExitStack() as stack, torch.no_grad():
-            stack.enter_context(watching(module))
+            stack.enter_context(with_our_attention(module))
             if embed:
                 stack.enter_context(_hook(self.model.embedding, lambda _m, _a, out: found.update(embed=out.detach())))
             for layer in range(self.model.info.n_layers):
@@ -200,7 +200,7 @@ class Capture:
 
 
 @contextlib.contextmanager
-def watching(module: Any) -> Iterator[None]:
+def with_our_attention(module: Any) -> Iterator[None]:
     """The module in evaluation mode, with our attention function; afterwards as before."""
     before = module.config._attn_implementation
     training = [m for m in module.modules() if m.training]

@@ -18,7 +18,7 @@ from gausslens import SITES, ModelError, ModelSpec, site
 from ..families.layout import Layout, Place, Sizes, family_of
 from ..families.slots import Family
 from .config import LIVE, quiet
-from .eager import Answer, eager_answer, proof_prompt
+from .eager_answer import Answer, eager_answer, proof_prompt
 from .pretrained import Owners, PretrainedModel, owners_of
 
 if TYPE_CHECKING:

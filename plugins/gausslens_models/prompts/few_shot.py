@@ -43,7 +43,7 @@ def few_shot(parameters: FewShotParameters, context: SourceContext) -> list[Prom
     """One prompt for each target: examples drawn by the seed, never the target itself."""
     import numpy as np
 
-    template = read_template(parameters.template)
+    template = few_shot_template(parameters.template)
     pairs = _pairs(parameters.words, parameters.clues, context.directory)
     examples = pairs if parameters.examples is None else word_list(parameters.examples, context.directory)
     chat = _is_chat(parameters.chat, context)
@@ -61,7 +61,7 @@ def few_shot(parameters: FewShotParameters, context: SourceContext) -> list[Prom
     return prompts
 
 
-def lists() -> list[str]:
+def word_list_names() -> list[str]:
     """The names of the word lists of this package."""
     return sorted(path.stem for path in LISTS.glob("*.yaml"))
 
@@ -71,8 +71,9 @@ def word_list(name: str, directory: Path) -> dict[str, str]:
     import yaml
 
     path = directory / name if name.endswith((".yaml", ".yml")) else LISTS / f"{name}.yaml"
-    if path.parent == LISTS and name not in lists():
-        raise InputError(f"no word list {name!r}{did_you_mean(name, lists())}; a list of your own is a .yaml file")
+    if path.parent == LISTS and name not in word_list_names():
+        near = did_you_mean(name, word_list_names())
+        raise InputError(f"no word list {name!r}{near}; a list of your own is a .yaml file")
     try:
         found = yaml.safe_load(path.read_text("utf-8"))
     except OSError as error:
@@ -87,7 +88,7 @@ def word_list(name: str, directory: Path) -> dict[str, str]:
     return found
 
 
-def read_template(text: str) -> Template:
+def few_shot_template(text: str) -> Template:
     """A template cut at its two places."""
     before, word, rest = text.partition("{word}")
     between, clue, after = rest.partition("{clue}")

@@ -41,7 +41,7 @@ def order_from(s: torch.Tensor, end: str) -> torch.Tensor:
     return (order if end == "top" else order.flip(0)).expand_as(s)
 
 
-def random_order(s: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def random_value_order(s: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """A random order, of each block its own."""
     return torch.rand(s.shape, generator=generator, dtype=torch.float64).argsort(-1)
 

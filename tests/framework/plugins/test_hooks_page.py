@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 import gausslens
+from gausslens.contract import analyses as shapes
 from gausslens.contract import batches as batch
-from gausslens.contract import descriptors, model, prompts
+from gausslens.contract import descriptors, engines, model, prompts
 from gausslens.contract import hooks as announce
 from gausslens.contract import hooks as hookspecs
-from gausslens.contract import protocols as shapes
 from gausslens.contract.parameters import NoParameters
 from gausslens.contract.reference import resolve
 from gausslens.contract.twin import Twin
@@ -53,9 +53,9 @@ PROTOCOLS = [
     shapes.WeightsAnalysis,
     shapes.ForwardAnalysis,
     shapes.DerivedAnalysis,
-    shapes.Runner,
+    engines.Runner,
     shapes.Bulk,
-    shapes.CaptureEngine,
+    engines.CaptureEngine,
     model.OpenModel,
 ]
 
@@ -208,7 +208,7 @@ def test_its_edit(norms: ModuleType) -> None:
 
 def test_its_source(norms: ModuleType) -> None:
     parameters = resolve(norms.COUNTING.parameters)(prompts=3)
-    made = resolve(norms.COUNTING.prompts)(parameters, shapes.SourceContext(Path()))
+    made = resolve(norms.COUNTING.prompts)(parameters, prompts.SourceContext(Path()))
     assert ["".join(part.text for part in prompt.parts) for prompt in made][2] == "Count: 1 2 3"
     assert len(TinyModel().tokenise(made)) == 3
 

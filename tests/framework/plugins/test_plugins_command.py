@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from gausslens import Parameters
 from gausslens.__main__ import main
-from gausslens.runfile.words import Parameter, parameters
+from gausslens.runfile.wording import Parameter, parameters
 
 if TYPE_CHECKING:
     from conftest import Shelf

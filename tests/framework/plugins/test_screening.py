@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gausslens.contract.descriptors import Analysis, Descriptor, Edit, Engine, Loader, PromptSource, ReportSection
-from gausslens.plugins.screen import HOOKS, RESERVED, problems
+from gausslens.plugins.check_descriptors import HOOKS, RESERVED, problems
 
 GOOD: dict[str, Descriptor] = {
     "loaders": Loader(name="l", version=1, summary="L.", claims="m:c", open="m.n:o", rank=-3),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gausslens.figures import BadFigure, ColourMap, Dial, Heatmap
 from gausslens.report import write
 from gausslens.report.colours import scale, shares
-from gausslens.report.maps import MISSING, sliders
+from gausslens.report.svg_maps import MISSING, sliders
 from gausslens.report.thinning import FINE, Most, thinned
 
 from . import sections

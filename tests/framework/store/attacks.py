@@ -17,7 +17,7 @@ import numpy as np
 from store.stored import key
 
 from gausslens.contract.seeds import digest
-from gausslens.store import seal
+from gausslens.store import checksums as seal
 
 SECRET = 31337.0
 ENTRY = f"probe.score/{key('t')}"

@@ -100,7 +100,7 @@ def test_a_value_changed_under_a_good_seal_is_reported(tmp_path: Path, store: St
     """Whoever changes a value with a tool and seals the file again is found out by the digests inside."""
     import h5py
 
-    from gausslens.store import seal
+    from gausslens.store import checksums as seal
 
     for name, change in {
         "value": lambda g: g["score"].__setitem__((0, 0), 7.0),

@@ -133,7 +133,7 @@ def test_where_plugins_are_is_left_alone_while_another_thread_is_inside_hdf5() -
 
     import h5py
 
-    from gausslens.store.checks import no_plugins
+    from gausslens.store.safety import no_plugins
 
     inside, go_on, changed = Event(), Event(), Event()
 

@@ -14,10 +14,11 @@ import xarray as xr
 from store.stored import META, every_type, fill, key, step
 from store.stored import manifest as plan
 
-from gausslens.store import Store, layout, manifest, seal
-from gausslens.store.checks import FILTERS, MOST_ARRAYS, MOST_DIMENSIONS, MOST_RATIO
+from gausslens.store import Store, layout, manifest
+from gausslens.store import checksums as seal
 from gausslens.store.codec import NUMBERS, decoded_dtype
 from gausslens.store.pack import pack
+from gausslens.store.safety import FILTERS, MOST_ARRAYS, MOST_DIMENSIONS, MOST_RATIO
 
 SCHEMAS = Path(__file__).parents[3] / "schemas"
 TREE = json.loads((SCHEMAS / "store.v1.json").read_text(encoding="utf-8"))

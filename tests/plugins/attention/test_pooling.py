@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gausslens_attention.maths.pooling import explained, fit_additive, fit_dot, fit_multiplicative
+from gausslens_attention.maths.scoring_functions import explained, fit_additive, fit_dot, fit_multiplicative
 
 RNG = np.random.default_rng(0)
 Q, K = RNG.normal(size=(2, 30, 4))

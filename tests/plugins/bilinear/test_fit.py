@@ -7,7 +7,7 @@ import pytest
 
 from gausslens.maths.laws import MarchenkoPastur, tracy_widom_level
 from gausslens.maths.spectra import product_squared_singular_values, squared_singular_values
-from gausslens_bilinear.maths.fit import NoSpectrum, bulk
+from gausslens_bilinear.maths.noise_fit import NoSpectrum, bulk
 from gausslens_bilinear.maths.tail import power_law
 
 SHAPES = [(50, 1000), (1000, 50), (100, 500), (200, 400), (300, 300), (64, 576)]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gausslens_bilinear.maths import form
+from gausslens_bilinear.maths import bilinear_form as form
 
 DRAWS = 1_000_000
 

@@ -17,7 +17,7 @@ from gausslens.maths.resampling import MOMENTS
 from gausslens.maths.rotary import Rotation
 from gausslens.testing import TinyModel, TinyParameters, check_round_trip, check_stream
 from gausslens_bilinear.analyses.logits import Logits
-from gausslens_bilinear.maths import form
+from gausslens_bilinear.maths import bilinear_form as form
 from gausslens_bilinear.maths.attention_rows import bins, row_variances
 from gausslens_bilinear.maths.query_key_pairs import Sample, token_numbers
 from gausslens_bilinear.parameters import LogitsParameters

@@ -12,7 +12,7 @@ import torch
 from gausslens import ModelSpec, Twin
 from gausslens.maths.rotary import Rotation
 from gausslens_models.capture.engine import TransformersEngine
-from gausslens_models.loading.eager import eager_answer, proof_prompt
+from gausslens_models.loading.eager_answer import eager_answer, proof_prompt
 from gausslens_models.loading.pretrained import PretrainedModel, open_pretrained
 from gausslens_models.parameters import TransformersParameters
 

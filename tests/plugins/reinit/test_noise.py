@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import kstest
 
 from gausslens.maths.heads import as_tensor
-from gausslens_reinit.maths import shapes as shaped
+from gausslens_reinit.maths import shaped_matrices as shaped
 from gausslens_reinit.maths.claims import broken_claim, multiset, spectra
 from gausslens_reinit.maths.noise import independent, is_constant, matched, rotated, shuffled
 
@@ -96,7 +96,7 @@ def test_independent_entries_have_the_variance_asked_for(distribution: str) -> N
 
 @given(shape=blocks, width=st.integers(0, 9), seed=seeds)
 def test_bands_are_zero_outside(shape: tuple[int, int, int], width: int, seed: int) -> None:
-    made = shaped.band(shape, width, generator(seed))
+    made = shaped.random_band(shape, width, generator(seed))
     rows, columns = np.indices(shape[1:])
     inside = np.abs(rows - columns) <= width
     assert ((made != 0).numpy() == inside).all()
@@ -104,27 +104,27 @@ def test_bands_are_zero_outside(shape: tuple[int, int, int], width: int, seed: i
 
 @given(shape=blocks, density=st.floats(0.01, 1.0), seed=seeds)
 def test_sparse_matrices_have_exactly_their_density(shape: tuple[int, int, int], density: float, seed: int) -> None:
-    made = shaped.sparse(shape, density, generator(seed))
+    made = shaped.random_sparse(shape, density, generator(seed))
     wanted = max(1, round(density * shape[1] * shape[2]))
     assert (made != 0).sum((1, 2)).tolist() == [wanted] * shape[0]
 
 
 def test_the_places_of_sparse_entries_are_uniform() -> None:
-    made = shaped.sparse((3000, 2, 3), 1 / 3, generator())
+    made = shaped.random_sparse((3000, 2, 3), 1 / 3, generator())
     share = (made != 0).double().mean(0).numpy()
     assert np.abs(share - 1 / 3).max() < 4.5 * np.sqrt(2 / 9 / 3000)
 
 
 @given(shape=blocks, rank=st.integers(1, 9), seed=seeds)
 def test_low_rank_matrices_have_their_rank(shape: tuple[int, int, int], rank: int, seed: int) -> None:
-    made = shaped.low_rank(shape, rank, generator(seed))
+    made = shaped.random_low_rank(shape, rank, generator(seed))
     assert torch.linalg.matrix_rank(made, rtol=1e-9).tolist() == [min(rank, *shape[1:])] * shape[0]
 
 
 @given(shape=blocks, seed=seeds)
 def test_shapes_take_over_the_energy_of_each_block(shape: tuple[int, int, int], seed: int) -> None:
     like = some(shape, seed) * torch.arange(1, shape[0] + 1)[:, None, None]
-    for made in (shaped.identity(shape), shaped.band(shape, 1, generator(seed))):
+    for made in (shaped.identity(shape), shaped.random_band(shape, 1, generator(seed))):
         scaled = shaped.at_energy(made, like)
         torch.testing.assert_close(scaled.square().sum((1, 2)), like.square().sum((1, 2)))
         torch.testing.assert_close((scaled != 0), (made != 0))

@@ -49,7 +49,7 @@ def test_a_share_of_the_energy_takes_the_fewest_values(
 
 def test_random_choices_are_uniform() -> None:
     s = torch.ones(2000, 6, dtype=torch.float64)
-    order = singular_values.random_order(s, torch.Generator().manual_seed(0))
+    order = singular_values.random_value_order(s, torch.Generator().manual_seed(0))
     mask = singular_values.chosen(s, order, 2, 0.5)
     assert (mask.sum(-1) == 2).all()
     share = mask.double().mean(0).numpy()

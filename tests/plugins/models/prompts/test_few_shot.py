@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gausslens import InputError, Prompt, SourceContext
 from gausslens_models.parameters import FewShotParameters
-from gausslens_models.prompts.few_shot import few_shot, lists, read_template, word_list
+from gausslens_models.prompts.few_shot import few_shot, few_shot_template, word_list, word_list_names
 from gausslens_models.prompts.tokenise import tokenise
 
 
@@ -26,8 +26,8 @@ def said(prompt: Prompt) -> str:
 
 
 def test_the_lists_of_the_package() -> None:
-    assert lists() == ["animals", "food", "professions", "tools"]
-    for name in lists():
+    assert word_list_names() == ["animals", "food", "professions", "tools"]
+    for name in word_list_names():
         found = word_list(name, Path())
         assert len(found) == 40
         assert len(set(found.values())) == 40
@@ -67,7 +67,7 @@ def test_other_templates() -> None:
     assert said(prompt) == "<Ant> is x; <Bee> is"
     for wrong in ("{clue}: {word}", "{word}", "{word}{clue}", "{word} {clue}", "{word}: {clue} {clue}"):
         with pytest.raises(InputError, match="template"):
-            read_template(wrong)
+            few_shot_template(wrong)
 
 
 @given(seed=st.integers(0, 2**63 - 1), shots=st.integers(0, 39))

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .axes import WIDTH
 from .colours import Scale, ink, scale_of, stops
 from .markup import Markup, element, joined
 from .numbers import MINUS, number
+from .svg_axes import WIDTH
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

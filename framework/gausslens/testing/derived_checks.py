@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ..contract.analyses import Context, StepRef
 from ..contract.descriptors import Analysis
 from ..contract.parameters import Parameters
-from ..contract.protocols import Context, StepRef
 from ..contract.reference import resolve
-from .result import check_result, check_same
-from .tiny import TinyModel
+from .result_checks import check_result, check_same
+from .tiny_model import TinyModel
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -1,24 +1,22 @@
-"""What the classes behind the descriptors look like: protocols for mypy, and the words that plugin authors read.
+"""Analyses: what each of the four shapes looks like, what an analysis is given, and the variables that it gives.
 
 An analysis is made as ``Class(parameters, context)`` and gets nothing else: never the model object, never the store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
-    import torch
     import xarray as xr
 
-    from .batches import Batch, Request, Sink
-    from .model import LayerWeights, ModelInfo, OpenModel
-    from .prompts import Prompt, Tokens
-    from .twin import Twin
+    from .batches import Batch, Request
+    from .engines import Runner
+    from .model import LayerWeights, ModelInfo
+    from .prompts import Tokens
 
 
 @dataclass(frozen=True)
@@ -105,31 +103,6 @@ class WeightsAnalysis(Protocol):
     def layer(self, weights: LayerWeights, layer: int) -> xr.Dataset: ...
 
 
-class Runner(Protocol):
-    """Runs the model for a ``forward`` analysis. ``base=True`` is the model without the variant's edits.
-
-    ``replace(layer, scores, pattern, v)`` returns the pattern or the head outputs to use instead, or None.
-    """
-
-    @property
-    def info(self) -> ModelInfo: ...
-
-    def forward(
-        self,
-        tokens: np.ndarray,
-        sites: Sequence[str] = (),
-        replace: Callable[..., torch.Tensor | None] | None = None,
-        base: bool = False,
-        mask: np.ndarray | None = None,
-    ) -> Mapping[Any, torch.Tensor]: ...
-
-    def generate(self, tokens: np.ndarray, most: int, **how: Any) -> list[np.ndarray]: ...
-
-    def decode(self, ids: Sequence[int]) -> str: ...
-
-    def weights(self, layer: int | None) -> LayerWeights: ...
-
-
 class ForwardAnalysis(Protocol):
     """Shape ``forward``: runs the model itself."""
 
@@ -143,50 +116,23 @@ class DerivedAnalysis(Protocol):
     def compute(self, inputs: Mapping[StepRef, xr.Dataset]) -> xr.Dataset: ...
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One comparison of a parity proof: what was compared, the largest difference, and the one allowed."""
-
-    what: str
-    difference: float
-    tolerance: float
-
-    @property
-    def holds(self) -> bool:
-        """Whether they are equal within the tolerance; a difference that is not a number is none."""
-        return self.difference <= self.tolerance
+# As xarray.Dataset takes it.
+Variable = tuple[tuple[str, ...], Any, dict[str, Any]]
 
 
-class CaptureEngine(Protocol):
-    """What an engine's class looks like; it is made without arguments.
+def attributes(long_name: str, units: str = "1", against: bool | None = None, **more: Any) -> dict[str, Any]:
+    """The attributes of a variable. ``against`` overrides the rule by which variables are compared with a null."""
+    told: dict[str, Any] = {"long_name": long_name, "units": units}
+    return told | ({} if against is None else {"against": int(against)}) | more
 
-    An engine may have a method ``prove(model: OpenModel) -> Sequence[Finding]`` besides: it holds what it captures
-    against the model's own answer. The host asks for it once for each model, before the first capture of a run.
+
+def variable(
+    dims: str | Sequence[str], values: Any, long_name: str, units: str = "1", against: bool | None = None, **more: Any
+) -> Variable:
+    """A variable for ``xarray.Dataset({"trace": variable("layer", values, "trace of the covariance")})``.
+
+    ``units`` is "1" for pure numbers. ``against=False`` leaves it out of comparisons with a null, ``against=True`` puts
+    it in. ``more`` are attributes of your own.
     """
-
-    def sites(self, model: OpenModel) -> tuple[str, ...]:
-        """The sites that this engine can give for this model."""
-        ...
-
-    def run(self, twin: Twin, tokens: Tokens, shard: np.ndarray, request: Request, sink: Sink) -> None:
-        """Run one shard (indices into tokens) and call ``sink`` once for each layer asked for."""
-        ...
-
-    def runner(self, twin: Twin) -> Runner:
-        """The runner of ``forward`` analyses."""
-        ...
-
-
-@dataclass(frozen=True)
-class SourceContext:
-    """What a prompt source knows: the directory that paths are relative to, and a seed."""
-
-    directory: Path
-    seed: int = 0
-    facts: Mapping[str, Any] = field(default_factory=dict)
-
-
-class PromptFunction(Protocol):
-    """The function behind a prompt source."""
-
-    def __call__(self, parameters: Any, context: SourceContext) -> Sequence[Prompt]: ...
+    named = (dims,) if isinstance(dims, str) else tuple(dims)
+    return named, values, attributes(long_name, units, against, **more)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .axes import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, PlacedAxis, axes_of, frame
 from .colours import DASHES
 from .markup import Markup, element, joined
 from .numbers import number
+from .svg_axes import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, PlacedAxis, axes_of, frame
 from .thinning import SERIES
 
 if TYPE_CHECKING:

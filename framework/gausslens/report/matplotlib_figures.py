@@ -14,10 +14,10 @@ import numpy as np
 
 from ..contract.errors import InputError, did_you_mean
 from ..figures import ColourMap, Passages, Plot, TableRows
-from .axes import axes_of
 from .colours import SERIES_LIGHT, scale_of, stops
 from .markup import visible
 from .numbers import written_cell
+from .svg_axes import axes_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,14 +17,14 @@ def identity(shape: Sequence[int]) -> torch.Tensor:
     return torch.eye(n, m, dtype=torch.float64).expand(blocks, n, m)
 
 
-def band(shape: Sequence[int], width: int, generator: torch.Generator) -> torch.Tensor:
+def random_band(shape: Sequence[int], width: int, generator: torch.Generator) -> torch.Tensor:
     """Gaussian entries where abs(row - column) <= width; a diagonal for width 0."""
     rows, columns = torch.arange(shape[1]), torch.arange(shape[2])
     inside = (rows[:, None] - columns[None, :]).abs() <= width
     return torch.where(inside, _gaussian(shape, generator), 0.0)
 
 
-def sparse(shape: Sequence[int], density: float, generator: torch.Generator) -> torch.Tensor:
+def random_sparse(shape: Sequence[int], density: float, generator: torch.Generator) -> torch.Tensor:
     """Gaussian entries in exactly round(density n m) random places of each block (at least one)."""
     blocks, n, m = shape
     count = max(1, round(density * n * m))
@@ -33,7 +33,7 @@ def sparse(shape: Sequence[int], density: float, generator: torch.Generator) -> 
     return torch.zeros((blocks, n * m), dtype=torch.float64).scatter(-1, places, drawn).reshape(blocks, n, m)
 
 
-def low_rank(shape: Sequence[int], rank: int, generator: torch.Generator) -> torch.Tensor:
+def random_low_rank(shape: Sequence[int], rank: int, generator: torch.Generator) -> torch.Tensor:
     """A B^T with Gaussian A [n, rank], B [m, rank]."""
     blocks, n, m = shape
     r = min(rank, n, m)

@@ -14,7 +14,7 @@ from h5py import h5d, h5f, h5l, h5p, h5pl, h5t, h5z
 from h5py._objects import phil
 
 from ..contract.errors import StoreError
-from . import seal
+from . import checksums as seal
 from .disk import is_file
 from .layout import PARTS, check_array_name
 

@@ -14,7 +14,7 @@ from ..contract.model import LayerWeights, ModelInfo, OpenModel
 from ..contract.prompts import Tokens
 from ..contract.sites import MODEL_SITES
 from ..contract.twin import Twin
-from .tiny import ATTENTION_SITES, BOS, EPSILON
+from .tiny_model import ATTENTION_SITES, BOS, EPSILON
 
 SITES = ("embed", "resid_pre", *ATTENTION_SITES, "resid_post", "logits")
 Replace = Callable[..., torch.Tensor | None]

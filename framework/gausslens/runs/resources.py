@@ -7,7 +7,7 @@ import time
 from functools import cache
 from typing import TYPE_CHECKING
 
-from ..contract.protocols import Context, Estimate
+from ..contract.analyses import Context, Estimate
 from ..contract.reference import resolve
 from ..contract.sites import TABLE
 from .plan import Step

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 import torch
 import xarray as xr
 
+from ..contract.analyses import Context
 from ..contract.descriptors import Analysis, Edit, Owned, Owner
 from ..contract.errors import Mark
 from ..contract.model import LayerWeights, ModelInfo
 from ..contract.parameters import Parameters
-from ..contract.protocols import Context
 from ..contract.reference import resolve
 from ..contract.twin import EditCall, Twin
 from ..runs.outcome import labelled
-from .result import check_result, check_same
-from .tiny import TinyModel
+from .result_checks import check_result, check_same
+from .tiny_model import TinyModel
 
 Overlays = Mapping[int | None, Mapping[str, torch.Tensor]]
 _NOWHERE = Mark("<test>", 1, 1)

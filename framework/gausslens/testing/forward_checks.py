@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ..contract.analyses import Context
 from ..contract.descriptors import Analysis
 from ..contract.parameters import Parameters
 from ..contract.prompts import Part, Prompt
-from ..contract.protocols import Context
 from ..contract.reference import resolve
 from ..contract.twin import Twin
 from ..runs.outcome import labelled
-from .engine import TinyEngine
-from .result import check_result, check_same
-from .stream import TEXTS
-from .tiny import TinyModel
+from .result_checks import check_result, check_same
+from .stream_checks import TEXTS
+from .tiny_engine import TinyEngine
+from .tiny_model import TinyModel
 
 if TYPE_CHECKING:
     import xarray as xr

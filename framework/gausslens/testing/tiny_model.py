@@ -21,7 +21,7 @@ import torch
 from ..contract.model import ModelInfo, ModelSpec
 from ..contract.prompts import Prompt, Tokens
 from ..contract.seeds import derive, digest
-from .parameters import TinyParameters
+from .tiny_parameters import TinyParameters
 
 BOS = 256
 VOCABULARY = 257

@@ -11,19 +11,19 @@ from unittest.mock import patch
 
 import torch
 
+from ..contract.analyses import Context
 from ..contract.batches import Batch, Request, Sink
 from ..contract.descriptors import Analysis
 from ..contract.model import OpenModel
 from ..contract.parameters import Parameters
 from ..contract.prompts import SHARD_TOKENS, Part, Prompt, Tokens
-from ..contract.protocols import Context
 from ..contract.reference import resolve
 from ..contract.twin import Twin
 from ..runs import passes
 from ..runs.outcome import labelled
-from .engine import TinyEngine
-from .result import check_result, check_same
-from .tiny import TinyModel
+from .result_checks import check_result, check_same
+from .tiny_engine import TinyEngine
+from .tiny_model import TinyModel
 
 if TYPE_CHECKING:
     import numpy as np

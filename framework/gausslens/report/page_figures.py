@@ -6,11 +6,11 @@ import shlex
 from typing import TYPE_CHECKING
 
 from ..figures import ColourMap, Passages, Plot, TableRows
-from .maps import map_picture
 from .markup import Markup, element, joined
 from .numbers import written_cell
-from .plots import plot_picture
 from .runs import step_anchor
+from .svg_maps import map_picture
+from .svg_plots import plot_picture
 from .thinning import FINE, Most, thinned
 
 if TYPE_CHECKING:

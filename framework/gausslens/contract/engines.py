@@ -1,0 +1,75 @@
+"""Capture engines and runners: what runs a model and hands out what it computes; and the proof of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+    from .batches import Request, Sink
+    from .model import LayerWeights, ModelInfo, OpenModel
+    from .prompts import Tokens
+    from .twin import Twin
+
+
+class Runner(Protocol):
+    """Runs the model for a ``forward`` analysis. ``base=True`` is the model without the variant's edits.
+
+    ``replace(layer, scores, pattern, v)`` returns the pattern or the head outputs to use instead, or None.
+    """
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    def forward(
+        self,
+        tokens: np.ndarray,
+        sites: Sequence[str] = (),
+        replace: Callable[..., torch.Tensor | None] | None = None,
+        base: bool = False,
+        mask: np.ndarray | None = None,
+    ) -> Mapping[Any, torch.Tensor]: ...
+
+    def generate(self, tokens: np.ndarray, most: int, **how: Any) -> list[np.ndarray]: ...
+
+    def decode(self, ids: Sequence[int]) -> str: ...
+
+    def weights(self, layer: int | None) -> LayerWeights: ...
+
+
+class CaptureEngine(Protocol):
+    """What an engine's class looks like; it is made without arguments.
+
+    An engine may have a method ``prove(model: OpenModel) -> Sequence[Finding]`` besides: it holds what it captures
+    against the model's own answer. The host asks for it once for each model, before the first capture of a run.
+    """
+
+    def sites(self, model: OpenModel) -> tuple[str, ...]:
+        """The sites that this engine can give for this model."""
+        ...
+
+    def run(self, twin: Twin, tokens: Tokens, shard: np.ndarray, request: Request, sink: Sink) -> None:
+        """Run one shard (indices into tokens) and call ``sink`` once for each layer asked for."""
+        ...
+
+    def runner(self, twin: Twin) -> Runner:
+        """The runner of ``forward`` analyses."""
+        ...
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One comparison of a parity proof: what was compared, the largest difference, and the one allowed."""
+
+    what: str
+    difference: float
+    tolerance: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether they are equal within the tolerance; a difference that is not a number is none."""
+        return self.difference <= self.tolerance
