@@ -11,6 +11,7 @@ import xarray as xr
 
 from gausslens import Context, Estimate, GausslensError, ModelInfo, Runner, Tokens, variable
 from gausslens.maths.moments import Floats, RunningMoments
+from gausslens.maths.resampling import mean_and_error
 
 from ..maths.information import frechet
 from ..maths.uniformity import cosine, diameter, rates, relative_diameter
@@ -243,8 +244,7 @@ def _of_stream(gathered: _Gathered, stream: str, layers: list[int], suffix: str,
     cosines = np.array([np.mean(gathered.cosines[stream, n]) for n in layers])
     found = rates(diameters) if len(layers) > 1 else np.full(len(diameters), np.nan)
     known = found[~np.isnan(found)]
-    rate = float(known.mean()) if len(known) else np.nan
-    error = float(known.std(ddof=1) / np.sqrt(len(known))) if len(known) > 1 else np.nan
+    rate, error = map(float, mean_and_error(known)) if len(known) else (np.nan, np.nan)
     of_diameter = f"diameter of a prompt's tokens over their length, {words}"
     of_rate = f"rate of collapse of {words} (NaN: fewer than two layers)"
     of_error = f"standard error of the rate of {words}, over prompts (NaN: one prompt)"
