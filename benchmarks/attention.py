@@ -45,7 +45,7 @@ def patterns(heads: int, n: int) -> Any:
 
 def search(rounds: int) -> None:
     """One head of 16 tokens: all widths exactly, and the search at width 3."""
-    from gausslens_attention.maths.band import project
+    from gausslens_attention.maths.band_plus_sparse import project
     from gausslens_attention.maths.random_search import random_search
 
     [H] = patterns(1, 16)

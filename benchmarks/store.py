@@ -24,7 +24,7 @@ import xarray as xr
 from gausslens.store import Store
 from gausslens.store.index import listed, open_index
 from gausslens.store.pack import pack
-from gausslens.store.read import open_checked
+from gausslens.store.read_parts import open_checked
 
 META = {"plugin": "benchmark", "plugin_version": "0", "version": 1, "provenance": {"threads": 1}}
 MEGA = 1 << 20

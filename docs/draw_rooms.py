@@ -1,7 +1,7 @@
-"""Draws rooms.svg: the rooms of the host and which imports which, as the code has it.
+"""Draws rooms.svg, the rooms of the host and which imports which, and writes modules.md, what each module holds.
 
-    python docs/draw_rooms.py          writes docs/rooms.svg
-    python docs/draw_rooms.py --check  ends with 1 where the drawing is older than the code
+    python docs/draw_rooms.py          writes docs/rooms.svg and docs/modules.md
+    python docs/draw_rooms.py --check  ends with 1 where one of them is older than the code
 
 Rooms stand in the order of the layers in setup.cfg, highest first. An arrow says that a module of one room imports one
 of another; arrows that follow from others (a to b to c gives a to c) are left out.
@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 HOST = ROOT / "framework/gausslens"
-OUT = ROOT / "docs/rooms.svg"
+DRAWING, INDEX = ROOT / "docs/rooms.svg", ROOT / "docs/modules.md"
 WIDTH, BOX, ROW = 760, (168, 44), 78
 # What a room is for, in a few words.
 WORDS = {
@@ -114,13 +114,29 @@ def drawing() -> str:
     return "\n".join([*drawn, "</svg>", ""])
 
 
+def index() -> str:
+    """Each module of the host and of our plugins, with the first paragraph of its docstring."""
+    written = ["# Modules", "", "What each module holds, by room. Made by `docs/draw_rooms.py` from their docstrings."]
+    paths = [path for top in (HOST, ROOT / "plugins") for path in top.rglob("*.py") if path.name != "__init__.py"]
+    room = None
+    for path in sorted(paths, key=lambda path: (str(path.parent), path.name)):
+        if path.parent != room:
+            room = path.parent
+            written += ["", f"## {room.relative_to(ROOT)}", "", "| module | what is in it |", "|---|---|"]
+        words = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        words = " ".join(words.split("\n\n")[0].split()).replace("|", "&#124;").replace("``", "`")
+        written.append(f"| `{path.stem}` | {words} |")
+    return "\n".join([*written, ""])
+
+
 def main() -> int:
-    """Write the drawing, or check that it is what would be written."""
-    made = drawing()
+    """Write both, or check that they are what would be written."""
+    made = {DRAWING: drawing(), INDEX: index()}
     if "--check" in sys.argv[1:]:
-        return int(OUT.read_text(encoding="utf-8") != made)
-    OUT.write_text(made, encoding="utf-8")
-    print(OUT.relative_to(ROOT))
+        return int(any(path.read_text(encoding="utf-8") != text for path, text in made.items()))
+    for path, text in made.items():
+        path.write_text(text, encoding="utf-8")
+        print(path.relative_to(ROOT))
     return 0
 
 

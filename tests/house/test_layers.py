@@ -54,6 +54,6 @@ def test_a_contract_bites(root: Path, tmp_path: Path, module: str, line: str, co
     assert [text for text in broken if contract in text], found.stdout
 
 
-def test_the_drawing_of_the_rooms_is_fresh(root: Path) -> None:
+def test_the_drawing_of_the_rooms_and_the_index_of_modules_are_fresh(root: Path) -> None:
     drawn = subprocess.run([sys.executable, str(root / "docs/draw_rooms.py"), "--check"], check=False)
-    assert drawn.returncode == 0, "python docs/draw_rooms.py draws it again"
+    assert drawn.returncode == 0, "python docs/draw_rooms.py makes them again"

@@ -183,7 +183,7 @@ def _dimensions(steps: Any) -> str:
 
 def _show_result(results: Results, variant: str, label: str, null: str | None) -> None:
     """One result; where its draws differ in shape, each draw by itself."""
-    from ..store.read import DifferentShapes
+    from ..store.read_parts import DifferentShapes
 
     nulls = results.nulls(variant, label) if null is None else (null,)
     try:

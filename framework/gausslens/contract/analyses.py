@@ -74,7 +74,7 @@ class Context:
         """A numpy generator of this step; different names give independent ones."""
         import numpy as np
 
-        from .seeds import derive
+        from .digests_and_seeds import derive
 
         return np.random.default_rng(derive(self.seed, name))
 

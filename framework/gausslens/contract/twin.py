@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from .digests_and_seeds import derive
 from .errors import GausslensError, ModelError, did_you_mean
 from .model import HEAD_TENSORS, KV_HEAD_TENSORS, LayerWeights, ModelInfo, OpenModel
 from .reference import resolve
-from .seeds import derive
 
 if TYPE_CHECKING:
     import numpy as np

@@ -21,10 +21,14 @@ def averaged(values: xr.DataArray, *kept: str, skip_missing: bool = False) -> np
     return found
 
 
-def pooled_over(*several: Result) -> str:
-    """The sentence that says over which draws and swept values a figure takes means; nothing if over none."""
+def pooled_over(*several: Result, swept: bool = True) -> str:
+    """The sentence that says over which draws and swept values a figure takes means; nothing if over none.
+
+    ``swept=False`` is for figures that show each swept value by itself: their means are over draws alone.
+    """
     words = ["draws"] if any(result.draws is not None for result in several) else []
-    words += [f"swept values of {dim}" for dim in dict.fromkeys(d for result in several for d in result.swept)]
+    if swept:
+        words += [f"swept values of {dim}" for dim in dict.fromkeys(d for result in several for d in result.swept)]
     return f" Means over {' and '.join(words)}." if words else ""
 
 

@@ -1,4 +1,4 @@
-"""Singular values of weight matrices and of products of two of them, and what they say. Pure numpy."""
+"""Singular values of matrices and of products of two, eigenvalues of covariances, and what they say. Pure numpy."""
 
 from __future__ import annotations
 
@@ -69,3 +69,52 @@ def effective_rank(squared: ArrayLike) -> Floats:
     total = values.sum(axis=-1)
     p = values / np.where(total > 0, total, 1.0)[..., None]
     return np.where(total > 0, np.exp(-(p * np.log(np.where(p > 0, p, 1.0))).sum(axis=-1)), 0.0)
+
+
+def spectrum(covariance: ArrayLike) -> Floats:
+    """Eigenvalues lambda_1 >= ... >= lambda_d of a covariance [..., d, d]; those below zero by rounding are zero.
+
+    Sigma = sum lambda_i u_i u_i^T: the variances along the principal directions u_i (Pearson 1901).
+    """
+    return np.clip(np.linalg.eigvalsh(np.asarray(covariance, dtype=np.float64)), 0.0, None)[..., ::-1]
+
+
+def tolerance(eigenvalues: ArrayLike) -> Floats:
+    """Below this an eigenvalue is rounding: d eps lambda_max, for each spectrum on the last axis.
+
+    eps is that of float64. It is the rule of numpy's and MATLAB's matrix rank (Press et al., Numerical Recipes, 2007).
+    """
+    values = np.asarray(eigenvalues, dtype=np.float64)
+    bound: Floats = values.shape[-1] * np.finfo(np.float64).eps * values.max(axis=-1)
+    return bound
+
+
+def rank(eigenvalues: ArrayLike) -> NDArray[np.int64]:
+    """How many eigenvalues are more than rounding: #{i : lambda_i > ``tolerance``}, the numerical rank."""
+    values = np.asarray(eigenvalues, dtype=np.float64)
+    return np.asarray((values > tolerance(values)[..., None]).sum(axis=-1), dtype=np.int64)
+
+
+def anisotropy(eigenvalues: ArrayLike) -> Floats:
+    """lambda_max / trace, the share of the trace that the largest eigenvalue holds.
+
+    1/d for a sphere, 1 for a line, 0 if all are zero (Razzhigaev et al. 2024, on centred vectors).
+    """
+    values = np.asarray(eigenvalues, dtype=np.float64)
+    total = values.sum(axis=-1)
+    return np.where(total > 0, values.max(axis=-1) / np.where(total > 0, total, 1.0), 0.0)
+
+
+def support_entropy(eigenvalues: ArrayLike) -> Floats:
+    """Entropy in nats of a Gaussian within its support: 1/2 sum log(2 pi e lambda_i) over the ``rank`` directions.
+
+    That of a Gaussian of these variances (Cover and Thomas 2006, theorem 8.4.1), in the subspace that it fills.
+    With full rank it is the differential entropy 1/2 log((2 pi e)^d det Sigma). With less, that is minus infinity, and
+    this is the entropy of the Gaussian in the subspace it fills: compare it only where the ranks are equal. 0 where the
+    covariance is zero: a point fills no direction.
+    """
+    values = np.asarray(eigenvalues, dtype=np.float64)
+    seen = values > tolerance(values)[..., None]
+    logs = np.log(2 * np.pi * np.e * np.where(seen, values, 1.0))
+    result: Floats = 0.5 * np.where(seen, logs, 0.0).sum(axis=-1)
+    return result

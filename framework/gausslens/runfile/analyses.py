@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ..runs.study import PromptCall, Use
 from . import blocks
 from .blocks import find
-from .checking import checked
+from .check_parameters import checked
 from .model import default_prompts, read_prompts_block, resolved_prompts
 from .nodes import Node
 from .problems import instead, shortened

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from ..contract.digests_and_seeds import canonical
 from ..contract.errors import near
 from ..contract.parameters import Parameters
 from ..contract.reference import resolve
-from ..contract.seeds import canonical
 from ..plugins.host import in_one_line
-from .checking import checked, names_at
+from .check_parameters import checked, names_at
 from .nodes import Node
 from .problems import Problems, RunFileErrors, instead, shortened
 from .wording import name_pattern

@@ -13,7 +13,7 @@ from ..runs.study import ModelCall, Study
 from . import blocks
 from .analyses import read_uses, resolved
 from .blocks import Reading
-from .checking import checked
+from .check_parameters import checked
 from .model import LIVE, read_model_block, read_prompts_block, resolved_model, resolved_prompts
 from .nodes import FILE, Node, from_python
 from .problems import Problems, shortened

@@ -13,7 +13,7 @@ from ..contract.twin import EditCall
 from ..runs.study import Point, Variant
 from . import blocks
 from .blocks import find, split_keys, with_name
-from .checking import checked, names_at
+from .check_parameters import checked, names_at
 from .nodes import Node
 from .problems import Problems, instead, shortened
 

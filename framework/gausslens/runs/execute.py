@@ -10,10 +10,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ..contract.analyses import Context, StepRef
+from ..contract.digests_and_seeds import digest
 from ..contract.errors import ModelError
 from ..contract.model import NO_MODEL
 from ..contract.reference import resolve
-from ..contract.seeds import digest
 from ..contract.twin import Twin
 from .compare import against
 from .measure import measured, units
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from ..store import Store
-    from ..store.write import PartWriter
+    from ..store.write_parts import PartWriter
     from .open import Opened
 
 

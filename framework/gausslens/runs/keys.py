@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..contract.seeds import digest
+from ..contract.digests_and_seeds import digest
 from ..contract.twin import touched
 
 if TYPE_CHECKING:

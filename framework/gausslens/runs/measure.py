@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from ..contract.twin import Twin
-    from ..store.write import PartWriter
+    from ..store.write_parts import PartWriter
     from .open import Opened
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from ..contract.model import ModelInfo
-    from ..store.write import PartWriter
+    from ..store.write_parts import PartWriter
     from .plan import Step
 
 

@@ -8,11 +8,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..contract.analyses import Context, DerivedAnalysis, StepRef
+from ..contract.digests_and_seeds import derive, digest
 from ..contract.errors import GausslensError, InputError
 from ..contract.model import NO_MODEL
 from ..contract.prompts import SourceContext
 from ..contract.reference import resolve
-from ..contract.seeds import derive, digest
 from ..contract.twin import check_edit
 from . import keys
 from .passes import check_request

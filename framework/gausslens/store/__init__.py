@@ -6,6 +6,6 @@ before anything is read, ``read`` parts as datasets, ``manifest`` what runs plan
 ``results`` and ``tables`` what users get, ``pack`` all of it in one file, ``maintain`` verifying and cleaning.
 """
 
-from .write import Store as Store
+from .write_parts import Store as Store
 
 __all__ = ["Store"]

@@ -13,7 +13,7 @@ from h5py import h5g
 from ..contract.errors import StoreError
 from . import checksums as seal
 from .disk import Temporary, Writer, explain_failure, locked
-from .hdf5 import NewFile
+from .hdf5_writing import NewFile
 from .layout import INDEX, LOCK, PARTS, TYPE_VERSION, NewerStore, check_version, entry_of, is_name
 from .manifest import manifests, newest_steps
 from .safety import open_checked

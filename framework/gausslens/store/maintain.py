@@ -19,12 +19,12 @@ from ..contract.errors import StoreError
 from . import checksums as seal
 from .codec import TEXT, content, crc_of
 from .disk import explain_failure, locked
-from .hdf5 import kind_of
+from .hdf5_writing import kind_of
 from .index import links, listed, parts
 from .layout import INDEX, LOCK, PARTS, RUNS, TEMPORARY, NewerStore, check_name, entry_of
 from .manifest import Manifest, PlannedStep, manifest_paths, newest_steps, read_manifest
 from .pack import PackReader
-from .read import attributes, check_type, decode_arrays, dims_of, explain_damage, values_of
+from .read_parts import attributes, check_type, decode_arrays, dims_of, explain_damage, values_of
 from .safety import arrays_of, check_link, follow, no_plugins, open_checked
 
 _BLOCK = 1 << 24

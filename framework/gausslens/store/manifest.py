@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from ..contract.digests_and_seeds import digest
 from ..contract.errors import StoreError
-from ..contract.seeds import digest
 from .disk import Temporary, Writer, explain_failure, is_file, locked
 from .layout import LOCK, RUNS, NewerStore, StoreWarning, check_name, check_version, is_name
 

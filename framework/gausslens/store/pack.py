@@ -18,11 +18,11 @@ from ..contract.errors import StoreError
 from . import checksums as seal
 from .codec import TEXT, crc_of
 from .disk import explain_failure, sync_directory
-from .hdf5 import NewFile, write_values
+from .hdf5_writing import NewFile, write_values
 from .index import parts
 from .layout import CONVENTIONS, TYPE, NotAStore, check_version, entry_of, part_path
 from .manifest import Manifest, PlannedStep, from_bytes, manifests, newest_steps
-from .read import attributes, check_type, dims_of, explain_damage, read_facts, read_result, values_of
+from .read_parts import attributes, check_type, dims_of, explain_damage, read_facts, read_result, values_of
 from .safety import arrays_of, follow, holds, no_plugins, open_checked
 
 if TYPE_CHECKING:

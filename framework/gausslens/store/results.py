@@ -147,7 +147,7 @@ class Results:
         return found
 
     def __getitem__(self, name: tuple[str, str]) -> xr.Dataset:
-        from .read import stack
+        from .read_parts import stack
 
         if not isinstance(name, tuple) or len(name) != 2 or not all(isinstance(n, str) for n in name):
             raise NoResult(f"{name!r}: results are named by variant and label, as in results['trained', 'values']")
@@ -232,7 +232,7 @@ class Results:
 
         Where there are several, ``null`` picks one; else the columns are called ``<null>.z`` and so on.
         """
-        from .read import DifferentShapes
+        from .read_parts import DifferentShapes
         from .tables import frame, frame_of_draws
 
         variables = [variables] if isinstance(variables, str) else variables
@@ -258,7 +258,7 @@ class Results:
         """Everything as a tree: run, variant, label; results that differ in shape have a node for each draw."""
         import xarray as xr
 
-        from .read import DifferentShapes, stack
+        from .read_parts import DifferentShapes, stack
 
         nodes: dict[str, xr.Dataset | xr.DataTree | None] = {}
         for run in self.runs:
@@ -334,13 +334,13 @@ class StoreReader:
 
     def read(self, step: PlannedStep) -> xr.Dataset:
         """The result of a step."""
-        from .read import read_part
+        from .read_parts import read_part
 
         return read_part(self.path, step.analysis, step.key)
 
     def facts(self, step: PlannedStep) -> Mapping[str, Any]:
         """What made the result."""
-        from .read import read_facts
+        from .read_parts import read_facts
 
         path = part_path(self.path, step.analysis, step.key)
         return read_facts(self.path, path, entry_of(step.analysis, step.key))

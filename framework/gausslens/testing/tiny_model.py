@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from ..contract.digests_and_seeds import derive, digest
 from ..contract.model import ModelInfo, ModelSpec
 from ..contract.prompts import Prompt, Tokens
-from ..contract.seeds import derive, digest
 from .tiny_parameters import TinyParameters
 
 BOS = 256

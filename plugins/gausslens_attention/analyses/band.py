@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..maths.band import cells, project
+from ..maths.band_plus_sparse import cells, project
 from .curves import Approximation, Curves
 from .patterns import Patterns
 

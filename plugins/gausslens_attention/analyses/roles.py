@@ -10,7 +10,7 @@ import xarray as xr
 from gausslens import Batch, Context, ModelInfo, Request, variable
 
 from ..maths.arrays import Floats
-from ..maths.families import NAMES, within
+from ..maths.map_families import NAMES, within
 from ..maths.measures import entropy, spectrum
 from ..maths.prompts import ByPrompt, over_prompts, stacked
 from ..maths.rare_tokens import RareTokens

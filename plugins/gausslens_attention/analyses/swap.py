@@ -19,7 +19,7 @@ from gausslens import Context, Estimate, GausslensError, ModelError, ModelInfo, 
 from gausslens.maths.resampling import ratio_and_error
 
 from ..maths.arrays import Bools, Floats
-from ..maths.band import cells, project
+from ..maths.band_plus_sparse import cells, project
 from ..maths.kernels import kernel_map, kernel_names
 from ..maths.lowrank import scalars, truncated
 from ..maths.masks import mask_of_keys

@@ -9,7 +9,7 @@ import numpy as np
 
 from gausslens.figures import Figure, Line, Lines, Scatter, Source, Table, pooled_over
 
-from .means import averaged, over_draws
+from . import averaged
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -150,7 +150,8 @@ def _softness(label: str, words: str, several: list[Result]) -> Figure:
     return Scatter(
         title=f"Soft heads and hard heads: {words}",
         caption="Output error at the middle of the grid against the entropy of the head's rows: 0 looks at one key, "
-        "1 at all alike. Sparse approximations suit hard heads, those of low rank soft ones." + over_draws(*several),
+        "1 at all alike. Sparse approximations suit hard heads, those of low rank soft ones."
+        + pooled_over(*several, swept=False),
         sources=tuple(Source(result.variant, label, "entropy") for result in several),
         units="1",
         x=x,

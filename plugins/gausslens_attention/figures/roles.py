@@ -9,7 +9,7 @@ import numpy as np
 
 from gausslens.figures import Dial, Figure, Heatmap, Source, Table
 
-from .means import averaged
+from . import averaged
 
 if TYPE_CHECKING:
     from gausslens import Result, Results

@@ -8,7 +8,7 @@ import numpy as np
 
 from gausslens.figures import Figure, Heatmap, Scatter, Source, Table, pooled_over
 
-from .means import averaged, over_draws
+from . import averaged
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -80,7 +80,7 @@ def _enough(label: str, judge: str, several: list[Result]) -> Figure:
         caption="All heads at once. Of each kind the setting with the fewest stored scalars that changes it by at most "
         "that; no: none of the run does, and the one that changes it least is shown."
         + (_NO_LOSS if judge == "hidden_change" else _OF_TWINS)
-        + over_draws(*several),
+        + pooled_over(*several, swept=False),
         sources=tuple(Source(result.variant, label, n) for result in several for n in dict.fromkeys((judge, name))),
         columns=(
             *("variant", "kind", "setting", "enough", "scalars", _NAMES[judge], "standard error"),
@@ -104,7 +104,7 @@ def _costs(label: str, judge: str, several: list[Result]) -> Figure:
         "divergence of next-token distributions, in nats; agreement: share of tokens whose likeliest successor stays; "
         "hidden change: that of the last residual stream, relative."
         + (_NO_LOSS if judge == "hidden_change" else "")
-        + over_draws(*several),
+        + pooled_over(*several, swept=False),
         sources=tuple(dict.fromkeys(Source(result.variant, label, n) for (result, _, _), n in columns)),
         columns=("setting", "scalars", *(f"{_NAMES.get(n, n)}, {variant}" for (_, variant, _), n in columns)),
         rows=[(str(setting), scalars[i], *(v[i] for v in values)) for i, setting in enumerate(first["setting"].values)],
@@ -140,7 +140,7 @@ def _apart(label: str, several: list[Result]) -> Figure:
         title=f"Variants beside each other: {label}",
         caption=f"With all heads swapped: {first.attrs['long_name']}, against the scalars that a head's map stores; "
         f"what is below {_FLOOR:g} is drawn there. Where random twins fare as well, the method owes nothing to what "
-        "training put there." + over_draws(*several),
+        "training put there." + pooled_over(*several, swept=False),
         sources=tuple(Source(result.variant, label, name) for result in several),
         units=first.attrs["units"],
         x=np.concatenate([averaged(data["scalars"], "setting") for _, _, data in points]),

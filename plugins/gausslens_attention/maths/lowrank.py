@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .arrays import Floats
-from .band import largest
+from .band_plus_sparse import largest
 
 if TYPE_CHECKING:
     import torch

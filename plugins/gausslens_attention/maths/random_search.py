@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .arrays import Floats
-from .band import offsets
+from .band_plus_sparse import offsets
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .arrays import Bools, Floats
-from .band import fit_stochastic, offsets
+from .band_plus_sparse import fit_stochastic, offsets
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

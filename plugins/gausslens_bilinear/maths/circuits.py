@@ -14,7 +14,7 @@ import numpy as np
 
 from gausslens.maths.spectra import Floats, product_eigenvalues
 
-from .traces import rotated_form_variance
+from .random_matrices import rotated_form_variance
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

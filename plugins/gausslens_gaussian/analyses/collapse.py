@@ -13,8 +13,8 @@ from gausslens import Context, Estimate, GausslensError, ModelInfo, Runner, Toke
 from gausslens.maths.moments import Floats, RunningMoments
 from gausslens.maths.resampling import mean_and_error
 
+from ..maths.collapse_measures import cosine, diameter, rates, relative_diameter
 from ..maths.information import frechet
-from ..maths.uniformity import cosine, diameter, rates, relative_diameter
 from .value_path import ValuePath
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from gausslens import Batch, Context, Estimate, GausslensError, ModelInfo, Reque
 from gausslens.maths.moments import Floats, RunningMoments
 
 from ..maths.bigrams import Bigrams
-from ..maths.finite_samples import Information, TooFewSamples, information_bias, needed
 from ..maths.geometry import leading, random_projection
+from ..maths.information_from_samples import Information, TooFewSamples, information_bias, needed
 from ..maths.window_gaussian import WindowGaussian, fit_window
 from ..parameters import WHOLE
 

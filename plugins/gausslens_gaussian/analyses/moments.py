@@ -10,11 +10,11 @@ import numpy as np
 import xarray as xr
 
 from gausslens import Batch, Context, Estimate, GausslensError, ModelInfo, Request, Tokens, site, variable
-from gausslens.maths.moments import Floats, RunningMoments, anisotropy, rank, spectrum, support_entropy
-from gausslens.maths.spectra import effective_rank
+from gausslens.maths.moments import Floats, RunningMoments
+from gausslens.maths.spectra import anisotropy, effective_rank, rank, spectrum, support_entropy
 
-from ..maths.finite_samples import entropy_bias
 from ..maths.geometry import leading
+from ..maths.information_from_samples import entropy_bias
 from ..maths.lengths import OWNED, RunningLengths
 from ..maths.normality import RunningShape, directions, kurtosis_law, normality_p, skewness_sd
 from ..maths.robust import SAMPLE, Ball, Sample, ball, place_numbers

@@ -8,11 +8,12 @@ import numpy as np
 import xarray as xr
 
 from gausslens import Context, Estimate, GausslensError, ModelInfo, Runner, Tokens, attributes, variable
-from gausslens.maths.moments import Floats, RunningMoments, tolerance
+from gausslens.maths.moments import Floats, RunningMoments
+from gausslens.maths.spectra import tolerance
 
-from ..maths.finite_samples import entropy_bias, information_bias, needed
 from ..maths.geometry import random_projection
 from ..maths.information import mutual_information
+from ..maths.information_from_samples import entropy_bias, information_bias, needed
 from ..maths.mixing import mixed, mixed_by_many
 from .value_path import ValuePath
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gausslens.maths.moments import Floats, rank
-from gausslens.maths.spectra import effective_rank
+from gausslens.maths.moments import Floats
+from gausslens.maths.spectra import effective_rank, rank
 
 from . import weighted_vectors
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import gammaln
 
-from gausslens.maths.moments import Floats, tolerance
+from gausslens.maths.moments import Floats
+from gausslens.maths.spectra import tolerance
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gausslens.maths.moments import Floats, tolerance
+from gausslens.maths.moments import Floats
+from gausslens.maths.spectra import tolerance
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

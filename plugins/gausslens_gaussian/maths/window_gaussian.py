@@ -6,9 +6,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gausslens.maths.moments import Floats, RunningMoments, rank, spectrum, support_entropy
+from gausslens.maths.moments import Floats, RunningMoments
+from gausslens.maths.spectra import rank, spectrum, support_entropy
 
-from .finite_samples import Information, TooFewSamples, entropy_bias, information_of_whitened, needed, whitened
+from .information_from_samples import (
+    Information,
+    TooFewSamples,
+    entropy_bias,
+    information_of_whitened,
+    needed,
+    whitened,
+)
 
 
 @dataclass(frozen=True)

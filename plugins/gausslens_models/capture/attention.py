@@ -8,6 +8,7 @@ never depends on the sites that are asked for, so that no number does.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +19,8 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from gausslens import ModelError
+
+from ..loading.config_and_tokenizer import quiet
 
 NAME = "gausslens"
 # Scores of one block: with the softmax beside it about twice this is held at a time.
@@ -142,3 +145,24 @@ def _eager_of(module: torch.nn.Module) -> Callable[..., tuple[torch.Tensor, torc
 
 AttentionInterface.register(NAME, attend)
 AttentionMaskInterface.register(NAME, AttentionMaskInterface()["sdpa"])
+
+
+@contextlib.contextmanager
+def with_our_attention(module: Any) -> Iterator[None]:
+    """The module in evaluation mode, with our attention function; afterwards as before."""
+    before = module.config._attn_implementation
+    training = [m for m in module.modules() if m.training]
+    try:
+        with quiet():
+            module.set_attn_implementation(NAME)
+        if module.config._attn_implementation != NAME:
+            raise ModelError(
+                f"{type(module).__name__} does not let its attention be watched: use `loader: transformer-lens`"
+            )
+        module.eval()
+        yield
+    finally:
+        for one in training:
+            one.training = True
+        with quiet():
+            module.set_attn_implementation(before)

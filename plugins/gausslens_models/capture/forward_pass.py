@@ -14,8 +14,7 @@ from gausslens import HEAD_AXIS, KV_HEAD_AXIS, ModelError, site
 
 from ..families.layout import split
 from ..families.slots import Tap
-from ..loading.config import quiet
-from .attention import NAME, Call, watch
+from .attention import Call, watch, with_our_attention
 
 if TYPE_CHECKING:
     from ..loading.pretrained import PretrainedModel
@@ -197,27 +196,6 @@ class Capture:
                 raise ModelError(f"{self.model.name}: {name} never fired: nothing was captured there")
             if asked and tuple(found[name].shape) != site(name).shape(self.model.info, *self._shape):
                 raise ModelError(f"{self.model.name}: {name} has the shape {list(found[name].shape)}")
-
-
-@contextlib.contextmanager
-def with_our_attention(module: Any) -> Iterator[None]:
-    """The module in evaluation mode, with our attention function; afterwards as before."""
-    before = module.config._attn_implementation
-    training = [m for m in module.modules() if m.training]
-    try:
-        with quiet():
-            module.set_attn_implementation(NAME)
-        if module.config._attn_implementation != NAME:
-            raise ModelError(
-                f"{type(module).__name__} does not let its attention be watched: use `loader: transformer-lens`"
-            )
-        module.eval()
-        yield
-    finally:
-        for one in training:
-            one.training = True
-        with quiet():
-            module.set_attn_implementation(before)
 
 
 def _replaced(

@@ -10,7 +10,7 @@ import torch
 from gausslens import Finding, LayerWeights, site
 
 from ..loading.eager_answer import Answer, proof_prompt
-from ..maths import attention as formulas
+from ..maths import attention_formulas as formulas
 from .engine import wanted_sites
 from .forward_pass import Capture, Captured
 

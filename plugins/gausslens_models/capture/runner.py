@@ -11,8 +11,9 @@ import torch
 
 from gausslens import ModelError
 
+from .attention import with_our_attention
 from .engine import wanted_sites
-from .forward_pass import Captured, with_our_attention
+from .forward_pass import Captured
 
 if TYPE_CHECKING:
     from gausslens import LayerWeights, ModelInfo, Twin

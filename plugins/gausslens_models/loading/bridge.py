@@ -17,7 +17,7 @@ from gausslens import SITES, ModelError, ModelSpec, site
 
 from ..families.layout import Layout, Place, Sizes, family_of
 from ..families.slots import Family
-from .config import LIVE, quiet
+from .config_and_tokenizer import LIVE, quiet
 from .eager_answer import Answer, eager_answer, proof_prompt
 from .pretrained import Owners, PretrainedModel, owners_of
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .config import quiet
+from .config_and_tokenizer import quiet
 
 if TYPE_CHECKING:
     from .pretrained import PretrainedModel

@@ -13,7 +13,7 @@ from gausslens import HEAD_AXIS, KV_HEAD_AXIS, SITES, ModelError, ModelSpec, sit
 from ..families.layout import Layout, Place, family_of, make_layout
 from ..families.slots import STREAM
 from .checkpoint import Checkpoint
-from .config import LIVE, located, quiet, read_config, refuse_quantised
+from .config_and_tokenizer import LIVE, located, quiet, read_config, refuse_quantised
 from .fingerprint import fingerprint
 from .weights import CheckpointModel
 

@@ -15,7 +15,7 @@ from ..families.facts import model_info
 from ..families.layout import Layout, family_of, make_layout
 from ..prompts.tokenise import tokenise
 from .checkpoint import Checkpoint
-from .config import located, quiet, read_config, read_tokenizer, torch_dtype
+from .config_and_tokenizer import located, quiet, read_config, read_tokenizer, torch_dtype
 from .fingerprint import cached, fingerprint
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 import xarray as xr
 
 from gausslens import ReportSection, hookimpl
-from gausslens.contract.seeds import digest
+from gausslens.contract.digests_and_seeds import digest
 from gausslens.runs.compare import against
 from gausslens.store import Store
 from gausslens.testing import host_of

@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 from store.stored import key
 
-from gausslens.contract.seeds import digest
+from gausslens.contract.digests_and_seeds import digest
 from gausslens.store import checksums as seal
 
 SECRET = 31337.0

@@ -19,7 +19,7 @@ from gausslens import GausslensError
 from gausslens.store import Store
 from gausslens.store.codec import decode_values, to_bits
 from gausslens.store.maintain import verify
-from gausslens.store.write import DTYPES, estimate
+from gausslens.store.write_parts import DTYPES, estimate
 
 Child = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -153,7 +153,7 @@ def test_the_first_result_of_a_key_stands(store: Store) -> None:
 
 
 def test_equal_content_has_equal_digests_whatever_the_file(store: Store) -> None:
-    from gausslens.store.read import read_facts
+    from gausslens.store.read_parts import read_facts
 
     store.commit("probe.x", "a", small(1), META)
     store.commit("probe.x", "b", small(1), {**META, "created": "2027-01-01T00:00:00+00:00", "object_id": "1"})

@@ -19,7 +19,7 @@ from gausslens_attention.analyses.lowrank import LowRank
 from gausslens_attention.analyses.masks import Masks
 from gausslens_attention.analyses.pooling import Pooling
 from gausslens_attention.analyses.roles import Roles
-from gausslens_attention.maths.families import within
+from gausslens_attention.maths.map_families import within
 from gausslens_attention.maths.measures import measured
 from gausslens_attention.parameters import (
     BandParameters,
@@ -184,7 +184,7 @@ def test_what_is_told_is_the_mean_over_prompts() -> None:
     arrays = {"pattern": torch.from_numpy(np.stack([P, more])), "v": torch.from_numpy(V)}
     made.update(Batch(0, np.array([1, 0]), ones.long(), ones, ones, arrays, (0, 1), (0, 1)))
     result = made.result()
-    from gausslens_attention.maths.band import project
+    from gausslens_attention.maths.band_plus_sparse import project
 
     each = [measured(p, project(p, 1, 2)[0], v.swapaxes(0, 1)) for p, v in zip((P, more), V, strict=True)]
     for name in ("distance", "kl", "output_error"):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from gausslens_attention.maths.band import cells, offsets, project
+from gausslens_attention.maths.band_plus_sparse import cells, offsets, project
 from gausslens_attention.maths.random_search import random_search
 from gausslens_attention.maths.widths import distances
 

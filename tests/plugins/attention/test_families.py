@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from gausslens import ModelSpec, Part, Prompt, Twin
 from gausslens.testing import TinyEngine, TinyModel
-from gausslens_attention.maths.band import cells, offsets
-from gausslens_attention.maths.families import MASK_CELLS, band, diagonal, kept_cells, within
+from gausslens_attention.maths.band_plus_sparse import cells, offsets
+from gausslens_attention.maths.map_families import MASK_CELLS, band, diagonal, kept_cells, within
 from gausslens_attention.maths.random_search import draw_bands, draw_diagonals, draw_rare_tokens, random_search
 from gausslens_attention.maths.rare_tokens import rare_tokens
 from gausslens_models.capture.engine import TransformersEngine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gausslens_attention.maths.band import cells, project
+from gausslens_attention.maths.band_plus_sparse import cells, project
 from gausslens_attention.maths.lowrank import truncated
 from gausslens_attention.maths.measures import BASELINES, FLOOR, Oracles, baselines, divergence, entropy, measured
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gausslens.maths.laws import MarchenkoPastur
-from gausslens_bilinear.maths import traces
+from gausslens_bilinear.maths import random_matrices as traces
 
 
 def haar(rng: np.random.Generator, n: int, draws: int) -> np.ndarray:

@@ -12,7 +12,7 @@ import torch
 from gausslens import Context, GausslensError, ModelError, ModelInfo, Part, Prompt, Twin
 from gausslens.testing import TinyEngine, TinyModel, TinyParameters, check_forward, check_round_trip
 from gausslens_gaussian.analyses.collapse import AttentionOnly, Collapse, estimate, visible
-from gausslens_gaussian.maths.uniformity import diameter, relative_diameter
+from gausslens_gaussian.maths.collapse_measures import diameter, relative_diameter
 from gausslens_gaussian.parameters import CollapseParameters
 from gausslens_gaussian.plugin import COLLAPSE
 

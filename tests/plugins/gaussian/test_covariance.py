@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gausslens.maths.moments import RunningMoments, anisotropy, rank, spectrum, support_entropy
-from gausslens.maths.spectra import effective_rank
+from gausslens.maths.moments import RunningMoments
+from gausslens.maths.spectra import anisotropy, effective_rank, rank, spectrum, support_entropy
 from gausslens_gaussian.maths.information import entropy
 
 

@@ -12,7 +12,7 @@ from gausslens import Batch, Context, GausslensError, Part, Prompt
 from gausslens.testing import TinyModel, check_round_trip, check_stream
 from gausslens_gaussian.analyses.joint import Joint, estimate
 from gausslens_gaussian.maths.bigrams import Bigrams
-from gausslens_gaussian.maths.finite_samples import TooFewSamples
+from gausslens_gaussian.maths.information_from_samples import TooFewSamples
 from gausslens_gaussian.maths.window_gaussian import fit_window
 from gausslens_gaussian.parameters import JointParameters
 from gausslens_gaussian.plugin import JOINT

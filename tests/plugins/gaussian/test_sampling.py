@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from gausslens_gaussian.maths.finite_samples import (
+from gausslens_gaussian.maths.information import entropy, mutual_information
+from gausslens_gaussian.maths.information_from_samples import (
     TooFewSamples,
     entropy_bias,
     information_bias,
@@ -15,7 +16,6 @@ from gausslens_gaussian.maths.finite_samples import (
     log_det_variance,
     needed,
 )
-from gausslens_gaussian.maths.information import entropy, mutual_information
 
 
 def pairs(

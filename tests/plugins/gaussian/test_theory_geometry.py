@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gausslens.maths.moments import RunningMoments, rank, spectrum
+from gausslens.maths.moments import RunningMoments
+from gausslens.maths.spectra import rank, spectrum
 from gausslens_gaussian.maths import weighted_vectors
 from gausslens_gaussian.maths.geometry import leading, log_volume, principal_angles, semi_axes
 from gausslens_gaussian.maths.norms import through_norm

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gausslens_gaussian.maths.collapse_measures import cosine, diameter, rates, relative_diameter
 from gausslens_gaussian.maths.information import entropy, mutual_information
 from gausslens_gaussian.maths.mixing import mixed, mixed_by_many
-from gausslens_gaussian.maths.uniformity import cosine, diameter, rates, relative_diameter
 
 seeds = st.integers(0, 2**32 - 1)
 N, D = 3, 2

@@ -10,7 +10,7 @@ import pytest
 
 from gausslens import LayerWeights, ModelSpec, Part, Prompt
 from gausslens_models.capture.engine import TransformersEngine
-from gausslens_models.loading.config import claims_directory
+from gausslens_models.loading.config_and_tokenizer import claims_directory
 from gausslens_models.loading.pretrained import open_pretrained
 from gausslens_models.parameters import TransformersParameters
 

@@ -19,7 +19,7 @@ from gausslens import InputError, ModelError, ModelSpec, OpenModel, Request, Tok
 from gausslens_models.capture.engine import TransformersEngine
 from gausslens_models.loading import fingerprint
 from gausslens_models.loading.builtin import open_builtin
-from gausslens_models.loading.config import claims_bridge, claims_directory, claims_files
+from gausslens_models.loading.config_and_tokenizer import claims_bridge, claims_directory, claims_files
 from gausslens_models.loading.pretrained import PretrainedModel, module_fingerprint, open_pretrained
 from gausslens_models.loading.weights import open_weights
 from gausslens_models.parameters import BuiltinParameters, TransformersParameters, WeightsParameters

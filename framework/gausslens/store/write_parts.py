@@ -20,7 +20,7 @@ from . import checksums as seal
 from . import codec
 from .codec import TEXT, Stored, content, crc_of, to_json
 from .disk import Temporary, Writer, explain_failure, is_file, write_at
-from .hdf5 import LARGE, NewFile, kind_of, write_values
+from .hdf5_writing import LARGE, NewFile, kind_of, write_values
 from .index import build_index, has_index, parts
 from .layout import (
     CONVENTIONS,
@@ -111,7 +111,7 @@ class Store:
 
     def read(self, analysis: str, key: str) -> xr.Dataset:
         """A finished step; arrays over 1 MiB are read when they are used."""
-        from .read import read_part  # xarray, which writing does without
+        from .read_parts import read_part  # xarray, which writing does without
 
         return read_part(self.path, analysis, key)
 

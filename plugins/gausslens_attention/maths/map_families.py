@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .arrays import Bools, Floats, Places
-from .band import cells, largest, offsets
+from .band_plus_sparse import cells, largest, offsets
 from .rare_tokens import RareTokens, rare_tokens
 
 if TYPE_CHECKING:
