@@ -86,8 +86,8 @@ MANY = """
 import sys, resource
 parts, limit = int(sys.argv[2]), int(sys.argv[3])
 resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-import gausslens, gausslens.store.read
-gausslens.store.read.EAGER_BYTES = 0  # nothing is read at once: every array needs its file later
+import gausslens, gausslens.store.read_parts
+gausslens.store.read_parts.EAGER_BYTES = 0  # nothing is read at once: every array needs its file later
 found = gausslens.open(sys.argv[1])["trained", "score"]
 assert found["large"].shape == (parts, 1000)
 assert found["large"][:, 5].values.tolist() == [5.0] * parts
