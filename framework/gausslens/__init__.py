@@ -55,9 +55,9 @@ if TYPE_CHECKING:
     from .notebook import draw as draw
     from .notebook import load as load
     from .perform import run as run
-    from .store.results import Result as Result
-    from .store.results import Results as Results
-    from .store.results import open as open  # noqa: A004
+    from .store.read_results import Result as Result
+    from .store.read_results import Results as Results
+    from .store.read_results import open as open  # noqa: A004
 
 _HOMES = {
     "Facts": "contract.facts",
@@ -103,9 +103,9 @@ _HOMES = {
     "run": "perform",
     "Generators": "contract.twin",
     "Twin": "contract.twin",
-    "Result": "store.results",
-    "Results": "store.results",
-    "open": "store.results",
+    "Result": "store.read_results",
+    "Results": "store.read_results",
+    "open": "store.read_results",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]

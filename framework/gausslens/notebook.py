@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .figures import Figure
     from .plugins.host import Host
     from .runs.open import Opened
-    from .store.results import Results
+    from .store.read_results import Results
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ def draw(
     """
     from .plugins import load
     from .report.sections import sections
-    from .store.results import Results
-    from .store.results import open as open_store
+    from .store.read_results import Results
+    from .store.read_results import open as open_store
 
     results = store if isinstance(store, Results) else open_store(store)
     if label is not None and label not in results.labels:

@@ -12,15 +12,14 @@ from .contract.hooks import RunNews, StepNews
 from .runs.execute import execute, not_in_store, work
 from .runs.open import Opened, open_model
 from .runs.outcome import Began, Failure, Finished, Outcome, Progress, failures_in_words
-from .runs.plan import Plan, Step, make_plan
+from .runs.plan import Plan, Step, make_plan, manifest_of
 from .runs.progress import progress
-from .runs.provenance import distributions, now
 
 if TYPE_CHECKING:
     from .plugins import Host
     from .runs.study import Study
     from .store import Store
-    from .store.results import Results
+    from .store.read_results import Results
 
 # A run file: a path, or the same as plain data.
 RunFile = str | os.PathLike[str] | Mapping[str, Any]
@@ -43,7 +42,7 @@ def run(
     the store already is not computed again. Steps that fail do not take the others with them: RunFailed is raised at
     the end.
     """
-    from .store.results import open as open_store
+    from .store.read_results import open as open_store
 
     ran = perform(source, store, sets, without, model, tokenizer, host, shown)
     if ran.outcome.failed:
@@ -81,7 +80,7 @@ def perform(
     news = RunNews(study.name, str(with_store.path), plan.digest, len(plan.steps))
     try:
         with_store.create()
-        with_store.manifest(study.name, manifest(plan))
+        with_store.manifest(study.name, manifest_of(plan))
         host.announce("run_started", run=news)
         try:
             outcome = carry_out(plan, opened, with_store, host, news, shown)
@@ -164,32 +163,6 @@ def prepare(
     study = runfile.read(source, host, sets, live=None if model is None else type(model).__name__)
     opened = open_model(study.model, host, model, tokenizer) if study.model is not None else None
     return host, study, opened, make_plan(study, opened)
-
-
-def manifest(plan: Plan) -> dict[str, Any]:
-    """The manifest of a plan: the resolved run file, and each step with its key."""
-    return {
-        "format": "gausslens-run",
-        "version": 1,
-        "run": plan.study.name,
-        "plan": plan.digest,
-        "created": now(),
-        "resolved": dict(plan.study.resolved),
-        "distributions": dict(distributions()),
-        "steps": [
-            {
-                "variant": step.ref.variant,
-                "draw": step.ref.draw,
-                "sweep": dict(step.ref.sweep),
-                "label": step.ref.label,
-                "analysis": step.ref.analysis,
-                "key": step.key,
-                "ingredients": dict(step.ingredients),
-                "against": step.against,
-            }
-            for step in plan.steps
-        ],
-    }
 
 
 def chosen_store(study: Study, path: str | os.PathLike[str] | None) -> Path:

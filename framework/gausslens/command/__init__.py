@@ -35,10 +35,10 @@ COMMANDS = {
 
 def load_host(arguments: Namespace, say: bool = True) -> Host:
     """The host without the plugins that --without names; what was set aside is printed on stderr."""
-    from ..plugins import load, troubles
+    from ..plugins import load, loading_troubles
 
     host = load(without=[name.strip() for value in arguments.without for name in value.split(",") if name.strip()])
-    text = troubles(host, debug=arguments.debug) if say else ""
+    text = loading_troubles(host, debug=arguments.debug) if say else ""
     if text:
         print(text, file=sys.stderr)
     return host

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..store.manifest import Manifest, PlannedStep
-    from ..store.results import Results
+    from ..store.read_results import Results
 
 # So many letters of a plan's digest are enough to mean it.
 FEWEST_DIGITS = 6
@@ -36,7 +36,7 @@ def add(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Print which ingredient of the key differs, step by step; steps that differ alike are told once."""
-    from ..store.results import open as open_store
+    from ..store.read_results import open as open_store
 
     results = open_store(arguments.store)
     one, other = _plan(results, arguments.one), _plan(results, arguments.other)

@@ -25,13 +25,14 @@ def run(arguments: Namespace) -> int:
     """Plan, and print; nothing is computed and nothing is written."""
     import json
 
-    from ..perform import chosen_store, manifest, prepare
+    from ..perform import chosen_store, prepare
+    from ..runs.plan import manifest_of
     from ..store import Store
 
     _, study, opened, plan = prepare(arguments.file, arguments.set, host=load_host(arguments))
     try:
         if arguments.json:
-            print(json.dumps(manifest(plan), indent=2, ensure_ascii=False))
+            print(json.dumps(manifest_of(plan), indent=2, ensure_ascii=False))
         else:
             print(_as_text(plan, opened, Store(chosen_store(study, arguments.store))))
     finally:

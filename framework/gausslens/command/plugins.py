@@ -31,13 +31,13 @@ def add(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Print the list, or what NAME is."""
-    from ..plugins import troubles
+    from ..plugins import loading_troubles
 
     host = load_host(arguments, say=arguments.name is not None)
     if arguments.name is None:
         print(_as_json(host) if arguments.json else "\n".join(_listed(host)))
-        if not arguments.json and troubles(host):
-            print(f"\n{troubles(host, arguments.debug)}")
+        if not arguments.json and loading_troubles(host):
+            print(f"\n{loading_troubles(host, arguments.debug)}")
         return 0
     found = named(host, arguments.name)
     if arguments.json:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
-    from ..store.results import Results
+    from ..store.read_results import Results
 
 # Rows of one array that are printed; --csv and --json print all.
 MOST_ROWS = 60
@@ -44,7 +44,7 @@ def add(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Print the tree of the store, one result, or one array of it."""
-    from ..store.results import open as open_store
+    from ..store.read_results import open as open_store
 
     results = open_store(arguments.store)
     if arguments.run is not None:

@@ -36,7 +36,7 @@ def add(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Do what was asked."""
-    from ..store.results import open_reader
+    from ..store.read_results import open_reader
 
     if (arguments.action == "pack") != (arguments.file is not None):
         raise InputError("pack needs a FILE to write" if arguments.file is None else "only pack takes a FILE")
@@ -60,7 +60,7 @@ def run(arguments: Namespace) -> int:
 
 def _verify(arguments: Namespace) -> int:
     from ..store.maintain import count, verify
-    from ..store.results import check_is_store
+    from ..store.read_results import check_is_store
 
     path = Path(arguments.store)
     check_is_store(path)
@@ -78,7 +78,7 @@ def _verify(arguments: Namespace) -> int:
 
 def _pack(root: Path, target: Path) -> int:
     from ..store.pack import pack
-    from ..store.results import open as open_results
+    from ..store.read_results import open as open_results
 
     number = pack(root, outside(target, root).absolute())
     results = open_results(root)

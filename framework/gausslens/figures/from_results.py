@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     import xarray as xr
 
-    from ..store.results import Result, Results
+    from ..store.read_results import Result, Results
 
 
 def averaged(values: xr.DataArray, *kept: str, skip_missing: bool = False) -> np.ndarray:

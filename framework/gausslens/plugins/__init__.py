@@ -8,4 +8,4 @@ from .host import Broken as Broken
 from .host import Host as Host
 from .host import Plugin as Plugin
 from .loading import load as load
-from .loading import troubles as troubles
+from .loading import loading_troubles as loading_troubles

@@ -68,7 +68,7 @@ def _chosen(
     return kept, tuple(sorted({c.plugin for c in out}))
 
 
-def troubles(host: Host, debug: bool = False) -> str:
+def loading_troubles(host: Host, debug: bool = False) -> str:
     """What commands say of plugins that were set aside, and of warnings; empty where all is well."""
     return "\n".join([*(f"warning: {text}" for text in host.warnings), *(set_aside(b, debug) for b in host.broken)])
 

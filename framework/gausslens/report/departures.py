@@ -17,7 +17,7 @@ from .page_figures import draw
 if TYPE_CHECKING:
     import xarray as xr
 
-    from ..store.results import Results
+    from ..store.read_results import Results
 
 # A share of false discoveries that the field is used to.
 LEVEL = 0.05

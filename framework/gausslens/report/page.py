@@ -24,7 +24,7 @@ from .thinning import COARSE, FINE
 
 if TYPE_CHECKING:
     from ..plugins.host import Host
-    from ..store.results import Results
+    from ..store.read_results import Results
 
 # Letters of all sections together; a page of this size opens within seconds.
 LARGEST = 12_000_000
@@ -42,7 +42,7 @@ class PagePart:
 
 def write(path: Path | str, host: Host, out: Path | str | None = None) -> Path:
     """Write the page of the store (or pack) at ``path``, by default into it as report.html. Returns where it is."""
-    from ..store.results import open as open_store
+    from ..store.read_results import open as open_store
 
     place = Path(path)
     target = Path(out) if out is not None else place / "report.html" if place.is_dir() else place.with_suffix(".html")

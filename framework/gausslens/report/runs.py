@@ -11,7 +11,7 @@ from .markup import Markup, element, joined
 
 if TYPE_CHECKING:
     from ..store.manifest import Manifest, PlannedStep
-    from ..store.results import Results
+    from ..store.read_results import Results
 
 # So many part files of a result are named; with many draws the others are beside them.
 NAMED = 3

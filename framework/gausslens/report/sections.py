@@ -11,7 +11,7 @@ from ..figures import BadFigure, Drawing, Figure, kinds
 if TYPE_CHECKING:
     from ..contract.descriptors import Owned, ReportSection
     from ..plugins.host import Host
-    from ..store.results import Results
+    from ..store.read_results import Results
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def _section(owned: Owned[ReportSection], results: Results) -> Section:
     """One section; if it fails, the note says whose it is, and the others go on."""
     section, owner = owned.descriptor, owned.owner
     try:
-        figures = tuple(checked(figure) for figure in resolve(section.section)(results))
+        figures = tuple(checked_figure(figure) for figure in resolve(section.section)(results))
     except (Exception, SystemExit) as error:
         whose = f"{owner.plugin} ({owner.distribution} {owner.version})"
         said = f"The section {section.name} of the plugin {whose} could not be drawn: {type(error).__name__}: {error}"
@@ -55,7 +55,7 @@ def _section(owned: Owned[ReportSection], results: Results) -> Section:
     return Section(section.name, section.summary, figures)
 
 
-def checked(figure: object) -> Figure:
+def checked_figure(figure: object) -> Figure:
     """The figure, if it is one that can be drawn."""
     if not isinstance(figure, Figure):
         raise BadFigure(f"a section returns figures ({', '.join(kinds())}), not {type(figure).__name__}")

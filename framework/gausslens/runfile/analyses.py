@@ -8,7 +8,7 @@ from ..runs.study import PromptCall, Use
 from . import blocks
 from .blocks import find
 from .check_parameters import checked
-from .model import default_prompts, read_prompts_block, resolved_prompts
+from .model_and_prompts import default_prompts, read_prompts_block, resolved_prompts
 from .nodes import Node
 from .problems import instead, shortened
 from .variants import indices

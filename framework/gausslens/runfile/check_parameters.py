@@ -15,7 +15,7 @@ from ..contract.errors import near
 from . import wording as words
 from .nodes import KeyPath, Node
 from .problems import MOST, instead
-from .wording import members, written
+from .wording import union_members, written
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -254,15 +254,15 @@ def _below(annotation: Any, step: str | int) -> list[Any]:
     origin, arguments = get_origin(annotation) or annotation, get_args(annotation)
     if _is_model(annotation):
         field = fields_of(annotation).get(str(step))
-        return members(field.annotation) if field else []
+        return union_members(field.annotation) if field else []
     if not isinstance(origin, type) or not arguments:
         return []
     if issubclass(origin, Mapping):
-        return members(arguments[-1])
+        return union_members(arguments[-1])
     if isinstance(step, int) and issubclass(origin, tuple) and arguments[-1] is not Ellipsis:
-        return members(arguments[step]) if step < len(arguments) else []
+        return union_members(arguments[step]) if step < len(arguments) else []
     if isinstance(step, int) and issubclass(origin, Sequence | AbstractSet):
-        return members(arguments[0])
+        return union_members(arguments[0])
     return []
 
 

@@ -14,7 +14,7 @@ from . import blocks
 from .analyses import read_uses, resolved
 from .blocks import Reading
 from .check_parameters import checked
-from .model import LIVE, read_model_block, read_prompts_block, resolved_model, resolved_prompts
+from .model_and_prompts import LIVE, read_model_block, read_prompts_block, resolved_model, resolved_prompts
 from .nodes import FILE, Node, from_python
 from .problems import Problems, shortened
 from .settings import with_settings

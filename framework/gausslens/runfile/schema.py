@@ -71,12 +71,14 @@ def files(host: Host) -> dict[str, str]:
 
 def ours() -> Host:
     """The host with the plugins of this distribution alone, all of which must work."""
-    from ..plugins import load, troubles
+    from ..plugins import load, loading_troubles
     from ..plugins.discover import candidates
 
     host = load(only=[candidate.plugin for candidate in candidates()[0] if candidate.ours])
     if host.broken or host.left_out:
-        raise InputError(troubles(host) or f"plugins are left out: {', '.join(host.left_out)}; unset GAUSSLENS_WITHOUT")
+        raise InputError(
+            loading_troubles(host) or f"plugins are left out: {', '.join(host.left_out)}; unset GAUSSLENS_WITHOUT"
+        )
     return host
 
 

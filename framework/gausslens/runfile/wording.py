@@ -106,7 +106,7 @@ def name_pattern(pattern: str, words: str) -> str:
 def of_type(annotation: Any, many: bool = False) -> str:
     """``a whole number``, ``a list of numbers``; empty where there are no plain words for it."""
     words = []
-    for one in members(annotation):
+    for one in union_members(annotation):
         if get_origin(one) is Literal:
             words.append("one of " + ", ".join(map(written, get_args(one)[:12])))
         elif isinstance(one, type) and issubclass(one, Enum):
@@ -117,13 +117,13 @@ def of_type(annotation: Any, many: bool = False) -> str:
     return " or ".join(words)
 
 
-def members(annotation: Any) -> list[Any]:
+def union_members(annotation: Any) -> list[Any]:
     """The members of a union; the type itself where it is none."""
     origin = get_origin(annotation)
     if origin is Annotated:
-        return members(get_args(annotation)[0])
+        return union_members(get_args(annotation)[0])
     if origin in (Union, types.UnionType):
-        return [member for argument in get_args(annotation) for member in members(argument)]
+        return [member for argument in get_args(annotation) for member in union_members(argument)]
     return [annotation]
 
 

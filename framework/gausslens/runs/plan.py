@@ -16,6 +16,7 @@ from ..contract.reference import resolve
 from ..contract.twin import check_edit
 from . import keys
 from .passes import check_request
+from .provenance import distributions, now
 
 if TYPE_CHECKING:
     from ..contract.model import ModelInfo
@@ -85,6 +86,32 @@ def make_plan(study: Study, opened: Opened | None) -> Plan:
     planner.plan_comparisons()
     info = opened.model.info if opened else None
     return Plan(study, info, tuple(planner.steps.values()), tuple(planner.notes), planner.prompts)
+
+
+def manifest_of(plan: Plan) -> dict[str, Any]:
+    """The manifest of a plan: the resolved run file, and each step with its key."""
+    return {
+        "format": "gausslens-run",
+        "version": 1,
+        "run": plan.study.name,
+        "plan": plan.digest,
+        "created": now(),
+        "resolved": dict(plan.study.resolved),
+        "distributions": dict(distributions()),
+        "steps": [
+            {
+                "variant": step.ref.variant,
+                "draw": step.ref.draw,
+                "sweep": dict(step.ref.sweep),
+                "label": step.ref.label,
+                "analysis": step.ref.analysis,
+                "key": step.key,
+                "ingredients": dict(step.ingredients),
+                "against": step.against,
+            }
+            for step in plan.steps
+        ],
+    }
 
 
 def step_seed(step: Step, run_seed: int) -> int:

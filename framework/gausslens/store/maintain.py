@@ -24,7 +24,7 @@ from .index import links, listed, parts
 from .layout import INDEX, LOCK, PARTS, RUNS, TEMPORARY, NewerStore, check_name, entry_of
 from .manifest import Manifest, PlannedStep, manifest_paths, newest_steps, read_manifest
 from .pack import PackReader
-from .read_parts import attributes, check_type, decode_arrays, dims_of, explain_damage, values_of
+from .read_parts import check_element_type, decode_arrays, dims_of_stored, explain_damage, read_attributes, read_values
 from .safety import arrays_of, check_link, follow, no_plugins, open_checked
 
 _BLOCK = 1 << 24
@@ -135,7 +135,7 @@ def _sealed_findings(root: Path, path: Path, entries: dict[str, tuple[str, str]]
     sealed = {(offset, size): crc for offset, size, crc in extents}
     found: list[Damage] = []
     with explain_damage(where), no_plugins(), open_checked(os.fspath(path), os.fspath(root)) as file:
-        check_type(attributes(file), kind, where)
+        check_element_type(read_attributes(file), kind, where)
         for entry, named in entries.items():
             if kind == "store-part":
                 found += _guarded(where, lambda named=named: _alone(file, where, *named))  # type: ignore[misc]
@@ -158,8 +158,8 @@ def _result_findings(
     file: Any, entry: str, named: tuple[str, str], sealed: dict[tuple[int, int], int], size: int
 ) -> Iterator[str]:
     group = follow(file, entry)
-    attrs = attributes(group)
-    check_type(attrs, "step-result", entry)
+    attrs = read_attributes(group)
+    check_element_type(attrs, "step-result", entry)
     if (attrs.get("analysis"), attrs.get("key")) != named:
         yield f"{entry} says that it is {attrs.get('analysis')!r}, {attrs.get('key')!r}"
     json.loads(attrs["provenance"])
@@ -167,12 +167,12 @@ def _result_findings(
     arrays = arrays_of(group, size)
     described = []
     for name, array in arrays.items():
-        own = attributes(array)
+        own = read_attributes(array)
         crc = _crc(array, sealed)
         if crc != own.get("crc32"):
             yield f"{entry}/{name} does not match its crc32"
         rest = {k: v for k, v in own.items() if k not in _FRAME}
-        described.append((name, dims_of(file, array), kind_of(array.dtype), array.shape, own.get("crc32"), rest))
+        described.append((name, dims_of_stored(file, array), kind_of(array.dtype), array.shape, own.get("crc32"), rest))
     if content(described) != attrs.get("content"):
         yield f"{entry} does not match its content digest: names, dimensions, types, values or attributes were changed"
     else:
@@ -182,12 +182,12 @@ def _result_findings(
 def _crc(array: Any, sealed: dict[tuple[int, int], int]) -> int:
     """The crc32 of an array's values: known from the seal, or read, a stretch of the first axis at a time."""
     if array.dtype == TEXT:
-        return crc_of(values_of(array))
+        return crc_of(read_values(array))
     known = sealed.get((array.id.get_offset(), array.nbytes))
     if known is not None:
         return known
     if not array.ndim or not array.size:
-        return crc_of(values_of(array))
+        return crc_of(read_values(array))
     found = 0
     step = max(1, _BLOCK * array.shape[0] // array.nbytes)
     for start in range(0, array.shape[0], step):

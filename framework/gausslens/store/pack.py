@@ -22,7 +22,15 @@ from .hdf5_writing import NewFile, write_values
 from .index import parts
 from .layout import CONVENTIONS, TYPE, NotAStore, check_version, entry_of, part_path
 from .manifest import Manifest, PlannedStep, from_bytes, manifests, newest_steps
-from .read_parts import attributes, check_type, dims_of, explain_damage, read_facts, read_result, values_of
+from .read_parts import (
+    check_element_type,
+    dims_of_stored,
+    explain_damage,
+    read_attributes,
+    read_facts,
+    read_result,
+    read_values,
+)
 from .safety import arrays_of, follow, holds, no_plugins, open_checked
 
 if TYPE_CHECKING:
@@ -80,22 +88,22 @@ class _Packing:
         entry = entry_of(step.analysis, step.key)
         with explain_damage(str(path)), no_plugins(), open_checked(os.fspath(path), os.fspath(self.root)) as file:
             source = follow(file, entry)
-            attrs = attributes(source)
-            check_type(attrs, "step-result", f"{path}{entry}")
+            attrs = read_attributes(source)
+            check_element_type(attrs, "step-result", f"{path}{entry}")
             self._copy(file, self.out.group(place, attrs), arrays_of(source, path.stat().st_size))
 
     def _copy(self, file: Any, group: Any, arrays: dict[str, Any]) -> None:
         made: dict[str, Any] = {}
         for name, array in arrays.items():
             made[name] = self.out.array(group, name, array.shape, array.dtype)
-            own = attributes(array)
+            own = read_attributes(array)
             crc = _copy_values(array, made[name])
             if crc != own["crc32"]:
                 raise StoreError(f"{file.filename}{array.name} does not match its crc32: the file was damaged")
             self.out.set(made[name], own)
             if array.dtype != TEXT and array.size:
                 self.extents.append((made[name].get_offset(), array.nbytes, crc))
-        self.out.scales(made, {name: dims_of(file, array) for name, array in arrays.items()})
+        self.out.scales(made, {name: dims_of_stored(file, array) for name, array in arrays.items()})
 
     def add_manifest(self, manifest: Manifest) -> None:
         """A manifest, as text beside the variants of its run."""
@@ -106,7 +114,7 @@ class _Packing:
 def _copy_values(source: Any, target: Any) -> int:
     """Copy the values of an array, a stretch at a time; returns their crc32."""
     if source.dtype == TEXT or source.nbytes <= _BLOCK or not source.ndim:
-        values = values_of(source)
+        values = read_values(source)
         write_values(target, values)
         return crc_of(values)
     crc = 0
@@ -125,7 +133,7 @@ class PackReader:
     def __init__(self, path: Path):
         self.path = path.resolve()
         with explain_damage(str(path)), open_checked(os.fspath(self.path), os.fspath(self.path.parent)) as file:
-            attrs = attributes(file)
+            attrs = read_attributes(file)
             if attrs.get(TYPE) != "store-pack":
                 raise NotAStore(f"{path} is not a pack: `gausslens store pack STORE FILE` makes one")
             check_version(attrs.get("encoding-version"), "the pack", path)

@@ -83,8 +83,8 @@ def read_result(root: Path, path: Path, entry: str) -> xr.Dataset:
     files = CachingFileManager(open_checked, os.fspath(path), os.fspath(root), mode="r")
     with explain_damage(f"{path}{entry}"), no_plugins(), files.acquire_context() as file:
         group = follow(file, entry)
-        attrs = attributes(group)
-        check_type(attrs, "step-result", f"{path}{entry}")
+        attrs = read_attributes(group)
+        check_element_type(attrs, "step-result", f"{path}{entry}")
         arrays = arrays_of(group, path.stat().st_size)
         variables = decode_arrays(file, arrays, files, entry)
         auxiliary = [c for c in attrs.get("coordinates", "").split() if c in variables]
@@ -99,8 +99,8 @@ def read_result(root: Path, path: Path, entry: str) -> xr.Dataset:
 def read_facts(root: Path, path: Path, entry: str) -> dict[str, Any]:
     """The attributes of a result's group: what made it; ``provenance`` as a mapping."""
     with explain_damage(f"{path}{entry}"), no_plugins(), open_checked(os.fspath(path), os.fspath(root)) as file:
-        attrs = attributes(follow(file, entry))
-        check_type(attrs, "step-result", f"{path}{entry}")
+        attrs = read_attributes(follow(file, entry))
+        check_element_type(attrs, "step-result", f"{path}{entry}")
         return attrs | {"provenance": json.loads(attrs.get("provenance") or "{}")}
 
 
@@ -108,14 +108,14 @@ def decode_arrays(
     file: Any, arrays: dict[str, Any], files: CachingFileManager[h5py.File], entry: str
 ) -> dict[str, xr.Variable]:
     """Arrays on disk as variables: helpers folded in, made-up coordinates left out."""
-    attrs = {name: attributes(array) for name, array in arrays.items()}
+    attrs = {name: read_attributes(array) for name, array in arrays.items()}
     helpers = {helper for a in attrs.values() for helper in str(a.get("lossless", "")).split()}
     found = {}
     for name, array in arrays.items():
-        check_type(attrs[name], "array", f"{entry}/{name}")
+        check_element_type(attrs[name], "array", f"{entry}/{name}")
         if name in helpers or attrs[name].get("implied"):
             continue
-        dims = dims_of(file, array)
+        dims = dims_of_stored(file, array)
         kind = attrs[name].get("dtype")
         data: Any
         if array.dtype == TEXT:
@@ -130,7 +130,7 @@ def decode_arrays(
     return found
 
 
-def values_of(array: h5py.Dataset) -> np.ndarray:
+def read_values(array: h5py.Dataset) -> np.ndarray:
     """All values of an array as they are stored; text as objects."""
     if array.dtype == TEXT:
         return np.array(array.asstr()[()], dtype=object).reshape(array.shape)
@@ -139,7 +139,7 @@ def values_of(array: h5py.Dataset) -> np.ndarray:
 
 def whole(array: h5py.Dataset, crc: int) -> np.ndarray:
     """All values of an array, checked."""
-    values = values_of(array)
+    values = read_values(array)
     if crc_of(values) != crc:
         raise StoreError(f"{array.file.filename}{array.name} does not match its crc32: the file was damaged")
     return values
@@ -154,7 +154,7 @@ def _text(arrays: dict[str, Any], name: str, attrs: dict[str, dict[str, Any]]) -
     return decode_text(text, values, offsets)
 
 
-def dims_of(file: Any, array: h5py.Dataset) -> tuple[str, ...]:
+def dims_of_stored(file: Any, array: h5py.Dataset) -> tuple[str, ...]:
     """The names of an array's dimension scales."""
     name = array.name.rsplit("/", 1)[1]
     if "DIMENSION_LIST" not in array.attrs:
@@ -168,7 +168,7 @@ def dims_of(file: Any, array: h5py.Dataset) -> tuple[str, ...]:
     return tuple(found)
 
 
-def attributes(owner: Any) -> dict[str, Any]:
+def read_attributes(owner: Any) -> dict[str, Any]:
     """Attributes as Python values; those of HDF5's own machinery are left out."""
     found = {}
     for name in owner.attrs:
@@ -178,7 +178,7 @@ def attributes(owner: Any) -> dict[str, Any]:
     return found
 
 
-def check_type(attrs: dict[str, Any], kind: str, where: str) -> None:
+def check_element_type(attrs: dict[str, Any], kind: str, where: str) -> None:
     """Refuse an element of another type or of a newer version."""
     if attrs.get(TYPE) != kind:
         raise StoreError(f"{where} is of type {attrs.get(TYPE)!r}, not {kind!r}: refused")

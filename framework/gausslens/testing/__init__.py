@@ -23,7 +23,7 @@ import pytest
 
 if TYPE_CHECKING:
     from ..plugins import Host
-    from ..store.results import Results
+    from ..store.read_results import Results
     from . import wiring as wiring
     from .derived_checks import check_derived as check_derived
     from .forward_checks import check_forward as check_forward

@@ -11,7 +11,7 @@ from gausslens import Batch, Context, ModelInfo, Request, variable
 
 from ..maths.arrays import Floats
 from ..maths.map_families import NAMES, within
-from ..maths.measures import entropy, spectrum
+from ..maths.measures import cumulative_map_spectrum, entropy
 from ..maths.prompts import ByPrompt, over_prompts, stacked
 from ..maths.rare_tokens import RareTokens
 from .patterns import attention_of
@@ -41,7 +41,7 @@ class Roles:
         for row, prompt in enumerate(batch.prompts):
             P = attention_of(batch, row)
             storage = max(round(self.parameters.scalars * P.shape[-1]), P.shape[-1] + 1)
-            found = of_families(P, storage, self.model.causal) | spectrum(P, self.parameters.directions)
+            found = of_families(P, storage, self.model.causal) | cumulative_map_spectrum(P, self.parameters.directions)
             self.by_prompt[batch.layer, int(prompt)] = found
 
     def merge(self, other: Roles) -> None:

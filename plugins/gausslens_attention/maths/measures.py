@@ -105,7 +105,7 @@ class Oracles:
         return self.of_rank[r]
 
 
-def spectrum(P: Floats, directions: int) -> dict[str, Floats]:
+def cumulative_map_spectrum(P: Floats, directions: int) -> dict[str, Floats]:
     """The first singular values of maps [head, n, n], and what all of them say: ranks, condition, norms.
 
     The effective rank is exp of the entropy of the singular values' own shares, not of their squares' (Roy and

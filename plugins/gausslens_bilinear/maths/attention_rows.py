@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gausslens.maths.resampling import GROUPS, jackknife
 
-from .softmax import row_moments
+from .softmax import softmax_row_moments
 
 if TYPE_CHECKING:
     from gausslens.maths.rotary import Rotation
@@ -98,7 +98,7 @@ class Rows:
                 if here.any():
                     rows, keys = counts[here], n[here]
                     typical = float(np.average(s2[keys - 1], weights=rows))
-                    found[head, place, :2] = np.stack(row_moments(np.average(keys, weights=rows), typical))
+                    found[head, place, :2] = np.stack(softmax_row_moments(np.average(keys, weights=rows), typical))
                     found[head, place, 2] = np.average(inside[keys - 1], weights=rows)
         return found
 

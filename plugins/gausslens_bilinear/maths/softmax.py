@@ -77,13 +77,13 @@ def row_entropy(keys: ArrayLike, variance: ArrayLike) -> Floats:
     return np.maximum(np.log(n) - s2 / 2, 0.0)
 
 
-def row_concentration(keys: ArrayLike, variance: ArrayLike) -> Floats:
+def softmax_row_concentration(keys: ArrayLike, variance: ArrayLike) -> Floats:
     """Expected sum of the squared probabilities of such a row: exp(s2)/n, and never above 1. (1/n: flat.)"""
     n, s2 = np.asarray(keys, dtype=np.float64), np.asarray(variance, dtype=np.float64)
     return np.asarray(np.exp(np.minimum(s2 - np.log(n), 0.0)))
 
 
-def row_moments(keys: ArrayLike, variance: ArrayLike) -> tuple[Floats, Floats]:
+def softmax_row_moments(keys: ArrayLike, variance: ArrayLike) -> tuple[Floats, Floats]:
     """Expected entropy and sum of squared probabilities of softmax over n independent Gaussian logits, any n and s2.
 
     Of ``row_entropy`` and ``row_concentration`` these are what holds where n is not large beside exp(s2). With Z = sum
@@ -156,7 +156,7 @@ def mixed_exponential(weights: ArrayLike, values: ArrayLike) -> Floats:
     return np.asarray(np.exp(x).sum(axis=-1) - (x.shape[-1] - 1) + cross)
 
 
-def mixed_cross_variance(weights: ArrayLike, variances: ArrayLike) -> Floats:
+def mixed_exponential_cross_variance(weights: ArrayLike, variances: ArrayLike) -> Floats:
     """Variance of the cross term of ``mixed_exponential`` for independent centred Gaussians v_i.
 
     Sum over i < j of w_i^2 w_j^2 s_i^2 s_j^2. Of weights that sum to 1 it is not the uniform ones that make it largest

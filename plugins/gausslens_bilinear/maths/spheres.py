@@ -131,7 +131,7 @@ def random_product_moments(
     return 0.0, inner * variance_q * variance_k * lengths
 
 
-def bound(C: ArrayLike, x: ArrayLike, y: ArrayLike) -> tuple[float, float]:
+def sphere_form_bound(C: ArrayLike, x: ArrayLike, y: ArrayLike) -> tuple[float, float]:
     """Two bounds on |x^T C y|: |C| |x| |y|, and |Tr C/n| |<x, y>| + |C - (Tr C/n) 1| |x| |y|, in the operator norm.
 
     (6.49 multiplies the first by the cosine of x and y, and so is no bound.)

@@ -14,7 +14,7 @@ from gausslens.maths.moments import Floats, RunningMoments
 from gausslens.maths.resampling import mean_and_error
 
 from ..maths.collapse_measures import cosine, diameter, rates, relative_diameter
-from ..maths.information import frechet
+from ..maths.information import frechet_distance
 from .value_path import ValuePath
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ def _between_positions(state: RunningMoments) -> float:
     """Mean Frechet distance of all pairs of positions, over the root mean square size of the vectors."""
     means, covariances = state.mean, state.covariance
     pairs = [(i, j) for i in range(len(means)) for j in range(i)]
-    distances = [frechet(means[i], covariances[i], means[j], covariances[j]) for i, j in pairs]
+    distances = [frechet_distance(means[i], covariances[i], means[j], covariances[j]) for i, j in pairs]
     size = np.sqrt((np.trace(covariances, axis1=-2, axis2=-1) + (means**2).sum(axis=-1)).mean())
     return float(np.mean(distances) / size) if size > 0 else 0.0
 

@@ -12,7 +12,7 @@ from gausslens import Context, InputError, StepRef, variable
 from gausslens.maths.moments import Floats
 
 from ..maths.geometry import leading, principal_angles
-from ..maths.information import frechet, jensen_shannon, kl
+from ..maths.information import frechet_distance, gaussian_kl, jensen_shannon
 
 if TYPE_CHECKING:
     from ..parameters import BetweenLayersParameters, CompareParameters
@@ -137,12 +137,12 @@ class Measure:
         self, pq: list[Floats], rng: np.random.Generator, found: dict[str, Floats], index: tuple[int, ...]
     ) -> None:
         mean_p, cov_p, mean_q, cov_q = pq
-        found["kl"][index] = kl(*pq)
-        found["kl_reverse"][index] = kl(mean_q, cov_q, mean_p, cov_p)
+        found["kl"][index] = gaussian_kl(*pq)
+        found["kl_reverse"][index] = gaussian_kl(mean_q, cov_q, mean_p, cov_p)
         found["jensen_shannon"][index], found["jensen_shannon_se"][index] = jensen_shannon(
             mean_p, cov_p, mean_q, cov_q, self.draws, rng
         )
-        found["frechet"][index] = frechet(*pq)
+        found["frechet"][index] = frechet_distance(*pq)
         size = np.sqrt((np.trace(cov_p) + np.trace(cov_q)) / 2)
         found["frechet_relative"][index] = found["frechet"][index] / size if size > 0 else 0.0
         count = found["angles"].shape[-1]

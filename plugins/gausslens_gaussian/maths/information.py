@@ -43,7 +43,7 @@ def entropy(cov: ArrayLike) -> float:
     return float(0.5 * np.log(2 * np.pi * np.e * values).sum())
 
 
-def kl(mean_p: ArrayLike, cov_p: ArrayLike, mean_q: ArrayLike, cov_q: ArrayLike) -> float:
+def gaussian_kl(mean_p: ArrayLike, cov_p: ArrayLike, mean_q: ArrayLike, cov_q: ArrayLike) -> float:
     """Kullback-Leibler divergence D(p||q) = 1/2 [Tr(Sq^-1 Sp) - r + d^T Sq^-1 d + log(det Sq / det Sp)], d = mq - mp.
 
     r is the dimension. Where the covariances are singular, p and q are compared within the support of q if p has the
@@ -108,7 +108,7 @@ def cross_entropy(mean_p: ArrayLike, cov_p: ArrayLike, mean_q: ArrayLike, cov_q:
     return float(0.5 * (np.log(2 * np.pi * values) + (spread + delta**2) / values).sum())
 
 
-def frechet(mean_p: ArrayLike, cov_p: ArrayLike, mean_q: ArrayLike, cov_q: ArrayLike) -> float:
+def frechet_distance(mean_p: ArrayLike, cov_p: ArrayLike, mean_q: ArrayLike, cov_q: ArrayLike) -> float:
     """Frechet (2-Wasserstein) distance: its square is |mp - mq|^2 + Tr(Sp) + Tr(Sq) - 2 Tr((Sp^1/2 Sq Sp^1/2)^1/2).
 
     Finite for any covariances, singular ones too (Dowson and Landau 1982).
@@ -141,12 +141,12 @@ def mutual_information(cov: ArrayLike, split: int) -> float:
     return float(-0.5 * np.log1p(-(rho**2)).sum())
 
 
-def mapped(mean: ArrayLike, cov: ArrayLike, L: ArrayLike) -> tuple[Floats, Floats]:
+def mapped_gaussian(mean: ArrayLike, cov: ArrayLike, L: ArrayLike) -> tuple[Floats, Floats]:
     """The Gaussian of Lx: mean L mu, covariance L Sigma L^T. L may be rectangular.
 
-    For square invertible L entropy and cross-entropy grow by ``log_abs_det(L)``, kl and Jensen-Shannon stay; mutual
+    For square invertible L entropy and cross-entropy grow by ``log_abs_det(L)``, divergences stay; mutual
     information stays even where x and y are mapped by different ones. With fewer rows than columns, as every W_Q with
-    d_head < d_model, kl and mutual information can only fall.
+    d_head < d_model, divergences and mutual information can only fall.
     """
     A = np.asarray(L, dtype=np.float64)
     spread: Floats = A @ _square(cov) @ A.T

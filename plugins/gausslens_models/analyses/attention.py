@@ -11,7 +11,7 @@ import xarray as xr
 from gausslens import Batch, Context, Estimate, GausslensError, ModelInfo, Request, Tokens, variable
 
 from ..maths.maps import NUMBERS, between_groups, first_members, groups_of, row_numbers
-from .tokens import chosen_segments, group_texts, in_segments
+from .token_segments import chosen_segments, group_texts, in_segments
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

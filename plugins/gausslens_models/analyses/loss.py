@@ -10,7 +10,7 @@ import xarray as xr
 
 from gausslens import Batch, Context, Estimate, GausslensError, ModelInfo, Request, Tokens, variable
 
-from .tokens import bytes_of, chosen_segments, in_segments
+from .token_segments import bytes_of, chosen_segments, in_segments
 
 if TYPE_CHECKING:
     import torch

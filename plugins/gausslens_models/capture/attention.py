@@ -20,7 +20,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from gausslens import ModelError
 
-from ..loading.config_and_tokenizer import quiet
+from ..loading.config_and_tokenizer import quiet_transformers
 
 NAME = "gausslens"
 # Scores of one block: with the softmax beside it about twice this is held at a time.
@@ -153,7 +153,7 @@ def with_our_attention(module: Any) -> Iterator[None]:
     before = module.config._attn_implementation
     training = [m for m in module.modules() if m.training]
     try:
-        with quiet():
+        with quiet_transformers():
             module.set_attn_implementation(NAME)
         if module.config._attn_implementation != NAME:
             raise ModelError(
@@ -164,5 +164,5 @@ def with_our_attention(module: Any) -> Iterator[None]:
     finally:
         for one in training:
             one.training = True
-        with quiet():
+        with quiet_transformers():
             module.set_attn_implementation(before)

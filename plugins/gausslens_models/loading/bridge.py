@@ -17,7 +17,7 @@ from gausslens import SITES, ModelError, ModelSpec, site
 
 from ..families.layout import Layout, Place, Sizes, family_of
 from ..families.slots import Family
-from .config_and_tokenizer import LIVE, quiet
+from .config_and_tokenizer import LIVE, quiet_transformers
 from .eager_answer import Answer, eager_answer, proof_prompt
 from .pretrained import Owners, PretrainedModel, owners_of
 
@@ -255,7 +255,7 @@ def _as_before() -> Iterator[None]:
     """Importing TransformerLens turns transformers' logger down and adds filters of warnings: both are put back."""
     logger = logging.getLogger("transformers")
     level = logger.level
-    with quiet(), warnings.catch_warnings():
+    with quiet_transformers(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             yield

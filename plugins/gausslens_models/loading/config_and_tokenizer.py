@@ -38,7 +38,7 @@ def claims_bridge(path: str) -> bool:
     return path.startswith(f"{LIVE}TransformerBridge") or claims_files(path)
 
 
-def located(spec: ModelSpec) -> tuple[str, dict[str, Any]]:
+def where_pretrained(spec: ModelSpec) -> tuple[str, dict[str, Any]]:
     """What to give to from_pretrained: a directory, and the arguments that keep it from the network."""
     trusted = bool(getattr(spec.parameters, "trust_remote_code", False))
     gguf = getattr(spec.parameters, "gguf_file", None)
@@ -74,9 +74,9 @@ def read_config(spec: ModelSpec) -> Any:
     """The config, with the defaults of its class; quantised checkpoints are refused."""
     from transformers import AutoConfig
 
-    name, arguments = located(spec)
+    name, arguments = where_pretrained(spec)
     try:
-        with quiet():
+        with quiet_transformers():
             config = AutoConfig.from_pretrained(name, **arguments)
     except Exception as error:
         raise ModelError(f"{spec.path}: its config cannot be read: {_first_line(error)}") from error
@@ -106,12 +106,12 @@ def read_tokenizer(spec: ModelSpec) -> Any:
         return spec.tokenizer
     if spec.path.startswith(LIVE):
         return None
-    name, arguments = located(spec)
+    name, arguments = where_pretrained(spec)
     files = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
     if "gguf_file" not in arguments and Path(name).is_dir() and not any((Path(name) / f).is_file() for f in files):
         return None
     try:
-        with quiet():
+        with quiet_transformers():
             return AutoTokenizer.from_pretrained(name, **arguments)
     except Exception as error:
         raise ModelError(f"{spec.path}: its tokenizer cannot be read: {_first_line(error)}") from error
@@ -128,7 +128,7 @@ def torch_dtype(spec: ModelSpec) -> torch.dtype:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """transformers says less and shows no progress bars; afterwards as before."""
     from transformers.utils import logging
 

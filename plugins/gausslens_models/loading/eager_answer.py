@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .config_and_tokenizer import quiet
+from .config_and_tokenizer import quiet_transformers
 
 if TYPE_CHECKING:
     from .pretrained import PretrainedModel
@@ -48,13 +48,13 @@ def eager_answer(model: PretrainedModel) -> Answer:
     before = module.config._attn_implementation
     final, patterns = [], []
     try:
-        with quiet(), torch.no_grad():
+        with quiet_transformers(), torch.no_grad():
             module.set_attn_implementation("eager")
             for row, real in zip(ids, mask, strict=True):
                 output = module(input_ids=row[real][None], use_cache=False, output_attentions=True)
                 final.append((output.logits if hasattr(output, "logits") else output.last_hidden_state)[0])
                 patterns.append(getattr(output, "attentions", None) or ())
     finally:
-        with quiet():
+        with quiet_transformers():
             module.set_attn_implementation(before)
     return Answer(final, patterns)

@@ -13,7 +13,7 @@ from gausslens import HEAD_AXIS, KV_HEAD_AXIS, SITES, ModelError, ModelSpec, sit
 from ..families.layout import Layout, Place, family_of, make_layout
 from ..families.slots import STREAM
 from .checkpoint import Checkpoint
-from .config_and_tokenizer import LIVE, located, quiet, read_config, refuse_quantised
+from .config_and_tokenizer import LIVE, quiet_transformers, read_config, refuse_quantised, where_pretrained
 from .fingerprint import fingerprint
 from .weights import CheckpointModel
 
@@ -153,9 +153,9 @@ class PretrainedModel(CheckpointModel):
         return Path(self.spec.path).suffix == ".gguf" or bool(getattr(self.spec.parameters, "gguf_file", None))
 
     def _load(self) -> Any:
-        name, arguments = located(self.spec)
+        name, arguments = where_pretrained(self.spec)
         device_map = getattr(self.spec.parameters, "device_map", None)
-        with quiet():
+        with quiet_transformers():
             module, report = self.model_class().from_pretrained(
                 name,
                 dtype=self.dtype,

@@ -15,7 +15,7 @@ from ..families.facts import model_info
 from ..families.layout import Layout, family_of, make_layout
 from ..prompts.tokenise import tokenise
 from .checkpoint import Checkpoint
-from .config_and_tokenizer import located, quiet, read_config, read_tokenizer, torch_dtype
+from .config_and_tokenizer import quiet_transformers, read_config, read_tokenizer, torch_dtype, where_pretrained
 from .fingerprint import cached, fingerprint
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class CheckpointModel:
     @property
     def directory(self) -> Path:
         """Where the files are."""
-        return Path(located(self.spec)[0])
+        return Path(where_pretrained(self.spec)[0])
 
     def _config(self) -> Any:
         return read_config(self.spec)
@@ -140,7 +140,7 @@ class Initial:
     def __init__(self, config: Any, model_class: Any, dtype: torch.dtype) -> None:
         import torch
 
-        with torch.device("meta"), quiet():
+        with torch.device("meta"), quiet_transformers():
             self.skeleton = model_class(copy.deepcopy(config)).to(dtype)
         shapes = {n: tuple(p.shape) for n, p in self.skeleton.named_parameters()}
         family = family_of(config, model_class.__name__)

@@ -11,7 +11,7 @@ import xarray as xr
 from gausslens import Context, Estimate, ModelError, ModelInfo, Runner, Tokens, variable
 from gausslens.maths.resampling import average
 
-from .paired_runs import PATTERN_BYTES, PairedSums, predicts, run_both
+from .edited_beside_unedited import PATTERN_BYTES, PairedSums, predicts, run_both
 
 if TYPE_CHECKING:
     from ..parameters import EffectParameters

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gausslens import InputError
-from gausslens.plugins import load, troubles
+from gausslens.plugins import load, loading_troubles
 from gausslens.plugins.discover import candidates
 
 if TYPE_CHECKING:
@@ -119,8 +119,8 @@ def test_what_is_passed_from_python(shelf: Shelf) -> None:
     assert (plugin.plugin, plugin.distribution) == ("mine", "(given)")
     assert not host.broken
     broken = load(only=(), extra={"mine": types.SimpleNamespace(api_version=99)})
-    assert "set aside: plugin mine of (given) (entry point SimpleNamespace)" in troubles(broken)
-    assert "--without" not in troubles(broken)
+    assert "set aside: plugin mine of (given) (entry point SimpleNamespace)" in loading_troubles(broken)
+    assert "--without" not in loading_troubles(broken)
 
 
 def test_our_own_module_stays_ours_when_it_is_passed() -> None:
@@ -135,10 +135,10 @@ def test_what_is_told(shelf: Shelf) -> None:
     shelf.plugin("mine", "import no_such_module_anywhere\n", version="1.2")
     host = load(only=("mine",))
     place = shelf.directory / "mine_plugin.py"
-    assert troubles(host) == (
+    assert loading_troubles(host) == (
         "set aside: plugin mine of gausslens-mine 1.2 (entry point mine_plugin)\n"
         f"  ModuleNotFoundError: No module named 'no_such_module_anywhere' ({place}:1)\n"
         "  leave it out with --without mine or GAUSSLENS_WITHOUT=mine"
     )
-    assert "Traceback (most recent call last):" in troubles(host, debug=True)
-    assert troubles(load(only=())) == ""
+    assert "Traceback (most recent call last):" in loading_troubles(host, debug=True)
+    assert loading_troubles(load(only=())) == ""

@@ -214,7 +214,7 @@ def test_it_can_be_written_elsewhere(study: Path, tmp_path: Path) -> None:
 
 
 def test_the_same_store_gives_the_same_page(study: Path) -> None:
-    from gausslens.store.results import Results, open_reader
+    from gausslens.store.read_results import Results, open_reader
 
     host = host_with(f"{HERE}:every_kind")
     assert page(Results(open_reader(study)), host) == page(Results(open_reader(study)), host)

@@ -83,22 +83,24 @@ def test_entropy_and_concentration_of_a_row(s2: float, judge: Any, rng: Any) -> 
     # ... and not log n, which holds only where the logits hardly vary.
     assert np.log(n) - H.mean() > 8 * finite
     concentration = (sm.softmax(x) ** 2).sum(axis=1)
-    assert concentration.mean() == pytest.approx(float(sm.row_concentration(n, s2)), rel=0.02 + 3 * np.exp(2 * s2) / n)
+    assert concentration.mean() == pytest.approx(
+        float(sm.softmax_row_concentration(n, s2)), rel=0.02 + 3 * np.exp(2 * s2) / n
+    )
 
 
 @pytest.mark.parametrize(("n", "s2"), [(1, 2.0), (8, 0.5), (24, 1.25), (90, 9.0), (30, 16.0), (300, 40.0), (4000, 1.0)])
 def test_entropy_and_concentration_of_any_row(n: int, s2: float, judge: Any, rng: Any) -> None:
     x = rng.normal(0, np.sqrt(s2), (3000, n))
-    H, C = sm.row_moments(n, s2)
+    H, C = sm.softmax_row_moments(n, s2)
     measured = sm.entropy(x), (sm.softmax(x) ** 2).sum(axis=1)
     for values, right in zip(measured, (H, C), strict=True):
         judge(values.mean(), values.std() / np.sqrt(len(values)) + 3e-4, float(right))
 
 
 def test_long_rows_have_the_asymptotic_moments() -> None:
-    H, C = sm.row_moments([1e5, 1e6], [1.0, 1.0])
+    H, C = sm.softmax_row_moments([1e5, 1e6], [1.0, 1.0])
     np.testing.assert_allclose(H, sm.row_entropy([1e5, 1e6], 1.0), atol=1e-3)
-    np.testing.assert_allclose(C, sm.row_concentration([1e5, 1e6], 1.0), rtol=2e-3)
+    np.testing.assert_allclose(C, sm.softmax_row_concentration([1e5, 1e6], 1.0), rtol=2e-3)
 
 
 def test_a_row_freezes(rng: Any) -> None:
@@ -106,7 +108,7 @@ def test_a_row_freezes(rng: Any) -> None:
     x = rng.normal(0, np.sqrt(8 * np.log(n)), (200, n))
     assert sm.row_entropy(n, 8 * np.log(n)) == 0
     assert sm.entropy(x).mean() < 0.15 * np.log(n)
-    assert sm.row_concentration(n, 100.0) == 1
+    assert sm.softmax_row_concentration(n, 100.0) == 1
 
 
 def test_initial_attention_is_not_flat(judge: Any, rng: Any) -> None:
@@ -191,15 +193,15 @@ def test_the_cross_term(judge: Any, rng: Any) -> None:
         v = rng.normal(size=(400_000, n)) * np.sqrt(s2)
         x = lam * v
         cross = (x.sum(axis=1) ** 2 - (x**2).sum(axis=1)) / 2
-        judge.variance(cross, sm.mixed_cross_variance(lam, s2))
+        judge.variance(cross, sm.mixed_exponential_cross_variance(lam, s2))
     # The published bound is broken by two equal weights, as is the claim that uniform weights are the largest.
     half = np.array([0.5, 0.5] + [0.0] * (n - 2))
     bound = (n**2 - n) * n**-4.0 * 2 * length**2 / n**2
-    assert sm.mixed_cross_variance(half, np.full(n, length**2 / n)) > bound
+    assert sm.mixed_exponential_cross_variance(half, np.full(n, length**2 / n)) > bound
     ones = np.ones(3)
-    assert sm.mixed_cross_variance([0.5, 0.5, 0], ones) == pytest.approx(1 / 16)
-    assert sm.mixed_cross_variance(ones / 3, ones) == pytest.approx(1 / 27)
-    largest = max(sm.mixed_cross_variance(rng.dirichlet(np.ones(3)), ones) for _ in range(2000))
+    assert sm.mixed_exponential_cross_variance([0.5, 0.5, 0], ones) == pytest.approx(1 / 16)
+    assert sm.mixed_exponential_cross_variance(ones / 3, ones) == pytest.approx(1 / 27)
+    largest = max(sm.mixed_exponential_cross_variance(rng.dirichlet(np.ones(3)), ones) for _ in range(2000))
     assert largest <= 1 / 16
 
 

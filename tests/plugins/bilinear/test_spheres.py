@@ -122,7 +122,7 @@ def test_bounds(n: int, rng: Any) -> None:
     w /= np.linalg.norm(w, axis=1, keepdims=True)
     forms, cosines = np.abs(((v @ C) * w).sum(axis=1)), np.abs((v * w).sum(axis=1))
     for x, y, found in zip(v[:50], w[:50], forms[:50], strict=True):
-        plain, aware = spheres.bound(C, x, y)
+        plain, aware = spheres.sphere_form_bound(C, x, y)
         assert found <= plain * (1 + 1e-12)
         assert found <= aware * (1 + 1e-12)
     # With the cosine and the published factor |W_q| |W_k| = 4 it is broken by one pair in six.
@@ -132,7 +132,7 @@ def test_bounds(n: int, rng: Any) -> None:
 
 def test_a_diagonal_form_meets_the_angle_aware_bound(rng: Any) -> None:
     x, y = rng.normal(size=(2, 9))
-    plain, aware = spheres.bound(3 * np.eye(9), x, y)
+    plain, aware = spheres.sphere_form_bound(3 * np.eye(9), x, y)
     assert aware == pytest.approx(3 * abs(x @ y))
     assert plain == pytest.approx(3 * np.linalg.norm(x) * np.linalg.norm(y))
 

@@ -12,8 +12,8 @@ from gausslens_gaussian.maths.information import (
     canonical_correlations,
     cross_entropy,
     entropy,
-    frechet,
-    kl,
+    frechet_distance,
+    gaussian_kl,
     mutual_information,
 )
 
@@ -61,16 +61,16 @@ def test_kl_is_the_mean_log_ratio(rng: np.random.Generator) -> None:
     p, q = multivariate_normal(mp, Sp), multivariate_normal(mq, Sq)
     x = p.rvs(DRAWS, random_state=rng)
     mean, error = estimated(p.logpdf(x) - q.logpdf(x))
-    assert abs(kl(mp, Sp, mq, Sq) - mean) < 3 * error
+    assert abs(gaussian_kl(mp, Sp, mq, Sq) - mean) < 3 * error
 
 
 @given(seed=seeds, d=dimensions)
 def test_kl_is_cross_entropy_minus_entropy_and_zero_for_equals(seed: int, d: int) -> None:
     rng = np.random.default_rng(seed)
     Sp, Sq, mp, mq = covariance(rng, d), covariance(rng, d), rng.normal(size=d), rng.normal(size=d)
-    assert kl(mp, Sp, mq, Sq) == pytest.approx(cross_entropy(mp, Sp, mq, Sq) - entropy(Sp), rel=1e-7, abs=1e-7)
-    assert kl(mp, Sp, mp, Sp) == pytest.approx(0, abs=1e-9)
-    assert kl(mp, Sp, mq, Sq) >= 0
+    assert gaussian_kl(mp, Sp, mq, Sq) == pytest.approx(cross_entropy(mp, Sp, mq, Sq) - entropy(Sp), rel=1e-7, abs=1e-7)
+    assert gaussian_kl(mp, Sp, mp, Sp) == pytest.approx(0, abs=1e-9)
+    assert gaussian_kl(mp, Sp, mq, Sq) >= 0
 
 
 @given(seed=seeds, d=dimensions)
@@ -82,7 +82,7 @@ def test_linear_maps_leave_kl_and_move_entropies_by_log_det(seed: int, d: int) -
         return
     mapped = (L @ mp, L @ Sp @ L.T, L @ mq, L @ Sq @ L.T)
     logdet = np.linalg.slogdet(L)[1]
-    assert kl(*mapped) == pytest.approx(kl(mp, Sp, mq, Sq), rel=1e-5, abs=1e-6)
+    assert gaussian_kl(*mapped) == pytest.approx(gaussian_kl(mp, Sp, mq, Sq), rel=1e-5, abs=1e-6)
     assert entropy(mapped[1]) == pytest.approx(entropy(Sp) + logdet, rel=1e-6, abs=1e-6)
     assert cross_entropy(*mapped) == pytest.approx(cross_entropy(mp, Sp, mq, Sq) + logdet, rel=1e-5, abs=1e-6)
 
@@ -109,7 +109,7 @@ def test_mutual_information_is_of_determinants_entropies_and_divergence(seed: in
     apart = np.zeros_like(S)
     apart[:split, :split], apart[split:, split:] = Sx, Sy
     zero = np.zeros(d)
-    assert found == pytest.approx(kl(zero, S, zero, apart), rel=1e-6, abs=1e-8)
+    assert found == pytest.approx(gaussian_kl(zero, S, zero, apart), rel=1e-6, abs=1e-8)
 
 
 @given(seed=seeds)
@@ -151,20 +151,20 @@ class TestSingular:
         assert entropy(self.flat) == -np.inf
 
     def test_kl_is_infinite_unless_the_supports_are_equal(self) -> None:
-        assert kl(self.zero, self.full, self.zero, self.flat) == np.inf
-        assert kl(self.zero, self.flat, self.zero, self.full) == np.inf
-        assert kl(np.array([0, 0, 1.0]), self.flat, self.zero, self.flat) == np.inf
+        assert gaussian_kl(self.zero, self.full, self.zero, self.flat) == np.inf
+        assert gaussian_kl(self.zero, self.flat, self.zero, self.full) == np.inf
+        assert gaussian_kl(np.array([0, 0, 1.0]), self.flat, self.zero, self.flat) == np.inf
 
     def test_kl_within_a_common_support_is_that_of_the_subspace(self) -> None:
         other, shift = np.diag([2.0, 1.0, 0.0]), np.array([1.0, -1.0, 0.0])
-        inside = kl(shift[:2], other[:2, :2], self.zero[:2], self.flat[:2, :2])
-        assert kl(shift, other, self.zero, self.flat) == pytest.approx(inside)
+        inside = gaussian_kl(shift[:2], other[:2, :2], self.zero[:2], self.flat[:2, :2])
+        assert gaussian_kl(shift, other, self.zero, self.flat) == pytest.approx(inside)
 
     def test_kl_within_a_common_support_in_any_frame(self, rng: np.random.Generator) -> None:
         frame = np.linalg.qr(rng.normal(size=(8, 3)))[0]
         Sp, Sq, shift = covariance(rng, 3), covariance(rng, 3), rng.normal(size=3)
-        found = kl(frame @ shift, frame @ Sp @ frame.T, np.zeros(8), frame @ Sq @ frame.T)
-        assert found == pytest.approx(kl(shift, Sp, self.zero, Sq), rel=1e-9)
+        found = gaussian_kl(frame @ shift, frame @ Sp @ frame.T, np.zeros(8), frame @ Sq @ frame.T)
+        assert found == pytest.approx(gaussian_kl(shift, Sp, self.zero, Sq), rel=1e-9)
 
     def test_cross_entropy_says_on_which_side(self) -> None:
         assert cross_entropy(self.zero, self.full, self.zero, self.flat) == np.inf
@@ -179,14 +179,14 @@ class TestSingular:
         assert mutual_information(S, 2) == 0
 
     def test_the_frechet_distance_stays_finite(self) -> None:
-        assert frechet(self.zero, self.flat, self.zero, self.full) == pytest.approx(np.sqrt(3.0))
+        assert frechet_distance(self.zero, self.flat, self.zero, self.full) == pytest.approx(np.sqrt(3.0))
 
 
 def test_frechet_of_commuting_covariances_has_a_closed_form() -> None:
     p, q = np.array([4.0, 1.0, 9.0]), np.array([1.0, 1.0, 16.0])
     shift = np.array([3.0, 0.0, 4.0])
     expected = np.sqrt(25.0 + ((np.sqrt(p) - np.sqrt(q)) ** 2).sum())
-    assert frechet(shift, np.diag(p), np.zeros(3), np.diag(q)) == pytest.approx(expected)
+    assert frechet_distance(shift, np.diag(p), np.zeros(3), np.diag(q)) == pytest.approx(expected)
 
 
 @given(seed=seeds, d=dimensions)
@@ -195,7 +195,7 @@ def test_frechet_is_a_metric(seed: int, d: int) -> None:
     means, covs = rng.normal(size=(3, d)), [covariance(rng, d) for _ in range(3)]
 
     def apart(i: int, j: int) -> float:
-        return frechet(means[i], covs[i], means[j], covs[j])
+        return frechet_distance(means[i], covs[i], means[j], covs[j])
 
     assert apart(0, 0) == pytest.approx(0, abs=1e-6)
     assert apart(0, 1) == pytest.approx(apart(1, 0), rel=1e-9, abs=1e-7)

@@ -11,14 +11,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import gausslens_spectrum.analyses.paired_runs as paired_runs
+import gausslens_spectrum.analyses.edited_beside_unedited as paired_runs
 from gausslens import Context, ModelError, Results, Tokens, Twin
 from gausslens.maths.resampling import average
 from gausslens.testing import TinyEngine, TinyModel, check_forward
 from gausslens_models.capture.engine import TransformersEngine
 from gausslens_spectrum import plugin
+from gausslens_spectrum.analyses.edited_beside_unedited import layers_that_fit, run_both
 from gausslens_spectrum.analyses.effect import Effect
-from gausslens_spectrum.analyses.paired_runs import layers_that_fit, run_both
 from gausslens_spectrum.maths.distances import attention, entropy, predictions
 from gausslens_spectrum.parameters import EffectParameters
 

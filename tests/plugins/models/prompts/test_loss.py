@@ -18,7 +18,7 @@ from gausslens import Context, GausslensError, InputError, Part, Prompt, Tokens,
 from gausslens.testing import TinyEngine, TinyModel, check_stream
 from gausslens_models import plugin
 from gausslens_models.analyses.loss import Loss, token_losses
-from gausslens_models.analyses.tokens import bytes_of
+from gausslens_models.analyses.token_segments import bytes_of
 from gausslens_models.capture.engine import TransformersEngine
 from gausslens_models.parameters import LossParameters
 
