@@ -1,4 +1,4 @@
-"""The figures of the report in a notebook.
+"""In a notebook: ``draw`` gives the figures of a store, ``load`` opens a model.
 
 import gausslens
 

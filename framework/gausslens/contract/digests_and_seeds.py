@@ -1,4 +1,4 @@
-"""Seeds derived from what a thing is, never from when it runs: equal across processes, orders and machines."""
+"""Digests of canonical JSON, and seeds derived from what a thing is: equal across processes, orders and machines."""
 
 from __future__ import annotations
 

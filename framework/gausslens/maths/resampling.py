@@ -1,4 +1,4 @@
-"""Errors of averages over prompts, which are the independent units: tokens of one prompt go together. Pure numpy.
+"""Errors of averages over prompts, the independent units, and splitting prompts into parts and groups. Pure numpy.
 
 Moments of numbers that come in groups of prompts (``PowerSums``) have errors by leaving out a group (``jackknife``);
 averages over prompts have plain errors (``mean_and_error``, ``ratio_and_error``) or Student intervals (``average``).

@@ -1,4 +1,4 @@
-"""Loading the plugins one by one; each that does not fit is set aside as a whole, with the reason."""
+"""Loading the plugins one by one; each that does not fit is set aside whole, and why is told."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from .colours import SERIES_DARK, SERIES_LIGHT
 from .departures import departures_table
 from .markup import Markup, element
 from .page_figures import draw, left_out
-from .runs import run_facts, step_table, title
+from .runs import page_title, run_facts, step_table
 from .sections import Section, sections
 from .thinning import COARSE, FINE
 
@@ -75,7 +75,7 @@ def page(results: Results, host: Host) -> str:
     parts = [PagePart("departures", "Against the null", about, departures_table(results)), *_sections(results, host)]
     told = "What was computed, and the files of the store that hold it (schemas/STORE.md has the format)."
     parts.append(PagePart("steps", "Steps", told, step_table(results)))
-    name = title(results)
+    name = page_title(results)
     links = [element("a", part.heading, href=f"#{part.anchor}") for part in parts]
     kicker = element("p", "gausslens: what training put there, and what chance would have put there", class_="soft")
     nav = element("nav", *links, aria_label="parts")

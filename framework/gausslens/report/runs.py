@@ -19,7 +19,7 @@ NAMED = 3
 Fact = tuple[str, str, str]
 
 
-def title(results: Results) -> str:
+def page_title(results: Results) -> str:
     """The name of the page: the runs it shows."""
     runs = results.runs
     shown = ", ".join(runs[-3:])

@@ -1,4 +1,4 @@
-"""What an xarray Dataset looks like on disk: arrays of numbers and text that every HDF5 tool reads, and back.
+"""What an xarray Dataset looks like on disk, and back: numbers and text that every HDF5 tool reads; its content digest.
 
 bool            int8, ``dtype`` = "bool"
 float16         float32 (HDF5's half floats crash netCDF4); in bulk, uint16 bit patterns with ``dtype`` = "float16"

@@ -1,4 +1,4 @@
-"""Reading what says what a model is: config, tokenizer, and which of the loaders a path is for."""
+"""Reading what says what a model is, transformers kept quiet: config, dtype, tokenizer, which loader a path is for."""
 
 from __future__ import annotations
 
