@@ -117,7 +117,8 @@ def carry_out(
                 else:
                     outcome.failed.append(failure)
                     host.announce("run_failed", run=news, step=_news_of(event.step), error=failure.error)
-                _note_skipped(event, outcome.notes)
+                if not event.step.inputs:
+                    _note_skipped(event, outcome.notes)
     return outcome
 
 

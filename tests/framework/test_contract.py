@@ -94,6 +94,10 @@ class TestFacts:
         with pytest.raises(ModelError, match="does not tell 'norm'"):
             _ = facts.norm
 
+    def test_arrays_are_facts_too(self) -> None:
+        facts = replace(INFO, facts={"scale": np.array([0.5, 0.25]), "sliding_window": np.array([4, 8])}).facts
+        assert (facts.scale(1), facts.window(0)) == (0.25, 4)
+
     def test_they_stay_the_mapping_that_a_loader_gave(self) -> None:
         told = {"norm": "layer", "mine": (1, 2)}
         info = replace(INFO, facts=told)

@@ -35,6 +35,20 @@ class TestFailures:
         assert [s.ref.label for s in ran.outcome.computed] == ["probe.power"]
         assert f"told to fail at {at}" in ran.failures_in_words()
 
+    def test_a_writer_that_cannot_be_opened_fails_its_step_alone(self, tmp_path, monkeypatch):
+        from gausslens.contract.errors import StoreError
+        from gausslens.store import Store
+
+        def refused(*_: Any, **__: Any) -> Any:
+            raise StoreError("no room for large arrays")
+
+        monkeypatch.setattr(Store, "begin", refused)
+        uses = [{"use": "probe.power"}, {"use": "probe.copy"}]
+        ran = do(study(analyses=uses, variants={"trained": []}, against=[]), tmp_path / "store")
+        assert [s.ref.label for s in ran.outcome.computed] == ["probe.power"]
+        assert "probe.copy on trained" in ran.failures_in_words()
+        assert "no room for large arrays" in ran.failures_in_words()
+
     def test_python_gets_an_exception_with_what_failed(self, tmp_path):
         whole = study(analyses=[{"use": "probe.fails"}], variants={"trained": []}, against=[])
         with pytest.raises(RunFailed, match="told to fail") as caught:

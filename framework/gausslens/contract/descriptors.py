@@ -41,7 +41,7 @@ class Loader(Descriptor):
 
 @dataclass(frozen=True, kw_only=True)
 class Engine(Descriptor):
-    """A capture engine: ``engine`` names a class (see shapes.py, CaptureEngine) that serves models of these loaders."""
+    """A capture engine: ``engine`` names a class (CaptureEngine, engines.py) that serves models of these loaders."""
 
     engine: str
     serves: tuple[str, ...]
@@ -75,7 +75,7 @@ class Edit(Descriptor):
 
 @dataclass(frozen=True, kw_only=True)
 class Analysis(Descriptor):
-    """Something computed: ``analysis`` names a class of the given shape (see shapes.py).
+    """Something computed: ``analysis`` names a class of the given shape (see analyses.py).
 
     random       draws numbers: the seed of the run is then part of the key
     row_blocks   wants patterns and scores in blocks of query rows (stream)
@@ -107,7 +107,7 @@ class ReportSection(Descriptor):
     """A part of the report: ``section(results: Results) -> list[Figure]`` for the analyses it names.
 
     ``analyses`` are names of analyses; the section is drawn when the store holds a result of one of them. It returns
-    figures as data (figures.py), never HTML. ``order`` places it: lower is higher on the page.
+    figures as data (gausslens.figures), never HTML. ``order`` places it: lower is higher on the page.
     """
 
     section: str

@@ -70,7 +70,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 # What an error of the system means, and what to do; the callers say how another place, or more space, is had.
 _ADVICE = {
-    errno.ENOENT: "it, or the directory that it should be in, does not exist",
+    errno.ENOENT: "{missing}",
     errno.ESTALE: "its directory is not there any more: was it moved or removed?",
     errno.ENOTDIR: "a file is where a directory should be: {elsewhere}",
     errno.EISDIR: "it is a directory: name a file",
@@ -92,7 +92,8 @@ def advice_for(
     error: OSError,
     elsewhere: str = "name another place",
     space: str = "free some space, or name another place",
+    missing: str = "it, or the directory that it should be in, does not exist",
 ) -> str | None:
     """What an error of the system means and what to do about it; None where it is not for users to change."""
     advice = _ADVICE.get(error.errno or 0)
-    return None if advice is None else advice.format(elsewhere=elsewhere, space=space)
+    return None if advice is None else advice.format(elsewhere=elsewhere, space=space, missing=missing)

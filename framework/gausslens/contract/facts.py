@@ -53,12 +53,13 @@ class Facts(Mapping[str, Any]):
 
     def need(self, name: str) -> Any:
         """A fact that must be there; ModelError names it where the loader did not tell it, or could not know it."""
-        if self._told.get(name, UNKNOWN) == UNKNOWN:
+        value = self._told.get(name, UNKNOWN)
+        if isinstance(value, str) and value == UNKNOWN:
             raise ModelError(
                 f"{self._model}: its loader does not tell {name!r} ({WORDS.get(name, 'a fact of the family')}), which "
                 f"this needs; a loader tells it in ModelInfo(facts={{{name!r}: ...}})"
             )
-        return self._told[name]
+        return value
 
     @property
     def norm(self) -> Norm:

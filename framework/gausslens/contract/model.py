@@ -1,4 +1,4 @@
-"""What the host knows of a model: plain facts, tensors by name, and twins that overlay edited tensors."""
+"""What the host knows of a model: plain facts, and tensors by name."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def compared(variable: xr.DataArray) -> bool:
 def against(of: xr.Dataset, null: Sequence[xr.Dataset], exchangeable: Sequence[str] = ()) -> xr.Dataset:
     """A result beside its null: with each compared variable v its v_null_mean, v_null_sd, v_z, v_p, v_p_empirical, v_q.
 
-    They are those of null.compare. What could not be compared is told in the attribute ``not_compared``.
+    They are those of maths.nulls.compare. What could not be compared is told in the attribute ``not_compared``.
     """
     import xarray as xr
 

@@ -89,10 +89,16 @@ def _twin(
     try:
         for step in steps:
             yield Began(step)
-            if step.use.analysis.descriptor.bulk:
-                made_by = _made_by(plan, step, watch, len(steps), proof)
-                writers[step.key] = store.begin(step.folder, step.key, made_by)
-        for done in measured(opened, twin, steps, seed, writers):
+        ready = []
+        for step in steps:
+            made_by = _made_by(plan, step, watch, len(steps), proof)
+            try:
+                if _writes_large_arrays(step):
+                    writers[step.key] = store.begin(step.folder, step.key, made_by)
+                ready.append(step)
+            except Exception as error:
+                yield Finished(step, Failure(step, error), made_by)
+        for done in measured(opened, twin, ready, seed, writers):
             if isinstance(done, Measured):
                 yield _finished(plan, done, writers.pop(done.step.key, None), watch, proof)
             else:
@@ -101,6 +107,11 @@ def _twin(
         for writer in writers.values():
             with suppress(OSError):
                 writer.abandon()
+
+
+def _writes_large_arrays(step: Step) -> bool:
+    descriptor = step.use.analysis.descriptor
+    return descriptor.bulk and descriptor.shape == "stream"
 
 
 def _finished(

@@ -1,8 +1,7 @@
 """One pass of a twin over its prompts, shared by all stream analyses that want it.
 
-The shard is the unit: an engine may hand over a shard in pieces, some prompts at a time and in any order, padded to its
-width; each analysis sees it whole. For each shard it works
-on a copy of its empty state; the copies are merged in the order of the shards: so the result depends on nothing else.
+The shard is the unit: an engine may hand it over in pieces, each analysis sees it whole. For each shard it works on a
+copy of its empty state; the copies are merged in the order of the shards: so the result depends on nothing else.
 """
 
 from __future__ import annotations
@@ -26,7 +25,10 @@ if TYPE_CHECKING:
 
 
 class Pieces:
-    """The pieces of one shard, by layer and block of query rows."""
+    """The pieces of one shard, by layer and block of query rows: some prompts at a time, in any order.
+
+    Pieces are padded to the width of the shard, and all sites of a layer come together.
+    """
 
     def __init__(self, shard: np.ndarray) -> None:
         self.place = {int(prompt): place for place, prompt in enumerate(shard)}

@@ -18,6 +18,7 @@ from .layout import TEMPORARY
 
 _ELSEWHERE = "choose another store with --store"
 _SPACE = "free some space and run again; what was finished is kept"
+_MISSING = "its directory is not there: was it moved or removed?"
 # Names of temporary files; what is called otherwise is not ours to remove.
 _OURS = re.compile(r"[0-9a-f]{16}\.(h5|json|try)")
 # Where a file system has no locks, a temporary file this old is stale.
@@ -30,7 +31,7 @@ def explain_failure(doing: str, path: Path | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        advice = advice_for(error, _ELSEWHERE, _SPACE) or error.strerror or str(error)
+        advice = advice_for(error, _ELSEWHERE, _SPACE, _MISSING) or error.strerror or str(error)
         raise StoreError(f"cannot {doing} {path}: {advice}") from error
 
 

@@ -3,7 +3,7 @@
 Its notebook walks a grid of 11 x 11 x 11 coefficients and draws 30 matrices of each of its three sets at every point:
 119,790 draws for one map of 16 tokens. One of the three coefficients does nothing; diagonals have offset 0, bands
 drop 40 % of their cells, windows reach down from their own column; n sparse errors are added, and rows are divided by
-their sums. What the exact members (families.py) are compared with; no result rests on it.
+their sums. What the exact members (map_families.py) are compared with; no result rests on it.
 """
 
 from __future__ import annotations

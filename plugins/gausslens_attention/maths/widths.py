@@ -2,7 +2,7 @@
 
 Sorting the cells of a map once is enough: the best budget of k outside a band of width w are the first k cells in
 that order that lie outside. Cells are counted in blocks of ranks, by offset, so that the place of the k-th is found
-by looking up, and only one block is gone through cell by cell. Formulas and source: band.py.
+by looking up, and only one block is gone through cell by cell. Formulas and source: band_plus_sparse.py.
 """
 
 from __future__ import annotations

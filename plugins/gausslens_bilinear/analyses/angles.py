@@ -177,8 +177,8 @@ class Angles:
             W_Q, W_K = (W - W.mean(axis=-2, keepdims=True) for W in (W_Q, W_K))
         facts = self.info.facts
         known = [(Rotation(self.info.d_head), np.zeros(1), np.ones(1))]
-        # Where q and k have norms of their own, or nobody knows what turns them, weights do not tell the score.
-        if facts.position_is_known and not facts.query_norm:
+        # Where q and k have norms of their own, weights do not tell the score.
+        if not facts.query_norm:
             known.append((facts.rotation(layer), lags, counts))
         found = np.full((len(self.info.heads), 2), np.nan)
         for place, head in enumerate(self.info.heads):

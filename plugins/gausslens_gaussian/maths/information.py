@@ -11,8 +11,8 @@ A covariance may be rank-deficient. Nothing is regularised in silence; every qua
   has none; ``canonical_correlations`` are those within the supports;
 - ``frechet`` is finite always.
 
-An eigenvalue below d eps lambda_max counts as zero (``covariance.tolerance``): it is rounding. A covariance with
-values that are not finite is refused.
+An eigenvalue below d eps lambda_max counts as zero (``gausslens.maths.spectra.tolerance``): it is rounding. A
+covariance with values that are not finite is refused.
 """
 
 from __future__ import annotations
