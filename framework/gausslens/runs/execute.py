@@ -89,15 +89,15 @@ def _twin(
     try:
         for step in steps:
             yield Began(step)
-        ready = []
-        for step in steps:
+        refused = set()
+        for step in filter(_writes_large_arrays, steps):
             made_by = _made_by(plan, step, watch, len(steps), proof)
             try:
-                if _writes_large_arrays(step):
-                    writers[step.key] = store.begin(step.folder, step.key, made_by)
-                ready.append(step)
+                writers[step.key] = store.begin(step.folder, step.key, made_by)
             except Exception as error:
+                refused.add(step.key)
                 yield Finished(step, Failure(step, error), made_by)
+        ready = [step for step in steps if step.key not in refused]
         for done in measured(opened, twin, ready, seed, writers):
             if isinstance(done, Measured):
                 yield _finished(plan, done, writers.pop(done.step.key, None), watch, proof)
