@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .contract.analyses import Estimate as Estimate
     from .contract.analyses import StepRef as StepRef
     from .contract.analyses import attributes as attributes
+    from .contract.analyses import merge_each as merge_each
     from .contract.analyses import variable as variable
     from .contract.batches import Batch as Batch
     from .contract.batches import Request as Request
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Facts": "contract.facts",
     "attributes": "contract.analyses",
+    "merge_each": "contract.analyses",
     "variable": "contract.analyses",
     "Batch": "contract.batches",
     "Request": "contract.batches",

@@ -5,9 +5,10 @@ An analysis is made as ``Class(parameters, context)`` and gets nothing else: nev
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Hashable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from .engines import Runner
     from .model import LayerWeights, ModelInfo
     from .prompts import Tokens
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,15 @@ class StreamAnalysis(Protocol):
     def update(self, batch: Batch) -> None: ...
     def merge(self, other: Any) -> None: ...
     def result(self) -> xr.Dataset: ...
+
+
+def merge_each(mine: MutableMapping[Key, Any], theirs: Mapping[Key, Any]) -> None:
+    """Merge states by key, one for each layer, say: ``mine[key].merge(theirs[key])``, or a copy where there is none."""
+    for key, state in theirs.items():
+        if key in mine:
+            mine[key].merge(state)
+        else:
+            mine[key] = copy.deepcopy(state)
 
 
 class WeightsAnalysis(Protocol):

@@ -21,6 +21,7 @@ from ..contract.reference import resolve
 from ..contract.twin import Twin
 from ..runs import passes
 from ..runs.outcome import labelled
+from .merge_checks import Given, check_left_out, check_merge
 from .result_checks import check_result, check_same
 from .tiny_engine import TinyEngine
 from .tiny_model import TinyModel
@@ -48,6 +49,10 @@ def check_stream(
     - it keeps no array that is valid only during ``update``, and layers may come in any order: the same bits;
     - prompts may be cut into shards in any way, and the merge of shards is associative: equal within the tolerance,
       which is that of sums in another order;
+    - ``merge`` leaves the state that it takes in as it is and shares nothing with it that either changes later, and an
+      empty state changes nothing, on either side;
+    - ``result`` may be asked of a state that has not seen all prompts: the same variables and cells, NaN (or no row)
+      along ``prompt`` for those not seen; a refusal (``GausslensError``) of some is let pass, of all is not;
     - where it takes row blocks, their size does not matter;
     - the result is well formed (``check_result``).
     """
@@ -65,7 +70,11 @@ def check_stream(
     if analysis.row_blocks:
         with patch.object(passes, "ROW_BLOCK", 3):
             check_same(check.run(), result, "it depends on the size of the blocks of query rows", rtol, atol)
-    return check_result(result)
+    check_result(result)
+    given = check.given()
+    check_merge(given, rtol, atol)
+    check_left_out(given, result)
+    return result
 
 
 @dataclass(frozen=True)
@@ -123,6 +132,17 @@ class _Check:
                 state.end_pass(index)
         return self._result(state)
 
+    def given(self) -> Given:
+        """What the analysis is given of each prompt, to make states of it directly."""
+        one_pass = replace(self.request, passes=1)
+        kept = [self._passed(_Kept(one_pass), one_pass, [shard]).calls for shard in self._one_by_one()]
+        shared = (self.context, self.context.model, self.tokens)
+        return Given(self.empty, kept, self.tokens.names, self.request.passes, self._result, shared)
+
+    def _one_by_one(self) -> list[np.ndarray]:
+        """Each prompt a shard of its own, in the user's order."""
+        return sorted(self.tokens.shards(1), key=lambda shard: int(shard[0]))
+
     def _result(self, state: Any) -> xr.Dataset:
         return labelled(copy.deepcopy(state).result(), self.model.info)
 
@@ -147,6 +167,21 @@ class _Check:
             raise job.error
         return job.state
 
+
+class _Kept:
+    """In place of an analysis: keeps what ``update`` is called with."""
+
+    def __init__(self, asked: Request) -> None:
+        self.asked = asked
+        self.calls: list[Any] = []
+
+    def request(self) -> Request:
+        """What the analysis asks for."""
+        return self.asked
+
+    def update(self, batch: Any) -> None:
+        """Keep a batch, or the batches of all layers."""
+        self.calls.append(tuple(map(passes.kept, batch)) if isinstance(batch, tuple) else passes.kept(batch))
 
 def _merged(first: Any, second: Any) -> Any:
     state = copy.deepcopy(first)

@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from gausslens import Batch, Context, Estimate, GausslensError, ModelInfo, Request, Tokens, variable
+from gausslens import Batch, Context, Estimate, GausslensError, ModelInfo, Request, Tokens, merge_each, variable
 
 if TYPE_CHECKING:
     from ..parameters import HeadRolesParameters
@@ -104,11 +104,7 @@ class HeadRoles:
 
     def merge(self, other: HeadRoles) -> None:
         """Take in what another shard's state has seen."""
-        for layer, seen in other.layers.items():
-            if layer in self.layers:
-                self.layers[layer].merge(seen)
-            else:
-                self.layers[layer] = seen
+        merge_each(self.layers, other.layers)
 
     def result(self) -> xr.Dataset:
         """Mean attention of each role, its error over prompts, chance; and what is position alone."""

@@ -10,7 +10,18 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from gausslens import Batch, Context, Estimate, GausslensError, InputError, ModelInfo, Request, Tokens, variable
+from gausslens import (
+    Batch,
+    Context,
+    Estimate,
+    GausslensError,
+    InputError,
+    ModelInfo,
+    Request,
+    Tokens,
+    merge_each,
+    variable,
+)
 from gausslens.maths.resampling import GROUPS, MOMENTS, PowerSums, split_prompts
 from gausslens.maths.rotary import Rotation
 
@@ -56,11 +67,7 @@ class _Layer:
     rows: Rows
 
     def merge(self, other: _Layer) -> None:
-        for lag, joint in other.joints.items():
-            if lag in self.joints:
-                self.joints[lag].merge(joint)
-            else:
-                self.joints[lag] = joint
+        merge_each(self.joints, other.joints)
         self.content.merge(other.content)
         self.score.merge(other.score)
         self.sample.merge(other.sample)
@@ -101,11 +108,7 @@ class Logits:
 
     def merge(self, other: Logits) -> None:
         """Take in what another shard's state has seen."""
-        for layer, seen in other.layers.items():
-            if layer in self.layers:
-                self.layers[layer].merge(seen)
-            else:
-                self.layers[layer] = seen
+        merge_each(self.layers, other.layers)
 
     def result(self) -> xr.Dataset:
         """Predicted and measured, for every layer that was seen."""
@@ -164,11 +167,7 @@ class Logits:
                     values = scale * (query.astype(np.float64) * key).sum(axis=-1)
                     seen.content.add(values, group[rows], (place,))
                 else:
-                    joint = Joint.of(query, key)
-                    if lag in seen.joints:
-                        seen.joints[lag].merge(joint)
-                    else:
-                        seen.joints[lag] = joint
+                    merge_each(seen.joints, {lag: Joint.of(query, key)})
         rows, at = np.nonzero(counted & held_out[:, None])
         if len(rows):
             order = token_numbers(prompts[rows], at)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from gausslens import Batch, Context, Estimate, GausslensError, ModelInfo, Request, Tokens, site, variable
+from gausslens import Batch, Context, Estimate, GausslensError, ModelInfo, Request, Tokens, merge_each, site, variable
 from gausslens.maths.moments import Floats, RunningMoments
 from gausslens.maths.spectra import anisotropy, effective_rank, rank, spectrum, support_entropy
 
@@ -80,7 +80,7 @@ class SecondPass:
 
     def __init__(self) -> None:
         self.shape = RunningShape()
-        self.bulk: list[Vectors] = []
+        self.bulk: dict[int, Vectors] = {}  # by place of the head
 
     def add(
         self, values: Floats, directions: Floats | None, balls: Sequence[Ball], omega: Floats | None = None
@@ -89,19 +89,14 @@ class SecondPass:
         if directions is not None:
             self.shape.add(values @ np.swapaxes(directions, -1, -2))
         if balls:
-            self.bulk = self.bulk or [_running(omega) for _ in balls]
             heads = values if values.ndim == 3 else values[None]
-            for state, where, own in zip(self.bulk, balls, heads, strict=True):
-                state.add(own[where.holds(own)])
+            for place, (where, own) in enumerate(zip(balls, heads, strict=True)):
+                self.bulk.setdefault(place, _running(omega)).add(own[where.holds(own)])
 
     def merge(self, other: SecondPass) -> None:
         """Take in what another shard has seen."""
         self.shape.merge(other.shape)
-        if not self.bulk:
-            self.bulk = other.bulk
-            return
-        for mine, theirs in zip(self.bulk, other.bulk, strict=True):
-            mine.merge(theirs)  # type: ignore[arg-type]  # both whole or both sketches
+        merge_each(self.bulk, other.bulk)
 
 
 @dataclass
@@ -154,13 +149,8 @@ class Moments:
     def merge(self, other: Moments) -> None:
         """Take in what another shard's state has seen."""
         self.heads = self.heads or other.heads
-        for layer, first in other.first.items():
-            if layer in self.first:
-                self.first[layer].merge(first)
-            else:
-                self.first[layer] = first
-        for layer, second in other.second.items():
-            self.second.setdefault(layer, SecondPass()).merge(second)
+        merge_each(self.first, other.first)
+        merge_each(self.second, other.second)
 
     def end_pass(self, index: int) -> None:  # noqa: ARG002
         """Fix the principal directions and the bulk that the first pass found."""
@@ -288,7 +278,7 @@ def _of_second_pass(second: SecondPass, count: int, keep: int, covariance: bool,
             "principal_p": variable("direction", p, f"p {where} under a Gaussian", against=False),
         }
     if second.bulk:
-        variables |= _of_bulk(second.bulk, count, keep, covariance, heads)
+        variables |= _of_bulk([second.bulk[place] for place in sorted(second.bulk)], count, keep, covariance, heads)
     return variables
 
 

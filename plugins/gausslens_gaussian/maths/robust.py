@@ -38,7 +38,7 @@ class Sample:
         self.merge(batch)
 
     def merge(self, other: Sample) -> None:
-        """Take in what another state has seen."""
+        """Take in what another state has seen; ``other`` is not changed, and arrays are never written to."""
         if not len(other.ranks):
             return
         if not len(self.ranks):

@@ -53,6 +53,12 @@ class RunningSketch:
         self.squares: Floats = np.zeros(len(omega))
         self.product: Floats = np.zeros(omega.shape)
 
+    def __deepcopy__(self, memo: dict[int, object]) -> RunningSketch:
+        """A copy that shares Omega, as large as all the rest and never changed."""
+        made = RunningSketch(self.omega)
+        made.merge(self)
+        return made
+
     def add(self, values: ArrayLike) -> None:
         """Take in a batch of vectors [sample, d]."""
         batch = RunningSketch(self.omega)
