@@ -183,6 +183,7 @@ class _Kept:
         """Keep a batch, or the batches of all layers."""
         self.calls.append(tuple(map(passes.kept, batch)) if isinstance(batch, tuple) else passes.kept(batch))
 
+
 def _merged(first: Any, second: Any) -> Any:
     state = copy.deepcopy(first)
     state.merge(copy.deepcopy(second))

@@ -42,7 +42,10 @@ class PromptMap:
 
 
 class Attention:
-    """Keeps what is wanted of each layer and prompt; averages are made at the end, in the user's order."""
+    """Keeps what is wanted of each layer and prompt seen; averages are made at the end, in the user's order.
+
+    Arrays are never written to, so merged states share them.
+    """
 
     def __init__(self, parameters: AttentionMapParameters, context: Context) -> None:
         assert context.tokens is not None
@@ -71,15 +74,15 @@ class Attention:
         self.of |= other.of
 
     def result(self) -> xr.Dataset:
-        """Numbers by layer and head, attention between segments, and maps."""
+        """Numbers by layer and head, attention between segments, and maps; NaN for prompts not seen."""
         prompts = [self._grouped(prompt) for prompt in range(len(self.tokens))]
-        if not any(grouped.counted.any() for grouped in prompts):
+        layers, seen = (sorted(set(places)) for places in zip(*self.of, strict=True)) if self.of else ([], [])
+        if not any(prompts[prompt].counted.any() for prompt in seen or range(len(prompts))):
             raise GausslensError("model.attention: the prompts have no text in the chosen segments")
-        layers = sorted({layer for layer, _ in self.of})
         looking = [s for s in self.queries if any((v.segment[v.counted] == s).any() for v in prompts)]
         if not layers:
             raise GausslensError(f"model.attention: no layer in view of {self.info.name} has attention")
-        variables = self._numbers(layers) | self._between(layers, looking)
+        variables = self._numbers(layers, seen) | self._between(layers, seen, looking)
         coords: dict[str, Any] = {
             "layer": layers,
             "head": list(self.info.heads),
@@ -128,8 +131,7 @@ class Attention:
         found: NDArray[np.float64] = seen / seen.sum(axis=1, keepdims=True)
         return found
 
-    def _numbers(self, layers: list[int]) -> dict[str, Any]:
-        prompts = range(len(self.tokens))
+    def _numbers(self, layers: list[int], prompts: list[int]) -> dict[str, Any]:
         rows = sum(int(self.of[layers[0], p].rows.sum()) for p in prompts)
         sums = np.stack([sum(self.of[layer, p].sums for p in prompts) for layer in layers], axis=1)
         return {
@@ -137,11 +139,11 @@ class Attention:
             for i, (name, (said, units)) in enumerate(NUMBERS.items())
         }
 
-    def _between(self, layers: list[int], looking: list[int]) -> dict[str, Any]:
-        prompts = range(len(self.tokens))
+    def _between(self, layers: list[int], prompts: list[int], looking: list[int]) -> dict[str, Any]:
         rows = np.sum([self.of[layers[0], p].rows for p in prompts], axis=0)
         sums = np.stack([np.sum([self.of[layer, p].between for p in prompts], axis=0) for layer in layers])
-        found = sums[:, :, looking] / rows[looking, None]
+        with np.errstate(invalid="ignore"):  # a segment of prompts not seen has no rows
+            found = sums[:, :, looking] / rows[looking, None]
         said = "attention of a row of one segment to all of another, mean over rows"
         return {"between": variable(("layer", "head", "query_segment", "segment"), found, said)}
 
@@ -150,8 +152,9 @@ class Attention:
         size = (max(len(v.queries) for v in prompts), max(len(v.keys) for v in prompts))
         found = np.full((len(layers), len(prompts), *heads, *size), np.nan, dtype=np.float32)
         for i, layer in enumerate(layers):
-            for prompt, grouped in enumerate(prompts):
-                found[i, prompt, ..., : len(grouped.queries), : len(grouped.keys)] = self.of[layer, prompt].map
+            for prompt in (prompt for at, prompt in self.of if at == layer):
+                queries, keys = len(prompts[prompt].queries), len(prompts[prompt].keys)
+                found[i, prompt, ..., :queries, :keys] = self.of[layer, prompt].map
         dims = ("layer", "prompt", *(("head",) if heads else ()), "query", "key")
         said = "attention" if heads else "attention, mean over heads"
         return variable(dims, found, said)

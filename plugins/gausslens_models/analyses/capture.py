@@ -120,7 +120,7 @@ class RawCapture:
                 self.context.bulk.write(name, (*at, int(prompt), *where), block)
 
     def merge(self, other: RawCapture) -> None:
-        """There is nothing to merge: what was seen is in the store."""
+        """There is nothing to merge: what was seen is in the store, so states cannot be had without some prompts."""
 
     def result(self) -> xr.Dataset:
         """What the large arrays need beside them: lengths, token numbers and texts."""

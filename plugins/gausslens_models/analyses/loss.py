@@ -45,7 +45,10 @@ def token_losses(logits: torch.Tensor, ids: torch.Tensor, causal: bool = True) -
 
 
 class Loss:
-    """Keeps the loss of each token of each prompt; sums are made at the end, in the user's order."""
+    """Keeps the loss of each token of each prompt seen; sums are made at the end, in the user's order.
+
+    Arrays are never written to, so merged states share them.
+    """
 
     def __init__(self, parameters: LossParameters, context: Context) -> None:
         assert context.tokens is not None
@@ -69,7 +72,7 @@ class Loss:
         self.of |= other.of
 
     def result(self) -> xr.Dataset:
-        """Loss by token, by prompt, by segment and in all."""
+        """Loss by token, by prompt, by segment and in all; NaN for prompts not seen."""
         counted = [self._counted(prompt) for prompt in range(len(self.tokens))]
         if not any(c.any() for c in counted):
             raise GausslensError("model.loss: no token is predicted: the prompts have no text beyond their first token")
@@ -89,22 +92,32 @@ class Loss:
         return xr.Dataset(variables, coords=coords, attrs={"predicted": said})
 
     def _counted(self, prompt: int) -> NDArray[np.bool_]:
-        """Real text of the chosen segments that something predicts."""
-        counted: NDArray[np.bool_] = self.tokens.text[prompt] & in_segments(self.tokens, prompt, self.segments)
-        return counted & np.isfinite(self.of[prompt])
+        """Real text of the chosen segments that something predicts; nothing of a prompt that was not seen."""
+        if prompt not in self.of:
+            return np.zeros(len(self.tokens.ids[prompt]), dtype=bool)
+        return self._chosen(prompt) & np.isfinite(self.of[prompt])
+
+    def _chosen(self, prompt: int) -> NDArray[np.bool_]:
+        """Real text of the chosen segments; a causal model predicts nothing first."""
+        chosen: NDArray[np.bool_] = self.tokens.text[prompt] & in_segments(self.tokens, prompt, self.segments)
+        if self.causal:
+            chosen[:1] = False
+        return chosen
 
     def _sums(self, prompts: range, counted: list[NDArray[np.bool_]]) -> tuple[float, int, int]:
         """Nats, tokens and bytes."""
-        nats = math.fsum(x for p, c in zip(prompts, counted, strict=True) for x in self.of[p][c])
+        nats = math.fsum(x for p, c in zip(prompts, counted, strict=True) if p in self.of for x in self.of[p][c])
         tokens = sum(int(c.sum()) for c in counted)
         return nats, tokens, sum(bytes_of(self.tokens, p, c) for p, c in zip(prompts, counted, strict=True))
 
     def _by_segment(self, counted: list[NDArray[np.bool_]]) -> tuple[list[str], NDArray[np.float64]]:
+        """The segments that are predicted, those of prompts not seen among them, and their sums."""
         names, sums = [], []
         every = range(len(self.tokens))
         for number in self.segments:
             of_it = [c & in_segments(self.tokens, p, [number]) for p, c in zip(every, counted, strict=True)]
-            if any(c.any() for c in of_it):
+            unseen = (self._chosen(p) & in_segments(self.tokens, p, [number]) for p in every if p not in self.of)
+            if any(c.any() for c in of_it) or any(c.any() for c in unseen):
                 names.append(self.tokens.segments[number])
                 sums.append(self._sums(every, of_it))
         return names, np.array(sums)
