@@ -86,14 +86,16 @@ class Sample:
         apart = (self.prompt[:, None] != self.prompt[None, :]).astype(np.float64)
         groups = np.unique(self.group)
         member = (self.group[None, :] == groups[:, None]).astype(np.float64)
+        pairs, power = member @ apart @ member.T, np.empty_like(apart)
         for head in range(heads):
             query, key = self.query[:, head].astype(np.float64), self.key[:, key_of[head]].astype(np.float64)
             for place, C in enumerate(forms):
                 x = query @ C @ key.T
-                power, blocks = apart, []
-                for _ in range(5):
+                np.copyto(power, apart)
+                blocks = [pairs]
+                for _ in range(4):
+                    power *= x
                     blocks.append(member @ power @ member.T)
-                    power = power * x
                 # Sums of x^r over pairs of groups [r, group, group]; leaving one out takes a row and a column.
                 between = np.stack(blocks)
                 total = between.sum(axis=(1, 2))
