@@ -165,6 +165,33 @@ def touched(parameters: ReinitParameters) -> tuple[str, ...]:
     return (*parameters.matrices, *biases, *norms, *outside)
 
 
+def _whole(parameters: ReinitParameters) -> bool:
+    """Whether every matrix and every bias is drawn anew: else twins share more with the model than the scheme keeps."""
+    return set(parameters.matrices) == set(MATRICES) and parameters.biases
+
+
+def config_keeps(parameters: ConfigParameters) -> str | None:
+    """The rung of reinit.config: with embeddings the model before training; without norms only the matrices go."""
+    if not _whole(parameters) or parameters.embeddings != parameters.norms:
+        return None
+    return "before" if parameters.embeddings else "gains"
+
+
+def gaussian_keeps(parameters: GaussianParameters) -> str | None:
+    """The rung of reinit.gaussian: the size of each tensor, unless a variance is given."""
+    return "scale" if _whole(parameters) and parameters.variance is None else None
+
+
+def permute_keeps(parameters: ReinitParameters) -> str | None:
+    """The rung of reinit.permute: the entries."""
+    return "entries" if _whole(parameters) else None
+
+
+def rotate_keeps(parameters: ReinitParameters) -> str | None:
+    """The rung of reinit.rotate: the singular values."""
+    return "spectrum" if _whole(parameters) else None
+
+
 def _with_norms(parameters: ReinitParameters) -> bool:
     if isinstance(parameters, CascadeParameters):
         return parameters.scheme == "config"

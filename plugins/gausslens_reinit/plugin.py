@@ -13,6 +13,7 @@ CONFIG = Edit(
     edit="gausslens_reinit.edits:from_config",
     touches=_TOUCHES,
     random=True,
+    keeps="gausslens_reinit.parameters:config_keeps",
 )
 GAUSSIAN = Edit(
     name="reinit.gaussian",
@@ -22,6 +23,7 @@ GAUSSIAN = Edit(
     edit="gausslens_reinit.edits:gaussian",
     touches=_TOUCHES,
     random=True,
+    keeps="gausslens_reinit.parameters:gaussian_keeps",
 )
 XAVIER = Edit(
     name="reinit.xavier",
@@ -49,6 +51,7 @@ PERMUTE = Edit(
     edit="gausslens_reinit.edits:permute",
     touches=_TOUCHES,
     random=True,
+    keeps="gausslens_reinit.parameters:permute_keeps",
 )
 ROTATE = Edit(
     name="reinit.rotate",
@@ -58,6 +61,7 @@ ROTATE = Edit(
     edit="gausslens_reinit.edits:rotate",
     touches=_TOUCHES,
     random=True,
+    keeps="gausslens_reinit.parameters:rotate_keeps",
 )
 CASCADE = Edit(
     name="reinit.cascade",

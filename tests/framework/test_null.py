@@ -15,14 +15,35 @@ from gausslens.runs.compare import against
 
 
 def test_z_and_p_are_those_of_a_new_draw():
-    draws = np.array([[1.0], [2.0], [4.0], [5.0]])
+    draws = np.array([[1.0], [2.0], [4.0], [5.0], [3.0], [2.5]])
     found = compare(np.array([9.0]), draws)
-    sd = np.std(draws, ddof=1)
-    assert found.mean[0] == 3.0
+    m, sd = len(draws), np.std(draws, ddof=1)
+    t = (9 - draws.mean()) / (sd * np.sqrt(1 + 1 / m))
+    assert found.mean[0] == draws.mean()
     assert found.sd[0] == pytest.approx(sd)
-    assert found.z[0] == pytest.approx((9 - 3) / (sd * np.sqrt(1 + 1 / 4)))
-    assert found.p[0] == pytest.approx(2 * stats.t.sf(abs(found.z[0]), df=3))
-    assert found.p_empirical[0] == pytest.approx(2 * 1 / 5)
+    assert found.scale == "identity"
+    assert found.z[0] == pytest.approx(t / found.tail.scale)
+    expected = 2 * stats.t.sf(t / found.tail.scale, df=found.tail.degrees)
+    assert found.p[0] == pytest.approx(max(expected, 1 / (10 * m)))
+    assert found.p_variable == found.p[0] == found.q[0]
+    assert found.p_empirical[0] == pytest.approx(2 * 1 / (m + 1))
+    # 95 % of the null about its mean: the width at which p would be 0.05.
+    width = found.tail.scale * stats.t.ppf(0.975, df=found.tail.degrees) * sd * np.sqrt(1 + 1 / m)
+    assert (found.low[0], found.high[0]) == pytest.approx((draws.mean() - width, draws.mean() + width))
+    assert found.effect[0] == pytest.approx(9 / draws.mean() - 1)
+
+
+@pytest.mark.parametrize("m", [2, 4])
+def test_few_draws_tell_mean_and_spread_and_no_probability(m):
+    rng = np.random.default_rng(m)
+    found = compare(rng.normal(size=(3, 4)) + 50, rng.normal(size=(m, 3, 4)))
+    assert np.isfinite(found.mean).all()
+    assert (found.sd > 0).all()
+    assert np.isfinite(found.effect).all()
+    assert np.isfinite(found.p_empirical).all()
+    for column in (found.z, found.p, found.q, found.low, found.high):
+        assert np.isnan(column).all()
+    assert "tell no probability" in found.notes[0]
 
 
 def test_a_null_without_spread_gives_nan_never_infinity():
@@ -85,15 +106,14 @@ def test_empirical_p_is_that_of_counting(seed, pooled):
             assert found[cell] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("m", [3, 8, 20])
+@pytest.mark.parametrize("m", [5, 8, 20])
 def test_null_against_null_is_uniform(m):
-    """p of a Gaussian statistic under its own null: Kolmogorov-Smirnov over 4,000 independent cells."""
+    """p of a Gaussian statistic under its own null: 5 % of 4,000 independent cells, and 4 standard errors."""
     rng = np.random.default_rng(m)
     everything = rng.normal(3.0, 2.0, size=(m + 1, 4000))
     p = compare(everything[0], everything[1:]).p
-    assert stats.kstest(p, "uniform").pvalue > 0.001
-    # 5 % of 4,000, and 4 standard errors of a binomial.
     assert abs((p < 0.05).mean() - 0.05) < 4 * np.sqrt(0.05 * 0.95 / 4000)
+    assert stats.kstest(p, "uniform").pvalue > 0.001
 
 
 def test_false_positives_over_200_studies():
@@ -160,7 +180,7 @@ def test_what_differs_in_shape_is_said():
 
 
 def test_constant_under_the_null_is_said():
-    null = [dataset(1).assign(deficit=dataset(1).deficit) for _ in range(3)]
+    null = [dataset(1).assign(deficit=dataset(1).deficit) for _ in range(5)]
     found = against(dataset(0), null)
     assert found.deficit_z.attrs["note"] == "constant under the null"
     assert np.isnan(found.deficit_z).all()
@@ -171,11 +191,11 @@ def test_a_spread_of_rounding_is_none() -> None:
     values = np.array([1.0, 2.5e-3, 1.4e-7, 3.0, 2e-9])
     draws = np.array(
         [
-            [0.9, 1.2, 1.0],
-            [1.6e-17, -3e-18, 2e-17],  # 0
-            [1e-14, 5e-15, 3e-15],
-            [2.0, 2.0 + 1e-7, 2.0],  # equal in single precision
-            [1e-9, 1.2e-9, 0.9e-9],
+            [0.9, 1.2, 1.0, 1.1, 0.8],
+            [1.6e-17, -3e-18, 2e-17, 0, 1e-17],  # 0
+            [1e-14, 5e-15, 3e-15, 1e-15, 2e-15],
+            [2.0, 2.0 + 1e-7, 2.0, 2.0, 2.0],  # equal in single precision
+            [1e-9, 1.2e-9, 0.9e-9, 1.1e-9, 1e-9],
         ]
     ).T
     found = compare(values, draws)

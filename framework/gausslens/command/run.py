@@ -50,8 +50,7 @@ def summary(ran: Ran) -> str:
     plan = ran.plan
     lines = [f"{plan.study.name}: {len(plan.steps)} steps: {ran.outcome}", ""]
     lines += table(("label", "analysis", "variants"), _labels(ran))
-    for null in plan.study.against:
-        lines += _against(ran, null)
+    lines += _found(ran)
     lines += [f"note: {note}" for note in ran.notes]
     lines += ["", f"store   {ran.path}   (gausslens show {ran.path})"]
     if ran.report is not None:
@@ -71,46 +70,19 @@ def _labels(ran: Ran) -> list[tuple[str, str, str]]:
     ]
 
 
-def _against(ran: Ran, null: str, most: int = 10) -> list[str]:
-    from ..report.departures import LEVEL, departures
-    from ..store import Store
+def _found(ran: Ran, most: int = 10) -> list[str]:
+    """What was found: a sentence, and the largest departures from the null that shares least with the model."""
+    from ..report.departures import columns, departures
+    from ..report.numbers import written_cell
+    from ..store.read_results import open as open_store
 
-    store = Store(ran.path)
-    nulls = ran.plan.study.against
-    steps = [s for s in ran.plan.steps if s.against == null and store.has(s.folder, s.key)]
-    every = departures(
-        (s.ref.label, _twin(s.ref), store.read(s.folder, s.key)) for s in steps if s.ref.variant not in nulls
-    )
-    found = [d for d in every if d.tells(nulls)]
-    if not found:
-        return ["", f"against {null}: nothing could be compared"]
-    draws = sum(len(v.points) * (v.draws or 1) for v in ran.plan.study.variants if v.name == null)
-    rows = [
-        (
-            d.label,
-            d.variant,
-            d.variable,
-            d.place,
-            f"{d.value:.4g}",
-            f"{d.null_mean:.4g} +- {d.null_sd:.2g}",
-            f"{d.z:+.1f}",
-            f"{d.q:.2g}",
-            f"{d.called} of {d.cells}",
-        )
-        for d in found[:most]
-    ]
-    head = ("label", "variant", "variable", "strongest at", "value", "null", "z", "q", f"q < {LEVEL}")
-    left = f" (of {len(found)} variables)" if len(found) > most else ""
-    return [
-        "",
-        f"against {null}, {draws} draws: the strongest departures{left}",
-        *table(head, rows, right=(4, 6, 7, 8)),
-    ]
-
-
-def _twin(ref: object) -> str:
-    from ..contract.analyses import StepRef
-
-    assert isinstance(ref, StepRef)
-    draw = [] if ref.draw is None else [f"draw {ref.draw}"]
-    return " ".join([ref.variant, *draw, *(f"{name}={value}" for name, value in ref.sweep)])
+    if not ran.plan.study.against or not any(step.against for step in ran.plan.steps):
+        return []
+    results = open_store(ran.path).run(ran.plan.study.name)
+    lines = ["", *results.sentences()]
+    for null, found in departures(results.statistics(), results.rungs).items():
+        rows = [tuple(map(written_cell, d.row())) for d in found[:most]]
+        left = f" ({most} of {len(found)})" if len(found) > most else ""
+        head = columns(found)
+        lines += ["", f"the largest departures from {null}{left}", *table(head, rows, right=(4, 6, 7, 8))]
+    return lines if len(lines) > 1 else ["", "against the nulls: nothing could be compared"]

@@ -65,12 +65,16 @@ class Edit(Descriptor):
 
     ``touches`` names the tensors it may return; with a name outside the layers in it (W_E, W_U, W_pos), the edit is
     also called with ``weights.layer`` None. ``touches`` may instead be ``"package.module:function"`` of the parameters.
-    A ``random`` edit draws from its generators, and must change each tensor it returns.
+    A ``random`` edit draws from its generators, and must change each tensor it returns. ``keeps`` is the rung of its
+    twins on the ladder of nulls (gausslens.maths.ladder), by what they share with the model: "before" (training:
+    nothing), "gains", "scale", "entries", "spectrum", or a word of your own; or ``"package.module:function"`` of the
+    parameters, which may give None. Without it the name of the variant stands there.
     """
 
     edit: str
     touches: tuple[str, ...] | str
     random: bool = False
+    keeps: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

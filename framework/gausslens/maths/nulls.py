@@ -2,81 +2,254 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtr
 
-Floats = NDArray[np.float64]
+from .student import Tail, fitted_tail, moderated, residuals
+
+Floats: TypeAlias = NDArray[np.float64]
+Bools: TypeAlias = NDArray[np.bool_]
+Scale = Literal["identity", "log"]
 
 # A spread below the rounding of the numbers it was computed from is none: of a cell's own value in single precision, in
 # which models run, and of the largest value of the array in double, in which differences are taken.
 _OWN = float(np.finfo(np.float32).eps)
 _ARRAY = 64 * float(np.finfo(np.float64).eps)
+# Fewer draws tell mean and spread, and no probability.
+FEWEST_DRAWS = 5
+# With so many draws the rank of the model among them can be 0.05.
+FAMILY_DRAWS = 19
+# A layer with so many residuals has tails of its own.
+LAYER_RESIDUALS = 80
+# Nothing is said of probabilities below one in so many times the residuals that they are judged by.
+BEYOND = 10
+# Residuals count up to here when their skewness is judged.
+_CLIPPED = 8.0
+# The share of the null between null_low and null_high.
+INTERVAL = 0.95
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Where values stand in their null; arrays of the shape of the values.
+    """Where values stand in their null; arrays of the shape of the values, and what holds of all cells together.
 
-    NaN where the null has no spread, or none but that of rounding.
+    z, p and q are NaN where the null has no spread, or none but that of rounding, and where draws are too few. ``low``
+    and ``high`` enclose 95 % of draws of the null. ``scale`` is that on which p is computed; ``p_variable`` is one p
+    for all cells (Simes, with the floor of p), ``p_family`` that of the largest departure by rank, NaN below 19 draws.
     """
 
     mean: Floats
     sd: Floats
+    low: Floats
+    high: Floats
     z: Floats
     p: Floats
     p_empirical: Floats
     q: Floats
+    effect: Floats
+    scale: Scale
+    tail: Tail | None
+    tests: int
+    p_variable: float
+    p_family: float
+    notes: tuple[str, ...] = ()
 
 
-def compare(values: NDArray[Any], draws: NDArray[Any], pooled: tuple[int, ...] = ()) -> Comparison:
+def compare(
+    values: NDArray[Any], draws: NDArray[Any], pooled: tuple[int, ...] = (), layers: int | None = None
+) -> Comparison:
     """Compare values with m draws of their null; ``draws`` is [m, *values.shape], m >= 2.
 
-    z = (x - mean) / (sd sqrt(1 + 1/m)), where mean and sd (with m - 1) are those of the draws, is Student t with m - 1
-    degrees of freedom if x is one more draw of a Gaussian null: the factor is the spread of a new draw about a mean of
-    m. p is its two-sided tail. p_empirical is twice the smaller share of draws at or beyond x, x counted among them;
-    axes of ``values`` named in ``pooled`` are those over which the null makes the cells exchangeable, and are pooled
-    for it. q is Benjamini-Hochberg on p over all cells.
+    On the values or, where all draws are positive and it leaves less skew, on their logarithms: t = (x - mean) /
+    sqrt(v (1 + 1/m)), v the variance of the draws moderated over cells. Its law is not taken for granted: a t is fitted
+    to the residuals of each draw against the others, over all cells and within each layer (``layers`` is that axis),
+    and p is the larger tail of the two; z is t over the fitted scale. p is never below 1 / (10 residuals). q is
+    Benjamini-Hochberg on p over all cells; cells that hold the same numbers count once.
+
+    p_empirical is twice the smaller share of draws at or beyond x, x counted among them; axes of ``values`` named in
+    ``pooled`` are those over which the null makes the cells exchangeable, and are pooled for it. docs/nulls.md says why
+    all this, and how often it errs.
     """
     x = np.asarray(values, dtype=np.float64)
     null = np.asarray(draws, dtype=np.float64)
     m = null.shape[0]
     if m < 2:
         raise ValueError(f"a null needs at least 2 draws, there are {m}")
-    # Where a draw is infinite (a divergence, an entropy) there is no spread to speak of: NaN.
-    with np.errstate(invalid="ignore"):
-        mean, sd = null.mean(axis=0), null.std(axis=0, ddof=1)
-        # Equal draws differ by rounding when averaged: that is no spread.
-        constant = np.ptp(null, axis=0) == 0
-    mean = np.where(constant, null[0], mean)
-    sd = np.where(constant, 0.0, sd)
-    constant = constant | _rounding(x, null)
+    mean, sd = _mean_and_sd(null)
+    constant = (sd == 0) | _rounding(x, null)
+    low, high = (np.where(constant, mean, np.nan) for _ in range(2))
+    z, p = (np.full(x.shape, np.nan) for _ in range(2))
+    scale: Scale = "identity"
+    tail, family, floor = None, np.nan, 0.0
+    notes: list[str] = []
+    usable = ~constant & np.isfinite(null).all(axis=0) & np.isfinite(x)
+    if m < FEWEST_DRAWS:
+        notes.append(f"{m} draws tell no probability: {FEWEST_DRAWS} or more do")
+    elif usable.any():
+        rows = None if layers is None else np.broadcast_to(_along(layers, x.shape), x.shape)[usable]
+        judged = _judged(x[usable], null[:, usable], rows)
+        scale, tail, family = judged.scale, judged.tail, judged.p_family
+        low[usable], high[usable], z[usable], p[usable] = judged.low, judged.high, judged.z, judged.p
+        floor = judged.floor
+        notes += judged.notes
+    first, which = _distinct(_beside(x, null))
+    once = p.ravel()[first]
+    bounded = np.maximum(p, floor)
+    return Comparison(
+        mean,
+        sd,
+        low,
+        high,
+        z,
+        bounded,
+        np.where(constant, np.nan, _empirical(x, null, pooled)),
+        benjamini_hochberg(bounded.ravel()[first])[which].reshape(x.shape),
+        effect(x, null),
+        scale,
+        tail,
+        int((~np.isnan(once)).sum()),
+        float(np.maximum(simes(once), floor)),
+        family,
+        tuple(notes),
+    )
+
+
+def effect(values: NDArray[Any], draws: NDArray[Any]) -> Floats:
+    """How big a departure is, whatever its p: (x - mean) / the spread of cells. Of one cell: x / mean - 1.
+
+    The spread is sqrt((s_x^2 + s_0^2) / 2), of the cells of the values and of those of the null, draws and cells alike
+    (Cohen 1988, d of two groups). The spread of draws in a cell does not enter, nor the null's cells alone: a null that
+    hardly varies makes no finding large.
+    """
+    x, null = np.asarray(values, dtype=np.float64), np.asarray(draws, dtype=np.float64)
+    mean, _ = _mean_and_sd(null)
     with np.errstate(invalid="ignore", divide="ignore"):
-        z = np.where(constant, np.nan, (x - mean) / (sd * np.sqrt(1 + 1 / m)))
-    p = 2 * stdtr(m - 1, -np.abs(z))
-    empirical = np.where(constant, np.nan, _empirical(x, null, pooled))
-    return Comparison(mean, sd, z, p, empirical, benjamini_hochberg(p))
+        if x.size == 1:
+            return np.asarray(np.where(mean == 0, np.nan, (x - mean) / np.abs(mean)))
+        finite = [a[np.isfinite(a)] for a in (x, null)]
+        if not all(a.size for a in finite):
+            return np.full(x.shape, np.nan)
+        spread = float(np.sqrt(np.mean([a.var() for a in finite])))
+        return np.asarray((x - mean) / spread if spread > 0 else np.full(x.shape, np.nan))
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """Cells with spread [cell]: see ``Comparison``; p is not yet held above its floor."""
+
+    scale: Scale
+    tail: Tail
+    low: Floats
+    high: Floats
+    z: Floats
+    p: Floats
+    floor: float
+    p_family: float = np.nan
+    notes: tuple[str, ...] = ()
+
+
+_ARRAYS = ("low", "high", "z", "p")
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """Draws [m, cell]; where the distinct cells are, and which of these each cell is; the layer of each, if known."""
+
+    null: Floats
+    first: NDArray[np.int64]
+    which: NDArray[np.int64]
+    rows: NDArray[np.int64] | None
+
+
+def _judged(x: Floats, null: Floats, rows: NDArray[np.int64] | None) -> _Judged:
+    """Cells [cell] beside draws [m, cell] that all have spread; ``rows`` is the layer of each."""
+    cells = _Cells(null, *_distinct(null), rows)
+    scale, found = _scale(null[:, cells.first])
+    made = _tested(x, cells, scale, found)
+    notes: tuple[str, ...] = ()
+    if scale == "log" and (x <= 0).any():
+        # Where there is no logarithm of the model's own value, its cell is judged as it is.
+        without = x <= 0
+        plain = _tested(x, cells, "identity", residuals(null[:, cells.first]))
+        made = replace(made, **{n: np.where(without, getattr(plain, n), getattr(made, n)) for n in _ARRAYS})
+        notes = (f"{int(without.sum())} cells are not positive and not on the logarithmic scale of the others",)
+    family = _family_p(x, null) if null.shape[0] >= FAMILY_DRAWS else np.nan
+    return replace(made, p_family=family, notes=notes)
+
+
+def _scale(null: Floats) -> tuple[Scale, Floats]:
+    """The scale on which the residuals of the null are less skewed, and these residuals."""
+    plain = residuals(null)
+    if not (null > 0).all():
+        return "identity", plain
+    logs = residuals(np.log(null))
+    return ("log", logs) if _skewness(logs) < _skewness(plain) else ("identity", plain)
+
+
+def _skewness(found: Floats) -> float:
+    """The size of the skewness of residuals, none of which counts beyond 8."""
+    clipped = np.clip(found[np.isfinite(found)], -_CLIPPED, _CLIPPED)
+    spread = clipped.std()
+    return float(abs(np.mean((clipped - clipped.mean()) ** 3)) / spread**3) if spread > 0 else 0.0
+
+
+def _tested(x: Floats, cells: _Cells, scale: Scale, found: Floats) -> _Judged:
+    """Each cell on a scale, beside the residuals that were found there."""
+    m = cells.null.shape[0]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        here, there = (np.log(x), np.log(cells.null)) if scale == "log" else (x, cells.null)
+        variance = moderated(there[:, cells.first].var(axis=0, ddof=1), m - 1)[cells.which]
+        mean, spread = there.mean(axis=0), np.sqrt(variance * (1 + 1 / m))
+        t = (here - mean) / spread
+    tail = fitted_tail(found)
+    p, width = tail.p(t), np.full(x.shape, tail.half_width(INTERVAL))
+    for of_row, mine in _layers_of(cells, found):
+        own = fitted_tail(of_row)
+        p[mine] = np.maximum(p[mine], own.p(t[mine]))
+        width[mine] = np.maximum(width[mine], own.half_width(INTERVAL))
+    low, high = mean - width * spread, mean + width * spread
+    if scale == "log":
+        with np.errstate(over="ignore"):
+            low, high = np.exp(low), np.exp(high)
+    return _Judged(scale, tail, low, high, t / tail.scale, p, 1 / (BEYOND * found.size))
+
+
+def _layers_of(cells: _Cells, found: Floats) -> Iterator[tuple[Floats, Bools]]:
+    """The residuals of each layer that has enough of them, and its cells."""
+    if cells.rows is None:
+        return
+    of_distinct = cells.rows[cells.first]
+    for row in np.unique(of_distinct):
+        of_row = found[:, of_distinct == row]
+        if LAYER_RESIDUALS <= of_row.size < found.size:
+            yield of_row, cells.rows == row
+
+
+def _family_p(x: Floats, null: Floats) -> float:
+    """p of the largest departure among m + 1 alike: the model's maximum over cells by its rank among the draws' own.
+
+    Each of the m + 1, the model among them, is held against the other m, on a scale chosen on all m + 1: where the
+    model is one more draw, every rank is equally likely, so that p is exact (a permutation test of the maximum).
+    """
+    everyone = np.vstack([x[None], null])
+    everyone = everyone[:, _distinct(everyone)[0]]
+    _, found = _scale(everyone)
+    largest = np.nanmax(np.abs(found), axis=1)
+    return float(np.mean(largest >= largest[0]))
 
 
 def varies_by_rounding_alone(
     spread: NDArray[Any] | float, size: NDArray[Any] | float, roundings: int = 1, largest: float = 0.0
-) -> NDArray[np.bool_]:
+) -> Bools:
     """Whether numbers of a size spread by no more than so many roundings of it in single precision.
 
     ``largest`` is the largest number of the array that they are cells of, whose rounding in double precision they have.
     """
     return np.asarray(spread <= np.maximum(roundings * _OWN * np.abs(size), _ARRAY * largest))
-
-
-def _rounding(x: Floats, null: Floats) -> NDArray[np.bool_]:
-    """Where the draws differ by no more than rounding."""
-    finite = [np.abs(a[np.isfinite(a)]) for a in (x, null)]
-    largest = max((float(a.max()) for a in finite if a.size), default=0.0)
-    with np.errstate(invalid="ignore"):
-        return varies_by_rounding_alone(np.ptp(null, axis=0), np.abs(null).max(axis=0), largest=largest)
 
 
 def benjamini_hochberg(p: NDArray[Any]) -> Floats:
@@ -91,6 +264,46 @@ def benjamini_hochberg(p: NDArray[Any]) -> Floats:
     if tested.any():
         q[tested] = false_discovery_control(q[tested])
     return q
+
+
+def simes(p: NDArray[Any]) -> float:
+    """One p for many tests, that none of them departs: the smallest p_(k) n / k (Simes 1986). NaN of none."""
+    tested = np.sort(np.asarray(p, dtype=np.float64)[~np.isnan(p)])
+    n = tested.size
+    return float((tested * n / np.arange(1, n + 1)).min()) if n else np.nan
+
+
+def _mean_and_sd(null: Floats) -> tuple[Floats, Floats]:
+    # Where a draw is infinite (a divergence, an entropy) there is no spread to speak of: NaN.
+    with np.errstate(invalid="ignore"):
+        mean, sd = null.mean(axis=0), null.std(axis=0, ddof=1)
+        # Equal draws differ by rounding when averaged: that is no spread.
+        equal = np.ptp(null, axis=0) == 0
+    return np.asarray(np.where(equal, null[0], mean)), np.asarray(np.where(equal, 0.0, sd))
+
+
+def _along(axis: int, shape: Sequence[int]) -> NDArray[np.int64]:
+    """The index along an axis, to broadcast."""
+    return np.arange(shape[axis]).reshape([-1 if a == axis else 1 for a in range(len(shape))])
+
+
+def _distinct(cells: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Of columns [..., cell] that are equal the place of one, and for each column which of these it equals."""
+    _, first, which = np.unique(cells, axis=1, return_index=True, return_inverse=True)
+    return first, which.ravel()
+
+
+def _beside(x: Floats, null: Floats) -> Floats:
+    """Value and draws of each cell as a column."""
+    return np.vstack([x.ravel()[None], null.reshape(null.shape[0], -1)])
+
+
+def _rounding(x: Floats, null: Floats) -> Bools:
+    """Where the draws differ by no more than rounding."""
+    finite = [np.abs(a[np.isfinite(a)]) for a in (x, null)]
+    largest = max((float(a.max()) for a in finite if a.size), default=0.0)
+    with np.errstate(invalid="ignore"):
+        return varies_by_rounding_alone(np.ptp(null, axis=0), np.abs(null).max(axis=0), largest=largest)
 
 
 def _empirical(x: Floats, null: Floats, pooled: tuple[int, ...]) -> Floats:

@@ -1,151 +1,112 @@
-"""The strongest departures from a null among stored comparisons: what a reader wants to see first."""
+"""What departs from the nulls among the stored comparisons: the first sentences, and the table below them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..contract.errors import StoreError
+import numpy as np
+
 from ..figures import Source, Table
-from ..maths.nulls import varies_by_rounding_alone
-from .markup import Markup, element
+from ..maths.ladder import ladder_order
+from ..verdicts import LEVEL, Explanation, Statistic, explanations, prompts_half_width
+from .markup import Markup, element, joined
 from .numbers import NOTHING, number
 from .page_figures import draw
 
 if TYPE_CHECKING:
-    import xarray as xr
-
     from ..store.read_results import Results
 
-# A share of false discoveries that the field is used to.
-LEVEL = 0.05
 # Rows of the table.
 MOST = 10
-# The spread of a number that many roundings went into may be several of them: then too the null keeps the number, and a
-# distance from it says nothing.
-ROUNDINGS = 8
+COLUMNS = ("result", "variant", "variable", "furthest at", "value", "null", "effect", "q", "cells")
 
 
 @dataclass(frozen=True)
 class Departure:
-    """One variable of one comparison: its cell of largest abs z, and how many cells have q below LEVEL."""
+    """A statistic that departs from a null: its called cell of the largest effect, and its rung on the ladder."""
 
-    label: str
-    variant: str
-    variable: str
-    where: Mapping[str, Any]
-    value: float
-    null_mean: float
-    null_sd: float
-    z: float
-    q: float
-    called: int
-    cells: int
-
-    def tells(self, nulls: Iterable[str]) -> bool:
-        """Whether it tells a reader anything: not of one of the nulls itself, not of a number that the null keeps."""
-        kept = varies_by_rounding_alone(self.null_sd, self.null_mean, ROUNDINGS)
-        return self.variant not in nulls and not kept
+    statistic: Statistic
+    cell: tuple[int, ...]
+    explanation: Explanation | None = None
 
     @property
     def place(self) -> str:
-        """The cell in words: ``layer 3, head 1``."""
-        return ", ".join(f"{dim} {value}" for dim, value in self.where.items())
+        """Where the cell is: "layer 0, head 3"."""
+        return ", ".join(f"{dim} {value}" for dim, value in self.statistic.place(self.cell).items())
+
+    def at(self, column: str) -> float:
+        """A column of the comparison in this cell."""
+        return float(self.statistic.column(column)[self.cell])
+
+    def row(self) -> list[str | float]:
+        """Its cells under ``COLUMNS``, and under the rung where there is a ladder."""
+        one = self.statistic
+        half = prompts_half_width(one)
+        told = np.nan if half is None else float(half[self.cell])
+        prompts = f"; prompts \N{PLUS-MINUS SIGN} {number(float(f'{told:.2g}'))}" if np.isfinite(told) else ""
+        spread = number(float(f"{self.at('null_sd'):.2g}"))
+        made: list[str | float] = [
+            one.label,
+            one.variant,
+            one.variable,
+            self.place or NOTHING,
+            self.at(""),
+            f"{number(self.at('null_mean'))} \N{PLUS-MINUS SIGN} {spread}{prompts}",
+            float(f"{self.at('effect'):.3g}"),
+            float(f"{one.q:.1g}"),
+            f"{int(one.called.sum())} of {one.called.size}",
+        ]
+        return [*made, self.explanation.rung] if self.explanation is not None else made
 
 
-def departures(comparisons: Iterable[tuple[str, str, xr.Dataset]]) -> list[Departure]:
-    """One departure for each variable of each (label, variant, dataset), strongest first."""
-    found = [
-        departure
-        for label, variant, dataset in comparisons
-        for name in map(str, dataset.data_vars)
-        if f"{name}_z" in dataset and (departure := _furthest(label, variant, dataset, name)) is not None
-    ]
-    return sorted(found, key=lambda d: -abs(d.z))
-
-
-def _furthest(label: str, variant: str, dataset: xr.Dataset, name: str) -> Departure | None:
-    import numpy as np
-
-    z = dataset[f"{name}_z"].values
-    if not np.isfinite(z).any():
-        return None
-    cell = np.unravel_index(int(np.nanargmax(np.abs(z))), z.shape)
-    q = dataset[f"{name}_q"].values
-
-    def at(column: str) -> float:
-        return float(dataset[column].values[cell])
-
-    where = {
-        str(dim): dataset[dim].values.tolist()[place] if dim in dataset.coords else int(place)
-        for dim, place in zip(dataset[name].dims, cell, strict=True)
-    }
-    return Departure(
-        label.split(".against.")[0],
-        variant,
-        name,
-        where,
-        at(name),
-        at(f"{name}_null_mean"),
-        at(f"{name}_null_sd"),
-        at(f"{name}_z"),
-        float(q[cell]),
-        int(np.sum(q < LEVEL)),
-        int(np.isfinite(z).sum()),
-    )
+def departures(found: Sequence[Statistic], rungs: dict[str, str]) -> dict[str, list[Departure]]:
+    """For each null that stands first on a ladder what departs from it, the largest effect first."""
+    explained = explanations(found, rungs)
+    made: dict[str, list[Departure]] = {}
+    for one in found:
+        nulls = list(dict.fromkeys(other.null for other in found if other.variant == one.variant))
+        first = nulls[ladder_order([rungs.get(n, n) for n in nulls])[0]]
+        cell = one.furthest()
+        if one.null == first and one.selected and cell is not None:
+            made.setdefault(first, []).append(Departure(one, cell, explained.get(one.name)))
+    return {null: sorted(each, key=lambda d: -abs(d.at("effect"))) for null, each in made.items()}
 
 
 def departures_table(results: Results) -> Markup:
-    """A table of the ten strongest; or why there is none."""
-    every = [(null, d) for null, compared in _comparisons(results) for d in departures(compared)]
-    nulls = {null for null, _ in every}
-    found = [(null, d) for null, d in every if d.tells(nulls)]
+    """What was found in a sentence, and a table of the ten largest effects; or why there is none."""
+    found = results.statistics()
     if not found:
-        none = "Nothing was compared with a null: `against:` in the run file names one."
-        kept = "All that was compared with a null is kept by it, or constant under it."
-        return element("p", kept if every else none, class_="note")
-    found.sort(key=lambda pair: -abs(pair[1].z))
+        return element("p", "Nothing was compared with a null: `against:` in the run file names one.", class_="note")
+    said = joined(element("p", sentence, class_="finding") for sentence in results.sentences())
     store = Path(results.path).name
-    return element("div", draw(_table(found[:MOST], len(found)), store), class_="figures")
+    tables = [draw(_table(null, each), store) for null, each in departures(found, results.rungs).items()]
+    return joined([said, element("div", *tables, class_="figures")])
 
 
-def _comparisons(results: Results) -> Iterator[tuple[str, list[tuple[str, str, xr.Dataset]]]]:
-    """For each null, what was compared with it and is finished."""
-    nulls: dict[str, list[tuple[str, str, xr.Dataset]]] = {}
-    for variant, label in results:
-        for null in results.nulls(variant, label):
-            try:
-                nulls.setdefault(null, []).append((label, variant, results.against(variant, label, null)))
-            except StoreError:
-                continue  # some draws or swept values are not finished: the facts above say how many
-    yield from nulls.items()
+def columns(found: Sequence[Departure]) -> tuple[str, ...]:
+    """The columns of ``Departure.row``."""
+    return (*COLUMNS, "explained by") if any(d.explanation is not None for d in found) else COLUMNS
 
 
-def _table(found: list[tuple[str, Departure]], of: int) -> Table:
-    several = len({null for null, _ in found}) > 1
-    rows = [
-        [
-            d.label,
-            d.variant + (f" against {null}" if several else ""),
-            d.variable,
-            d.place or NOTHING,
-            d.value,
-            f"{number(d.null_mean)} ± {number(float(f'{d.null_sd:.2g}'))}",
-            float(f"{d.z:.4g}"),
-            float(f"{d.q:.1g}"),
-            f"{d.called} of {d.cells}",
-        ]
-        for null, d in found
-    ]
+def _table(null: str, found: Sequence[Departure]) -> Table:
+    shown = found[:MOST]
+    ladder = any(d.explanation is not None for d in found)
+    rows = [[*d.row(), *([NOTHING] if ladder and d.explanation is None else [])] for d in shown]
     return Table(
-        title=f"The strongest departures from {found[0][0] if not several else 'the nulls'}",
-        caption="Of each compared variable, its cell furthest from the null, in standard deviations of the null (z); "
-        f"the {len(found)} largest of {of}; what the null itself keeps, and nulls "
-        "beside each other, are left out. q is the false discovery rate over the cells of the variable; the last "
-        f"column counts the cells with q below {LEVEL}.",
-        sources=tuple(Source(d.variant, f"{d.label}.against.{null}", d.variable) for null, d in found),
-        columns=("result", "variant", "variable", "furthest at", "value", "null", "z", "q", f"q < {LEVEL}"),
+        title=f"The largest departures from {null}",
+        caption="Of each statistic that departs, its cell of the largest effect: the difference from the null's mean "
+        "over the spread of cells, model and null alike; of a statistic of one cell, the ratio less one. The "
+        f"{len(shown)} largest of {len(found)}. q is the false discovery rate over the statistics; cells are those "
+        f"with q below {LEVEL} within the statistic."
+        + (" Explained by: the first null that gives the number too, in most of these cells." if ladder else ""),
+        sources=tuple(_source(d.statistic) for d in shown),
+        columns=columns(found),
         rows=rows,
     )
+
+
+def _source(one: Statistic) -> Source:
+    return Source(one.variant, f"{one.label}.against.{one.null}", one.variable)

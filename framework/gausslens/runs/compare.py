@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..maths.nulls import compare
+from ..maths.nulls import INTERVAL, Comparison, compare
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -27,9 +27,10 @@ def compared(variable: xr.DataArray) -> bool:
 
 
 def against(of: xr.Dataset, null: Sequence[xr.Dataset], exchangeable: Sequence[str] = ()) -> xr.Dataset:
-    """A result beside its null: with each compared variable v its v_null_mean, v_null_sd, v_z, v_p, v_p_empirical, v_q.
+    """A result beside its null: with each compared variable v the columns of maths.nulls.compare.
 
-    They are those of maths.nulls.compare. What could not be compared is told in the attribute ``not_compared``.
+    Those are v_null_mean, v_null_sd, v_null_low, v_null_high, v_z, v_p, v_p_empirical, v_q and v_effect, and of all
+    cells together v_p_variable and v_p_family. What could not be compared is told in the attribute ``not_compared``.
     """
     import xarray as xr
 
@@ -63,27 +64,55 @@ def _cannot(name: str, variable: xr.DataArray, null: Sequence[xr.Dataset]) -> st
 def _columns(
     name: str, variable: xr.DataArray, null: Sequence[xr.DataArray], exchangeable: Sequence[str]
 ) -> dict[str, xr.DataArray]:
+    import xarray as xr
+
     pooled = tuple(i for i, dim in enumerate(variable.dims) if dim in exchangeable)
-    found = compare(variable.values, np.stack([n.values for n in null]), pooled)
+    layers = variable.dims.index("layer") if "layer" in variable.dims else None
+    found = compare(variable.values, np.stack([n.values for n in null]), pooled, layers)
     long_name = variable.attrs.get("long_name", name)
     units = variable.attrs.get("units", "")
+    share = f"{100 * INTERVAL:.0f} %"
     columns = {
-        "null_mean": (found.mean, f"{long_name}: mean of the null", units),
-        "null_sd": (found.sd, f"{long_name}: standard deviation of the null", units),
-        "z": (found.z, f"{long_name}: z against the null", "1"),
-        "p": (found.p, f"{long_name}: two-sided p, Student t with {len(null) - 1} degrees", "1"),
-        "p_empirical": (found.p_empirical, f"{long_name}: empirical p", "1"),
-        "q": (found.q, f"{long_name}: q (Benjamini-Hochberg)", "1"),
+        "null_mean": (found.mean, "mean of the null", units),
+        "null_sd": (found.sd, "standard deviation of the null", units),
+        "null_low": (found.low, f"lower end of {share} of the null", units),
+        "null_high": (found.high, f"upper end of {share} of the null", units),
+        "z": (found.z, "z against the null", "1"),
+        "p": (found.p, "two-sided p, by a t fitted to the null's draws against each other", "1"),
+        "p_empirical": (found.p_empirical, "empirical p", "1"),
+        "q": (found.q, "q (Benjamini-Hochberg)", "1"),
+        "effect": (found.effect, _EFFECT_OF_ONE if variable.size == 1 else _EFFECT, "1"),
     }
     made = {name: variable.copy(deep=False)}
     for suffix, (values, text, unit) in columns.items():
         column = variable.copy(data=values)
-        column.attrs = {"long_name": text, "units": unit, "of": name}
+        column.attrs = {"long_name": f"{long_name}: {text}", "units": unit, "of": name}
         made[f"{name}_{suffix}"] = column
-    constant = int(np.sum(found.sd == 0))
-    if constant:
-        note = (
-            "constant under the null" if constant == found.sd.size else f"{constant} cells are constant under the null"
-        )
+    made[f"{name}_p"].attrs |= _of_all_cells(found)
+    for suffix, p, text in (
+        ("p_variable", found.p_variable, "one p for all cells (Simes)"),
+        ("p_family", found.p_family, "one p for all cells, by the rank of the largest departure"),
+    ):
+        attrs = {"long_name": f"{long_name}: {text}", "units": "1", "of": name}
+        made[f"{name}_{suffix}"] = xr.DataArray(p, attrs=attrs)
+    note = _notes(found)
+    if note:
         made[f"{name}_z"].attrs["note"] = note
     return made
+
+
+_EFFECT = "difference from the null's mean over the spread of cells"
+_EFFECT_OF_ONE = "ratio to the null's mean, less one"
+
+
+def _of_all_cells(found: Comparison) -> dict[str, Any]:
+    """What holds of all cells of a variable: the scale, the tail, and how many different cells are tested."""
+    told: dict[str, Any] = {"scale": found.scale, "tests": found.tests}
+    return told if found.tail is None else told | {"degrees": found.tail.degrees, "tail_scale": found.tail.scale}
+
+
+def _notes(found: Comparison) -> str:
+    constant = int(np.sum(found.sd == 0))
+    several = f"{constant} cells are constant under the null"
+    notes = ["constant under the null" if constant == found.sd.size else several] if constant else []
+    return "; ".join([*notes, *found.notes])

@@ -98,6 +98,7 @@ def manifest_of(plan: Plan) -> dict[str, Any]:
         "created": now(),
         "resolved": dict(plan.study.resolved),
         "distributions": dict(distributions()),
+        "nulls": [{"name": v.name, "rung": rung_of(v)} for v in plan.study.variants if v.name in plan.study.against],
         "steps": [
             {
                 "variant": step.ref.variant,
@@ -112,6 +113,17 @@ def manifest_of(plan: Plan) -> dict[str, Any]:
             for step in plan.steps
         ],
     }
+
+
+def rung_of(variant: Variant) -> str:
+    """What a null is called on the ladder: what its one edit claims to keep of the whole model, else its own name."""
+    calls = variant.points[0].edits
+    if len(calls) != 1 or calls[0].layers is not None or calls[0].heads is not None:
+        return variant.name
+    keeps = calls[0].edit.descriptor.keeps
+    if keeps is not None and ":" in keeps:
+        keeps = resolve(keeps)(calls[0].parameters)
+    return variant.name if keeps is None else str(keeps)
 
 
 def step_seed(step: Step, run_seed: int) -> int:
@@ -166,12 +178,13 @@ class _Planner:
                     self._derive(use, place, same, point)
 
     def plan_comparisons(self) -> None:
-        """Comparisons of every other variant with each null."""
+        """Comparisons of every variant that is no null with each null."""
         finished = list(self.steps.values())
         for null in self.study.against:
             for use in self.study.uses:
                 draws = [s for s in finished if (s.ref.variant, s.ref.label) == (null, use.label)]
-                others = [s for s in finished if s.ref.label == use.label and s.ref.variant not in (null, WHOLE_RUN)]
+                apart = (*self.study.against, WHOLE_RUN)
+                others = [s for s in finished if s.ref.label == use.label and s.ref.variant not in apart]
                 if others and not draws:
                     self.notes.append(f"{use.mark}: {use.label} is not computed on {null}: it has no null columns")
                 if others and draws:

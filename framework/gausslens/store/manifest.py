@@ -67,6 +67,7 @@ class Manifest:
     steps: tuple[PlannedStep, ...]
     resolved: Mapping[str, Any] = field(default_factory=dict)
     distributions: Mapping[str, Any] = field(default_factory=dict)
+    rungs: Mapping[str, str] = field(default_factory=dict)  # of each null its place on the ladder, in words
     path: Path = Path()
 
     @property
@@ -180,6 +181,7 @@ def parse(body: Mapping[str, Any], path: Path) -> Manifest:
         steps=tuple(_step(s) for s in body["steps"]),
         resolved=dict(body.get("resolved", {})),
         distributions=dict(body.get("distributions", {})),
+        rungs={check_name(n["name"], "null"): check_name(n["rung"], "rung") for n in body.get("nulls", ())},
         path=path,
     )
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
+    from ..verdicts import Statistic
+
 
 class NoResult(StoreError, KeyError):
     """There is no such result, or it is not finished."""
@@ -69,6 +71,7 @@ class Results:
         self._reader = found
         self._run = run
         self._manifests = [m for m in (found.manifests() if known is None else known) if run in (None, m.run)]
+        self._statistics: list[Statistic] | None = None
         self._steps: dict[tuple[str, str], tuple[Manifest, list[PlannedStep]]] = {}
         for manifest in self._manifests:
             grouped: dict[tuple[str, str], tuple[Manifest, list[PlannedStep]]] = {}
@@ -225,6 +228,40 @@ class Results:
             raise NoResult(f"{variant}, {label} is not compared with {null!r}{did_you_mean(null, nulls)}")
         return self[variant, f"{label}.against.{null or nulls[0]}"]
 
+    def comparisons(self) -> dict[tuple[str, str, str], xr.Dataset]:
+        """Every finished comparison, ``{(variant, label, null): dataset}``, with draws and swept values stacked."""
+        from .read_parts import DifferentShapes
+
+        found = {}
+        for variant, label in self:
+            for null in self.nulls(variant, label):
+                try:
+                    compared = self.against(variant, label, null)
+                except DifferentShapes:
+                    continue  # what differs in shape is many statistics and no one
+                if "unfinished" not in compared.attrs:
+                    found[variant, label, null] = compared
+        return found
+
+    @property
+    def rungs(self) -> dict[str, str]:
+        """Of each null its place on the ladder of nulls, in words: by what its twins share with the model."""
+        return {name: rung for manifest in self._manifests for name, rung in manifest.rungs.items()}
+
+    def statistics(self) -> list[Statistic]:
+        """Every variable that is compared with a null: whether it departs, over all of the run, and in which cells."""
+        if self._statistics is None:
+            from ..verdicts import statistics
+
+            self._statistics = statistics(self.comparisons())
+        return self._statistics
+
+    def sentences(self) -> list[str]:
+        """What was found, in one sentence for each variant that is compared with a null."""
+        from ..verdicts import sentences
+
+        return sentences(self.statistics(), self.rungs)
+
     def frame(
         self, variant: str, label: str, null: str | None = None, variables: str | Sequence[str] | None = None
     ) -> pd.DataFrame:
@@ -232,6 +269,7 @@ class Results:
 
         Where there are several, ``null`` picks one; else the columns are called ``<null>.z`` and so on.
         """
+        from ..verdicts import explanations, rung_columns, with_verdicts
         from .read_parts import DifferentShapes
         from .tables import frame, frame_of_draws
 
@@ -239,11 +277,19 @@ class Results:
         if null is not None:
             self.against(variant, label, null)
         nulls = self.nulls(variant, label) if null is None else (null,)
+        judged = [one for one in (self.statistics() if nulls else []) if (one.variant, one.label) == (variant, label)]
         short = {name: name if len(nulls) > 1 else "" for name in nulls}
         what = f"{variant}, {label}"
         try:
-            compared = {short[name]: self.against(variant, label, name) for name in nulls}
-            return frame(self[variant, label], compared, variables, what)
+            explained = explanations(judged, self.rungs) if null is None else {}
+            compared = {
+                short[name]: with_verdicts(self.against(variant, label, name), name, judged, explained)
+                for name in nulls
+            }
+            result = self[variant, label]
+            return frame(
+                result, {**compared, **({"": rung_columns(result, explained)} if explained else {})}, variables, what
+            )
         except DifferentShapes:
             each = {short[name]: self.draws(variant, f"{label}.against.{name}") for name in nulls}
             return frame_of_draws(self.draws(variant, label), each, variables, what)

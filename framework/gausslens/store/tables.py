@@ -15,7 +15,10 @@ from .manifest import Manifest, PlannedStep, SweepPoint
 # A table of more rows than this is of no use to anyone and would fill the memory.
 MOST_ROWS = 20_000_000
 # What a comparison holds for each variable, and what its column is called.
-NULL_COLUMNS = ("null_mean", "null_sd", "z", "p", "p_empirical", "q")
+NULL_COLUMNS = (
+    *("null_mean", "null_sd", "null_low", "null_high", "difference", "ratio", "effect"),
+    *("z", "p", "p_empirical", "q", "p_variable", "p_family", "called", "share", "rung", "draws_needed"),
+)
 
 
 def frame(

@@ -1,0 +1,135 @@
+"""Verdicts over a run: which statistics are selected, which cells are called, and what is said of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from gausslens.runs.compare import against
+from gausslens.verdicts import explanations, sentences, statistics
+
+
+def result(rng, names, shift=0.0, shape=(3, 4), cells=None):
+    values = {}
+    for name in names:
+        x = rng.normal(size=shape)
+        x[cells or ...] += shift
+        values[name] = (("layer", "head"), x, {"long_name": f"the {name}", "units": "nat"})
+    return xr.Dataset(values, coords={"layer": range(shape[0]), "head": range(shape[1])})
+
+
+def run(seed, departing=(), variables=20, draws=8, shift=30.0):
+    rng = np.random.default_rng(seed)
+    names = [f"v{i}" for i in range(variables)]
+    model = result(rng, names)
+    for name in departing:
+        model[name][1, 2] += shift
+    null = [result(rng, names) for _ in range(draws)]
+    return {("trained", "label", "chance"): against(model, null)}
+
+
+def test_statistics_are_selected_at_five_per_cent():
+    """Of runs in which nothing departs 5 % select anything; 3 standard errors."""
+    any_selected = [any(s.selected for s in statistics(run(seed))) for seed in range(100)]
+    assert np.mean(any_selected) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 100)
+
+
+def test_planted_departures_are_selected_and_called_where_they_are():
+    found = statistics(run(0, ["v3", "v7"], draws=19))
+    assert {s.variable for s in found if s.selected} == {"v3", "v7"}
+    one = next(s for s in found if s.variable == "v3")
+    assert np.argwhere(one.called).tolist() == [[1, 2]]
+    assert one.furthest() == (1, 2)
+    assert one.place((1, 2)) == {"layer": 1, "head": 2}
+    assert not any(s.called.any() for s in found if not s.selected)
+
+
+def test_variants_are_families_of_their_own():
+    """A held-out twin beside a trained model that departs everywhere is not called the more for it."""
+    everywhere = [f"v{i}" for i in range(20)]
+    selected = []
+    for seed in range(60):
+        trained = run(seed, everywhere)[("trained", "label", "chance")]
+        twin = run(seed + 1000)[("trained", "label", "chance")]
+        found = statistics({("trained", "label", "chance"): trained, ("heldout", "label", "chance"): twin})
+        assert all(s.selected for s in found if s.variant == "trained")
+        selected.append(any(s.selected for s in found if s.variant == "heldout"))
+    assert np.mean(selected) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 60)
+
+
+def test_layers_that_a_sweep_leaves_alone_count_once():
+    rng = np.random.default_rng(5)
+    model, null = result(rng, ["v"]), [result(rng, ["v"]) for _ in range(8)]
+    swept = xr.concat([against(model, null)] * 5, dim=xr.DataArray([0.5, 1, 2, 4, 8], dims="alpha", name="alpha"))
+    one, five = statistics({("t", "l", "n"): against(model, null)})[0], statistics({("t", "l", "n"): swept})[0]
+    assert (five.tests, five.p, five.q) == (one.tests, one.p, one.q)
+    assert five.called.shape == (5, *one.called.shape)
+
+
+def test_the_sentence_says_what_was_found():
+    comparisons = run(0, ["v3", "v7"])
+    (said,) = sentences(statistics(comparisons), {})
+    assert said.startswith("Of 20 statistics 2 depart from chance (chance, 8 draws). The largest effect: label, the v")
+    assert "at layer 1, head 2" in said
+    value = float(comparisons["trained", "label", "chance"]["v3"][1, 2])
+    other = float(comparisons["trained", "label", "chance"]["v7"][1, 2])
+    assert f"{value:.3g} nat" in said or f"{other:.3g} nat" in said
+
+
+def test_the_sentence_is_honest_where_nothing_departs():
+    (said,) = sentences(statistics(run(1)), {"chance": "before"})
+    assert said.startswith("Of 20 statistics none departs from the model before training (chance, 8 draws)")
+    (said,) = sentences(statistics(run(1, draws=3)), {})
+    assert said == "Nothing can be said: 3 draws of chance tell no probability, 5 or more do."
+    constant = xr.Dataset({"v": (("layer",), [1.0, 2.0])})
+    (said,) = sentences(statistics({("t", "l", "chance"): against(constant, [constant] * 8)}), {})
+    assert said == "Nothing departs from chance: it keeps every number that was compared with it."
+    assert sentences([], {}) == []
+
+
+def test_several_variants_are_named():
+    twice = {("a", "label", "chance"): run(0, ["v3"])["trained", "label", "chance"]}
+    twice["b", "label", "chance"] = run(1)["trained", "label", "chance"]
+    first, second = sentences(statistics(twice), {})
+    assert first.startswith("Of 20 statistics of a 1 departs from chance")
+    assert second.startswith("Of 20 statistics of b none departs from chance")
+
+
+def ladder(seed=0):
+    """w is explained by scale, v by none, u is told from the second null by neither this nor that."""
+    rng = np.random.default_rng(seed)
+
+    def made(w, v, u, spread):
+        values = {"w": w, "v": v, "u": u}
+        spreads = {"w": 1.0, "v": 1.0, "u": spread}
+        return xr.Dataset(
+            {n: (("layer", "head"), rng.normal(x, spreads[n], size=(3, 4))) for n, x in values.items()},
+            coords={"layer": range(3), "head": range(4)},
+        )
+
+    model = made(100, 300, 100, 1.0)
+    nulls = {"fresh": [made(0, 0, 0, 1.0) for _ in range(8)], "sized": [made(100, 100, 90, 12.0) for _ in range(8)]}
+    return {("trained", "label", n): against(model, draws) for n, draws in nulls.items()}
+
+
+def test_explanations_and_their_sentence():
+    found, rungs = statistics(ladder()), {"fresh": "before", "sized": "scale"}
+    by_name = {name: each.rung for (_, _, name), each in explanations(found, rungs).items()}
+    assert by_name == {"w": "scale", "v": "arrangement", "u": "undecided"}
+    (said,) = sentences(found, rungs)
+    assert (
+        "3 depart from the model before training (fresh, 8 draws): 1 by scale, 1 by arrangement, 1 undecided." in said
+    )
+    assert "Beyond scale: label, v, is" in said
+
+
+def test_a_strangers_null_has_its_own_name():
+    each = explanations(statistics(ladder()), {"fresh": "before"})["trained", "label", "w"]
+    assert each.rung == "sized"
+
+
+@pytest.mark.parametrize("nulls", [("fresh",), ()])
+def test_one_null_is_no_ladder(nulls):
+    comparisons = {key: value for key, value in ladder().items() if key[2] in nulls}
+    assert explanations(statistics(comparisons), {}) == {}
