@@ -189,7 +189,8 @@ def _variant() -> Schema:
     properties["edits"] = _described(edits, properties["edits"])
     shuffle = _of(blocks.ShuffleBlock)
     properties["prompts"] = _described(
-        {"if": {"required": ["shuffle"]}, "then": shuffle, "else": {"$ref": "#/$defs/prompts"}}, properties["prompts"]
+        {"if": {"type": "object", "required": ["shuffle"]}, "then": shuffle, "else": {"$ref": "#/$defs/prompts"}},
+        properties["prompts"],
     )
     return {"anyOf": [edits, block]}
 

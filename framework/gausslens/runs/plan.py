@@ -207,13 +207,13 @@ class _Planner:
         except GausslensError as error:
             raise PlanError(f"{use.mark}: {use.label}: {error}") from error
 
-    def _check_request(self, use: Use, opened: Opened, tokens: Tokens) -> None:
+    def _check_request(self, use: Use, opened: Opened, reads: Reads) -> None:
         """Ask a stream analysis once what it wants, so that a wrong site is told before anything runs."""
         assert opened.running is not None
         if use.label in self.requests:
             return
         self.requests.add(use.label)
-        context = Context(opened.model.info.narrowed(use.layers, use.heads), 0, tokens)
+        context = Context(opened.model.info.narrowed(use.layers, use.heads), 0, reads.tokens)
         try:
             analysis = resolve(use.analysis.descriptor.analysis)(use.parameters, context)
             check_request(analysis, opened.running, opened.model)
@@ -245,7 +245,7 @@ class _Planner:
                 )
             reads = self._reads(use, opened, variant, draw)
             if shape == "stream":
-                self._check_request(use, opened, reads.tokens)
+                self._check_request(use, opened, reads)
             made["engine"] = {"name": opened.engine.descriptor.name, "version": opened.engine.descriptor.version}
             made["tokens"] = reads.digest
         self.steps[ref] = Step(ref, keys.key_of(made), made, use, point, reads)
@@ -273,7 +273,6 @@ class _Planner:
             reads = Reads(plain, shuffle, shuffle_seed(shuffle, self.study.seed, draw))
         except InputError as error:
             raise PlanError(f"{shuffle.mark}: {error}") from error
-        tokens = reads.tokens
         if reads.digest == plain.digest():
             raise PlanError(
                 f"{shuffle.mark}: shuffled, the prompts of {variant.name}{of_draw} are as before: they are too short, "
@@ -281,7 +280,7 @@ class _Planner:
             )
         if any(reads.digest == other.digest for other in self.reads.values()):
             self.notes.append(f"{shuffle.mark}: {variant.name}{of_draw} equals another draw: take longer prompts")
-        _check_lengths(shuffle.mark, tokens, opened)
+        _check_lengths(shuffle.mark, reads.lengths, opened)
         return reads
 
     def _derive(
@@ -353,15 +352,15 @@ def _tokenised(call: PromptCall, opened: Opened, study: Study) -> Tokens:
     empty = [i for i, n in enumerate(tokens.lengths) if n == 0]
     if empty:
         raise PlanError(f"{call.mark}: prompt {empty[0]} has no tokens")
-    _check_lengths(call.mark, tokens, opened)
+    _check_lengths(call.mark, tokens.lengths, opened)
     return tokens
 
 
-def _check_lengths(mark: Mark, tokens: Tokens, opened: Opened) -> None:
+def _check_lengths(mark: Mark, lengths: Sequence[int], opened: Opened) -> None:
     most = opened.model.info.max_positions
-    if most is not None and max(tokens.lengths) > most:
-        longest = max(range(len(tokens)), key=lambda i: tokens.lengths[i])
+    if most is not None and max(lengths) > most:
+        longest = max(range(len(lengths)), key=lambda i: lengths[i])
         raise PlanError(
-            f"{mark}: prompt {longest} has {tokens.lengths[longest]} tokens, the model takes {most}: shorten it, "
+            f"{mark}: prompt {longest} has {lengths[longest]} tokens, the model takes {most}: shorten it, "
             f"or cut the text with `source: file` and `max_tokens: {most}`"
         )

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,13 +28,14 @@ class Reads:
     """What a step reads: tokens of the run file as they are, or shuffled.
 
     Shuffled tokens are made when asked for, the same each time, and let go when no one holds them: a study of many
-    draws holds those of one.
+    draws holds those of one. ``digest`` and ``lengths`` are theirs.
     """
 
     def __init__(self, plain: Tokens, shuffle: Shuffle | None = None, seed: int = 0) -> None:
         self._plain, self._shuffle, self._seed = plain, shuffle, seed
         self._made: weakref.ref[Tokens] | None = None
-        self.digest = self.tokens.digest()
+        numbers = plain if shuffle is None else _arranged(plain, shuffle, seed)[2]
+        self.digest, self.lengths = numbers.digest(), numbers.lengths
 
     @property
     def tokens(self) -> Tokens:
@@ -59,19 +60,25 @@ def shuffled(tokens: Tokens, shuffle: Shuffle, seed: int) -> Tokens:
     Words and segments belong to the places: a token has those of the place that it comes to. Where documents are
     swapped they move with the text.
     """
+    units, filler, moved = _arranged(tokens, shuffle, seed)
+    return _said(tokens, units, filler, moved)
+
+
+def _arranged(tokens: Tokens, shuffle: Shuffle, seed: int) -> tuple[_Units, Places, Tokens]:
+    """What moves as one, which unit comes to the place of each, and the tokens so arranged, as numbers without text."""
     flat = _Flat.of(tokens)
     chosen = flat.text & np.isin(flat.segment, _chosen(tokens, shuffle.segments))
     if not chosen.any():
         raise InputError("these prompts have no text to shuffle" + (" in these segments" if shuffle.segments else ""))
     generator = np.random.default_rng(seed)
-    if shuffle.how == "documents":
-        runs = _runs(chosen, flat.prompt, flat.segment)
-        units = _Units.of(runs, len(chosen))
+    moving = shuffle.how == "documents"
+    if moving:
+        units = _Units.of(_runs(chosen, flat.prompt, flat.segment), len(chosen))
         filler = _swapped(tokens, flat, chosen, units, generator)
     else:
         units = _units(flat, chosen, words=shuffle.how == "words")
         filler = _permuted(flat, units, shuffle, generator)
-    return _laid_out(tokens, flat, units, filler, moving=shuffle.how == "documents")
+    return units, filler, _moved(tokens, flat, units, filler, moving)
 
 
 @dataclass(frozen=True)
@@ -184,31 +191,25 @@ def _named(tokens: Tokens, segments: Sequence[int]) -> str:
     return " and ".join(tokens.segments[i] for i in segments) or "none of these segments"
 
 
-def _laid_out(tokens: Tokens, flat: _Flat, units: _Units, filler: Places, moving: bool) -> Tokens:
-    """The prompts with each unit in the place that it comes to; ``moving``: words and segments go with it."""
-    lengths = (units.end - units.start)[filler]
-    place = np.repeat(np.arange(len(filler)), lengths)
-    before = np.cumsum(lengths) - lengths
-    source = np.repeat(units.start[filler] - before, lengths) + np.arange(len(place))
+def _moved(tokens: Tokens, flat: _Flat, units: _Units, filler: Places, moving: bool) -> Tokens:
+    """The prompts with each unit in its new place, as numbers; ``moving``: words and segments go with it."""
+    source, place = _sources(units, filler)
     labelled = source if moving else units.start[place]
     prompt = flat.prompt[units.start[place]]
     word = _renumbered(prompt, flat.prompt[source], flat.word[source]) if moving else flat.word[labelled]
     cuts = np.searchsorted(prompt, np.arange(1, len(tokens)))
+    rows = (flat.ids[source], flat.text[source], word, flat.segment[labelled])
+    kinds = (np.int64, bool, np.int32, np.int16)
+    ids, text, words, segment = (tuple(np.split(row.astype(kind), cuts)) for row, kind in zip(rows, kinds, strict=True))
+    return replace(tokens, ids=ids, text=text, word=words, segment=segment, span=(), pieces=(), rendered=())
 
-    def split(values: NDArray[Any], dtype: Any) -> tuple[NDArray[Any], ...]:
-        return tuple(np.split(values.astype(dtype), cuts))
 
-    rendered, span, pieces = _rendered(tokens, flat, units, filler)
-    return replace(
-        tokens,
-        ids=split(flat.ids[source], np.int64),
-        text=split(flat.text[source], bool),
-        word=split(word, np.int32),
-        segment=split(flat.segment[labelled], np.int16),
-        span=span,
-        pieces=pieces,
-        rendered=rendered,
-    )
+def _sources(units: _Units, filler: Places) -> tuple[Places, Places]:
+    """[token]: where each token comes from, and to the place of which unit it comes."""
+    lengths = (units.end - units.start)[filler]
+    place = np.repeat(np.arange(len(filler)), lengths)
+    before = np.cumsum(lengths) - lengths
+    return (units.start[filler] - before)[place] + np.arange(len(place)), place
 
 
 def _renumbered(prompt: Places, origin: Places, word: Places) -> Places:
@@ -225,38 +226,33 @@ def _renumbered(prompt: Places, origin: Places, word: Places) -> Places:
     return found
 
 
-def _rendered(
-    tokens: Tokens, flat: _Flat, units: _Units, filler: Places
-) -> tuple[tuple[str, ...], tuple[NDArray[np.int32], ...], tuple[tuple[str, ...], ...]]:
-    """The text of each prompt as its tokens now stand, the characters of each token, and its piece.
+def _said(tokens: Tokens, units: _Units, filler: Places, moved: Tokens) -> Tokens:
+    """With the text of each prompt as its tokens now stand, the characters of each token, and its piece.
 
     What each unit stood for is set side by side, with the white space that no token stands for left in its place.
     """
+    owner = np.repeat(np.arange(len(tokens)), tokens.lengths)[units.start].tolist()
+    spans = np.concatenate(tokens.span)
+    low: list[int] = np.minimum.reduceat(spans[:, 0], units.start).tolist()
+    high: list[int] = np.maximum.reduceat(spans[:, 1], units.start).tolist()
     texts: list[list[str]] = [[] for _ in tokens.ids]
-    spans: list[list[tuple[int, int]]] = [[] for _ in tokens.ids]
-    pieces: list[list[str]] = [[] for _ in tokens.ids]
     ends, cursors = [-1] * len(tokens), [0] * len(tokens)
-    for slot, unit in enumerate(filler):
-        prompt, low, high = _of_prompt(tokens, flat, units, slot)
-        gap = _SPACE.fullmatch(tokens.rendered[prompt], ends[prompt], low) if 0 <= ends[prompt] < low else None
-        ends[prompt] = max(ends[prompt], high)
-        origin, low, high = _of_prompt(tokens, flat, units, int(unit))
-        said = (gap.group() if gap else "", tokens.rendered[origin][low:high])
+    shift = np.zeros(len(filler), dtype=np.int64)
+    for slot, unit in enumerate(filler.tolist()):
+        prompt, end = owner[slot], ends[owner[slot]]
+        gap = _SPACE.fullmatch(tokens.rendered[prompt], end, low[slot]) if 0 <= end < low[slot] else None
+        ends[prompt] = max(end, high[slot])
+        said = (gap.group() if gap else "", tokens.rendered[owner[unit]][low[unit] : high[unit]])
         texts[prompt] += said
-        shift = cursors[prompt] + len(said[0]) - low
-        first = int(flat.starts[origin])
-        for token in range(int(units.start[unit]) - first, int(units.end[unit]) - first):
-            start, end = tokens.span[origin][token]
-            spans[prompt].append((int(start) + shift, int(end) + shift))
-            pieces[prompt].append(tokens.pieces[origin][token])
+        shift[slot] = cursors[prompt] + len(said[0]) - low[unit]
         cursors[prompt] += len(said[0]) + len(said[1])
-    arrays = tuple(np.array(row, dtype=np.int32).reshape(len(row), 2) for row in spans)
-    return tuple("".join(row) for row in texts), arrays, tuple(map(tuple, pieces))
-
-
-def _of_prompt(tokens: Tokens, flat: _Flat, units: _Units, unit: int) -> tuple[int, int, int]:
-    """Which prompt a unit is of, and from which character to which it goes there."""
-    prompt = int(flat.prompt[units.start[unit]])
-    first = flat.starts[prompt]
-    span = tokens.span[prompt][units.start[unit] - first : units.end[unit] - first]
-    return prompt, int(span[:, 0].min()), int(span[:, 1].max())
+    source, place = _sources(units, filler)
+    cuts = np.cumsum(moved.lengths)
+    pieces = [piece for row in tokens.pieces for piece in row]
+    ordered = [pieces[i] for i in source.tolist()]
+    return replace(
+        moved,
+        span=tuple(np.split((spans[source] + shift[place, None]).astype(np.int32), cuts[:-1])),
+        pieces=tuple(tuple(ordered[end - n : end]) for end, n in zip(cuts.tolist(), moved.lengths, strict=True)),
+        rendered=tuple("".join(row) for row in texts),
+    )
