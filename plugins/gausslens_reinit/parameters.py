@@ -71,7 +71,8 @@ class ConfigParameters(ReinitParameters):
     )
     embeddings: bool = Field(
         False,
-        description="What is outside the layers too: embeddings, unembedding (tied ones stay tied) and final norm.",
+        description="What is outside the layers too: embeddings, unembedding (tied ones stay tied) and final norm. The "
+        "twin is then the model before training, of loss log V; without, fresh layers between trained embeddings.",
     )
 
 

@@ -11,10 +11,10 @@ from .check_parameters import checked
 from .model_and_prompts import default_prompts, read_prompts_block, resolved_prompts
 from .nodes import Node
 from .problems import instead, shortened
-from .variants import indices
+from .variants import has_own_prompts, indices
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from ..contract.descriptors import Analysis, Owned
     from .blocks import Reading
@@ -23,13 +23,18 @@ RUNS_THE_MODEL = ("stream", "forward")
 
 
 def read_uses(
-    reading: Reading, entries: Sequence[Node], variants: Collection[str] | None, prompts: PromptCall | None, given: bool
+    reading: Reading,
+    entries: Sequence[Node],
+    variants: Mapping[str, Node] | None,
+    prompts: PromptCall | None,
+    given: bool,
 ) -> list[Use]:
     """Every entry of `analyses:`.
 
-    ``variants`` are the names that there are, None where they are not known; ``prompts`` are those of the run, and
+    ``variants`` are those that there are by name, None where they are not known; ``prompts`` are those of the run, and
     ``given`` says whether it has any, right or wrong.
     """
+    bringing = {name for name, node in (variants or {}).items() if has_own_prompts(node)}
     found, labels = [], dict[str, Node]()
     for entry in entries:
         block, table = checked(blocks.AnalysisBlock, entry, reading.problems)
@@ -40,13 +45,13 @@ def read_uses(
         if analysis is None:
             continue
         parameters = reading.parameters(analysis, _parameters(table))
-        called = _prompts(reading, table, analysis, own or prompts, given)
+        on = tuple((block.variants if block else None) or variants or ())
+        called = _prompts(reading, table, analysis, own or prompts, given or (bool(on) and bringing.issuperset(on)))
         if block is None or parameters is None:
             continue
         label = block.label or analysis.descriptor.name
-        on = tuple(block.variants or variants or ())
         layers, heads = indices(block.layers), indices(block.heads)
-        found.append(Use(label, analysis, parameters, layers, heads, on, called, entry.place))
+        found.append(Use(label, analysis, parameters, layers, heads, on, called, entry.place, own is not None))
     return found
 
 

@@ -99,10 +99,30 @@ class PromptsBlock(Block):
     source: str = Field(description="Where the prompts come from.")
 
 
+class ShuffleBlock(Block):
+    """The `prompts: {shuffle: ...}` of a variant: a null of the text."""
+
+    shuffle: Literal["tokens", "words", "documents", "frequency"] = Field(
+        description="tokens and words change places, documents swap stretches of text between prompts, frequency draws "
+        "each token by how often it occurs."
+    )
+    within: Literal["segment", "prompt", "all"] | None = Field(
+        None,
+        description="Within what tokens and words change places, or frequencies are counted: each segment of a prompt, "
+        "each prompt, or all prompts; else prompt, for frequency all.",
+    )
+    segments: list[str] = Field(
+        [], description="Only text of these segments, with * as wildcard: [answer]; [] is all. documents needs some."
+    )
+
+
 class VariantBlock(Block):
     """A variant with draws."""
 
     edits: list[Any] = Field([], description="What is changed, in order.")
+    prompts: dict[str, Any] | None = Field(
+        None, description="What it reads in place of the run's prompts: a source, or a shuffle of those."
+    )
     draws: int | None = Field(None, ge=1, le=MOST_DRAWS, description="How many random twins there are.")
 
 

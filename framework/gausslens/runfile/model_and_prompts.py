@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from ..contract.errors import near
 from ..contract.reference import resolve
 from ..plugins.host import best, in_one_line
-from ..runs.study import ModelCall, PromptCall
+from ..runs.study import ModelCall, PromptCall, Shuffle
 from . import blocks
 from .blocks import find, owner_of, split_keys, with_name
+from .check_parameters import checked
 from .nodes import Node, from_python
 from .problems import Problems, shortened
 
@@ -61,6 +62,35 @@ def read_prompts_block(reading: Reading, table: Node) -> PromptCall | None:
     if values is None or parameters is None:
         return None
     return PromptCall(source, parameters, table.place)
+
+
+def read_variant_prompts(reading: Reading, table: Node) -> PromptCall | Shuffle | None:
+    """The `prompts:` of a variant: a source in place of the run's, or a shuffle of what a step reads anyway."""
+    if table.get("source") is not None and (shuffle := table.get("shuffle")) is not None:
+        message = "the prompts of a variant are a source of their own, or a shuffle of the run's"
+        reading.problems.key(shuffle, message, "keep one; to shuffle other prompts, give them to the run")
+        return None
+    is_shuffle = with_name(table, blocks.ShuffleBlock, Problems(reading.problems.file)).get("shuffle") is not None
+    if table.get("source") is not None or not is_shuffle:
+        return read_prompts_block(reading, table)
+    return _read_shuffle(reading, with_name(table, blocks.ShuffleBlock, reading.problems))
+
+
+def _read_shuffle(reading: Reading, table: Node) -> Shuffle | None:
+    before = len(reading.problems)
+    block, table = checked(blocks.ShuffleBlock, table, reading.problems)
+    how = table.get("shuffle")
+    if how is not None and how.value == "documents":
+        within, segments = table.get("within"), table.get("segments")
+        if within is not None and within.value is not None:
+            reading.problems.key(within, "documents are swapped between prompts, not within them", "leave it out")
+        if segments is None or not segments.value:
+            message = "swapping whole prompts gives the same prompts in another order: say which segments are swapped"
+            reading.problems.key(how, message, "add segments, as `segments: [answer]`")
+    if block is None or len(reading.problems) > before:
+        return None
+    default = {"frequency": "all", "documents": None}.get(block.shuffle, "prompt")
+    return Shuffle(block.shuffle, block.within or default, tuple(block.segments), table.place)
 
 
 def _claiming(reading: Reading, path: Node, place: str) -> Owned[Any] | None:
@@ -140,6 +170,8 @@ def default_prompts(reading: Reading, entry: Node, analysis: Owned[Analysis]) ->
     return called
 
 
-def resolved_prompts(call: PromptCall | None) -> dict[str, Any] | None:
+def resolved_prompts(call: PromptCall | Shuffle | None) -> dict[str, Any] | None:
     """How a `prompts:` block reads with every default filled in."""
+    if isinstance(call, Shuffle):
+        return call.canonical()
     return {"source": call.source.descriptor.name, **call.parameters.canonical()} if call is not None else None

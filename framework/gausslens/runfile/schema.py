@@ -185,7 +185,13 @@ def _analysis(host: Host, parameters: Definitions) -> Schema:
 def _variant() -> Schema:
     edits = {"type": "array", "items": {"$ref": "#/$defs/edit"}}
     block = _of(blocks.VariantBlock)
-    block["properties"]["edits"] = _described(edits, block["properties"]["edits"])
+    properties = block["properties"]
+    properties["edits"] = _described(edits, properties["edits"])
+    shuffle = _of(blocks.ShuffleBlock)
+    properties["prompts"] = _described(
+        {"if": {"type": "object", "required": ["shuffle"]}, "then": shuffle, "else": {"$ref": "#/$defs/prompts"}},
+        properties["prompts"],
+    )
     return {"anyOf": [edits, block]}
 
 

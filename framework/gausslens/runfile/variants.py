@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import near
 from ..contract.twin import EditCall
-from ..runs.study import Point, Variant
+from ..runs.study import Point, Shuffle, Variant
 from . import blocks
 from .blocks import find, split_keys, with_name
 from .check_parameters import checked, names_at
+from .model_and_prompts import read_variant_prompts, resolved_prompts
 from .nodes import Node
 from .problems import Problems, instead, shortened
 
@@ -50,14 +51,20 @@ def read_variant(reading: Reading, name: str, node: Node) -> tuple[Variant, Mapp
     entries = edits.value if edits is not None and edits.is_list else []
     _check_sweeps(reading, entries)
     read = [read_edit(reading, entry) for entry in entries]
-    _check_draws(reading, node.get("draws"), read)
+    given = node.get("prompts")
+    prompts = read_variant_prompts(reading, given) if given is not None and given.is_table else None
+    is_shuffled = isinstance(prompts, Shuffle) or len(problems) > before
+    _check_draws(reading, node.get("draws"), read, is_shuffled)
     points = math.prod(len(each.choices) for each in read)
     if points > MOST_POINTS:
         problems.key(node, f"its sweeps multiply to {points:,} points; there may be {MOST_POINTS:,}")
     if len(problems) > before or block is None:
         return None
-    variant = Variant(name, block.draws, tuple(map(_point, itertools.product(*(r.choices for r in read)))), node.place)
-    return variant, {"edits": [each.resolved for each in read], "draws": block.draws}
+    combined = tuple(map(_point, itertools.product(*(r.choices for r in read))))
+    resolved: dict[str, Any] = {"edits": [each.resolved for each in read], "draws": block.draws}
+    if prompts is not None:
+        resolved["prompts"] = resolved_prompts(prompts)
+    return Variant(name, block.draws, combined, node.place, prompts), resolved
 
 
 def _check_name(reading: Reading, name: str, node: Node) -> None:
@@ -96,12 +103,19 @@ def _check_sweeps(reading: Reading, entries: list[Node]) -> None:
             first.setdefault(name, values)
 
 
-def _check_draws(reading: Reading, draws: Node | None, read: list[EditRead]) -> None:
-    if draws is None or draws.value is None or any(each.edit is None for each in read):
+def has_own_prompts(variant: Node) -> bool:
+    """Whether a variant brings prompts, right or wrong, and does not shuffle those of the run."""
+    prompts = variant.get("prompts")
+    return prompts is not None and prompts.get("source") is not None
+
+
+def _check_draws(reading: Reading, draws: Node | None, read: list[EditRead], is_shuffled: bool) -> None:
+    if draws is None or draws.value is None or is_shuffled or any(each.edit is None for each in read):
         return
     if not any(each.edit.descriptor.random for each in read if each.edit is not None):
         random = [owned.descriptor.name for owned in reading.host.edits.values() if owned.descriptor.random]
         add = f", or add a random edit: {', '.join(sorted(random)[:6])}" if random else ""
+        add += ", or shuffle its prompts: `prompts: {shuffle: tokens}`"
         message = "no edit of this variant is random, so all draws would be equal"
         reading.problems.key(draws, message, f"leave draws out{add}")
 
@@ -258,7 +272,10 @@ def _check_null(problems: Problems, item: Node, variant: Variant) -> None:
         message = f"a null has 2 draws or more, and the variant {variant.name}{where} has {has}"
         edits = any(point.edits for point in variant.points)
         write = f"`{variant.name}: {{edits: [...], draws: 8}}`"
-        problems.value(item, message, f"write {write}" if edits else f"write {write} with a random edit")
+        if variant.prompts is not None:
+            problems.value(item, message, f"write `{variant.name}: {{prompts: {{shuffle: tokens}}, draws: 8}}`")
+        else:
+            problems.value(item, message, f"write {write}" if edits else f"write {write} with a random edit")
     if any(point.values for point in variant.points):
         message = f"a null has no sweep, and the variant {variant.name}{where} sweeps"
         problems.value(item, message, "make a variant of its own for each value")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,7 +58,14 @@ def _cannot(name: str, variable: xr.DataArray, null: Sequence[xr.Dataset]) -> st
         other = dataset[name]
         if other.dims != variable.dims or other.shape != variable.shape:
             return f"{dict(variable.sizes)} here, {dict(other.sizes)} in draw {draw} of the null"
+        apart = [d for d in variable.dims if d in variable.indexes and not _agree(variable, other, d)]
+        if apart:
+            return f"the cells along {apart[0]} are not those of draw {draw} of the null"
     return None
+
+
+def _agree(one: xr.DataArray, other: xr.DataArray, dim: Hashable) -> bool:
+    return dim in other.indexes and one.indexes[dim].equals(other.indexes[dim])
 
 
 def _columns(

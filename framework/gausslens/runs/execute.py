@@ -57,7 +57,7 @@ def execute(
     proof: Mapping[str, float] | None = None
     for steps in _twins(todo):
         assert opened is not None
-        if proof is None and any(step.tokens for step in steps):
+        if proof is None and any(step.reads for step in steps):
             proof = _proved(opened)
         yield from _twin(plan, steps, opened, store, proof)
     for step in todo:
@@ -175,7 +175,7 @@ def _made_by(
         "version": step.use.analysis.descriptor.version,
         "plugin": owner.plugin,
         "plugin_version": owner.version,
-        "provenance": of_step(plan, step, watch, sharing, proof if step.tokens else None),
+        "provenance": of_step(plan, step, watch, sharing, proof if step.reads else None),
     }
 
 

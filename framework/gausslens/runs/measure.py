@@ -41,10 +41,10 @@ def measured(
 
 def units(steps: Sequence[Step], info: ModelInfo) -> int:
     """How often ``measured`` will tell of progress."""
-    passes = {s.ingredients["tokens"]: len(s.tokens.shards()) for s in steps if s.tokens and _shape(s) == "stream"}
+    read = {s.ingredients["tokens"]: s.reads for s in steps if s.reads and _shape(s) == "stream"}
     forward = sum(_shape(s) == "forward" for s in steps)
     weights = {n for s in steps if _shape(s) == "weights" for n in _view(s, info).layers}
-    return sum(passes.values()) + forward + len(weights)
+    return sum(len(reads.tokens.shards()) for reads in read.values()) + forward + len(weights)
 
 
 def _shape(step: Step) -> str:
@@ -60,14 +60,14 @@ def _streamed(
 ) -> Iterator[Measured | Progress]:
     """All stream analyses that see the same tokens, in the same passes."""
     assert opened.running is not None
+    tokens = steps[0].tokens  # shuffled ones are there as long as someone holds them
+    assert tokens is not None
     jobs: dict[str, Job] = {}
     for step in steps:
         try:
             jobs[step.key] = _job(step, opened, seed, writers.get(step.key))
         except Exception as error:
             yield Measured(step, Failure(step, error), len(steps))
-    tokens = steps[0].tokens
-    assert tokens is not None
     for text in run_passes(opened.running, twin, tokens, list(jobs.values())):
         yield Progress(text)
     for step in steps:
@@ -106,9 +106,10 @@ def _run_forward(opened: Opened, twin: Twin, step: Step, seed: int) -> xr.Datase
     assert opened.running is not None
     try:
         info = _view(step, opened.model.info)
-        context = Context(info, step_seed(step, seed), step.tokens)
+        tokens = step.tokens
+        context = Context(info, step_seed(step, seed), tokens)
         analysis = resolve(step.use.analysis.descriptor.analysis)(step.use.parameters, context)
-        return labelled(analysis.run(opened.running.runner(twin), step.tokens), info)
+        return labelled(analysis.run(opened.running.runner(twin), tokens), info)
     except Exception as error:
         return Failure(step, error)
 

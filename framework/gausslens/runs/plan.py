@@ -17,12 +17,15 @@ from ..contract.twin import check_edit
 from . import keys
 from .passes import check_request
 from .provenance import distributions, now
+from .shuffled_prompts import Reads, shuffle_seed
+from .study import PromptCall, Shuffle
 
 if TYPE_CHECKING:
+    from ..contract.errors import Mark
     from ..contract.model import ModelInfo
     from ..contract.prompts import Tokens
     from .open import Opened
-    from .study import Point, PromptCall, Study, Use, Variant
+    from .study import Point, Study, Use, Variant
 
 # The variant under which a derived analysis of scope "run" is stored.
 WHOLE_RUN = "all"
@@ -45,9 +48,14 @@ class Step:
     ingredients: Mapping[str, Any]
     use: Use
     point: Point
-    tokens: Tokens | None = None
+    reads: Reads | None = None
     inputs: tuple[StepRef, ...] = ()
     against: str | None = None
+
+    @property
+    def tokens(self) -> Tokens | None:
+        """The prompts as tokens, where it reads any; shuffled ones are made now, the same each time."""
+        return self.reads.tokens if self.reads is not None else None
 
     @property
     def folder(self) -> str:
@@ -138,6 +146,8 @@ class _Planner:
         self.variants = {v.name: v for v in study.variants}
         self.steps: dict[StepRef, Step] = {}
         self.prompts: dict[str, Tokens] = {}
+        self.reads: dict[str, Reads] = {}
+        self.left_out: set[StepRef] = set()
         self.notes: list[str] = []
         self.requests: set[str] = set()
 
@@ -160,7 +170,11 @@ class _Planner:
             self._check_view(use, opened.model.info)
             for name in use.variants:
                 for point, draw in _twins(self.variants[name]):
-                    self._measure(use, opened, name, point, draw)
+                    if _draws_in_vain(use, self.variants[name], point):
+                        ref = StepRef(name, use.label, use.analysis.descriptor.name, draw, point.values)
+                        self._leave_out(use, ref, "does not read prompts")
+                    else:
+                        self._measure(use, opened, self.variants[name], point, draw)
 
     def plan_derived(self) -> None:
         """Derived analyses, in the order of the run file: each may read those before it."""
@@ -169,13 +183,16 @@ class _Planner:
                 continue
             if use.analysis.descriptor.scope == "run":
                 place = StepRef(WHOLE_RUN, use.label, use.analysis.descriptor.name)
-                self._derive(use, place, tuple(self.steps), _untouched(self.study))
+                self._derive(use, place, tuple(self.steps), _untouched(self.study), tuple(self.left_out))
                 continue
             for name in use.variants:
                 for point, draw in _twins(self.variants[name]):
                     place = StepRef(name, use.label, use.analysis.descriptor.name, draw, point.values)
-                    same = tuple(r for r in self.steps if (r.variant, r.draw, r.sweep) == (name, draw, point.values))
-                    self._derive(use, place, same, point)
+                    same, without = (
+                        tuple(r for r in refs if (r.variant, r.draw, r.sweep) == (name, draw, point.values))
+                        for refs in (self.steps, self.left_out)
+                    )
+                    self._derive(use, place, same, point, without)
 
     def plan_comparisons(self) -> None:
         """Comparisons of every variant that is no null with each null."""
@@ -185,7 +202,8 @@ class _Planner:
                 draws = [s for s in finished if (s.ref.variant, s.ref.label) == (null, use.label)]
                 apart = (*self.study.against, WHOLE_RUN)
                 others = [s for s in finished if s.ref.label == use.label and s.ref.variant not in apart]
-                if others and not draws:
+                known = any((r.variant, r.label) == (null, use.label) for r in self.left_out)
+                if others and not draws and not known:
                     self.notes.append(f"{use.mark}: {use.label} is not computed on {null}: it has no null columns")
                 if others and draws:
                     for step in others:
@@ -202,13 +220,13 @@ class _Planner:
         except GausslensError as error:
             raise PlanError(f"{use.mark}: {use.label}: {error}") from error
 
-    def _check_request(self, use: Use, opened: Opened, tokens: Tokens) -> None:
+    def _check_request(self, use: Use, opened: Opened, reads: Reads) -> None:
         """Ask a stream analysis once what it wants, so that a wrong site is told before anything runs."""
         assert opened.running is not None
         if use.label in self.requests:
             return
         self.requests.add(use.label)
-        context = Context(opened.model.info.narrowed(use.layers, use.heads), 0, tokens)
+        context = Context(opened.model.info.narrowed(use.layers, use.heads), 0, reads.tokens)
         try:
             analysis = resolve(use.analysis.descriptor.analysis)(use.parameters, context)
             check_request(analysis, opened.running, opened.model)
@@ -217,38 +235,70 @@ class _Planner:
         except Exception:
             return  # a defect of the analysis: its steps fail, and say so, when the run comes to them
 
-    def _measure(self, use: Use, opened: Opened, variant: str, point: Point, draw: int | None) -> None:
+    def _leave_out(self, use: Use, ref: StepRef, why: str) -> None:
+        self.left_out.add(ref)
+        note = f"{use.mark}: {use.label} is left out on {ref.variant}, whose draws differ in prompts alone: it {why}"
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def _measure(self, use: Use, opened: Opened, variant: Variant, point: Point, draw: int | None) -> None:
         shape = use.analysis.descriptor.shape
-        ref = StepRef(variant, use.label, use.analysis.descriptor.name, draw, point.values)
+        ref = StepRef(variant.name, use.label, use.analysis.descriptor.name, draw, point.values)
         seed = self.study.seed
         made: dict[str, Any] = {"host": keys.HOST_VERSION}
         made["model"] = keys.of_model(opened.call, opened.model.info)
         made["twin"] = keys.of_edits(point, seed, draw)
         made["analysis"] = keys.of_use(use, seed)
-        tokens = None
+        reads = None
         if shape in ("stream", "forward"):
             if opened.engine is None:
                 raise PlanError(
                     f"{use.mark}: {use.label} runs the model, and no capture engine serves the loader "
                     f"{opened.call.loader.descriptor.name!r}; use another loader, or leave this analysis out"
                 )
-            tokens = self._tokens(use, opened)
+            reads = self._reads(use, opened, variant, draw)
             if shape == "stream":
-                self._check_request(use, opened, tokens)
+                self._check_request(use, opened, reads)
             made["engine"] = {"name": opened.engine.descriptor.name, "version": opened.engine.descriptor.version}
-            made["tokens"] = tokens.digest()
-        self.steps[ref] = Step(ref, keys.key_of(made), made, use, point, tokens)
+            made["tokens"] = reads.digest
+        self.steps[ref] = Step(ref, keys.key_of(made), made, use, point, reads)
 
-    def _tokens(self, use: Use, opened: Opened) -> Tokens:
-        call = use.prompts or self.study.prompts
+    def _reads(self, use: Use, opened: Opened, variant: Variant, draw: int | None) -> Reads:
+        """An analysis' own prompts, else the variant's, else the run's; shuffled where the variant says so."""
+        whole = variant.prompts if isinstance(variant.prompts, PromptCall) and not use.own else None
+        call = whole or use.prompts or self.study.prompts
         if call is None:
             raise PlanError(f"{use.mark}: {use.label} needs prompts: add `prompts: {{source: text, text: [...]}}`")
-        name = digest([call.source.descriptor.name, call.parameters.canonical()])
+        what = [call.source.descriptor.name, call.parameters.canonical()]
+        name = digest(what)
         if name not in self.prompts:
             self.prompts[name] = _tokenised(call, opened, self.study)
-        return self.prompts[name]
+        if not isinstance(variant.prompts, Shuffle):
+            return self.reads.setdefault(name, Reads(self.prompts[name]))
+        shuffled = digest([*what, variant.prompts.canonical(), draw])
+        if shuffled not in self.reads:
+            self.reads[shuffled] = self._shuffled(variant, variant.prompts, self.prompts[name], draw, opened)
+        return self.reads[shuffled]
 
-    def _derive(self, use: Use, place: StepRef, candidates: Sequence[StepRef], point: Point) -> None:
+    def _shuffled(self, variant: Variant, shuffle: Shuffle, plain: Tokens, draw: int | None, opened: Opened) -> Reads:
+        of_draw = "" if draw is None else f", draw {draw}"
+        try:
+            reads = Reads(plain, shuffle, shuffle_seed(shuffle, self.study.seed, draw))
+        except InputError as error:
+            raise PlanError(f"{shuffle.mark}: {error}") from error
+        if reads.digest == plain.digest():
+            raise PlanError(
+                f"{shuffle.mark}: shuffled, the prompts of {variant.name}{of_draw} are as before: they are too short, "
+                f"or too much in them is equal; take longer ones"
+            )
+        if any(reads.digest == other.digest for other in self.reads.values()):
+            self.notes.append(f"{shuffle.mark}: {variant.name}{of_draw} equals another draw: take longer prompts")
+        _check_lengths(shuffle.mark, reads.lengths, opened)
+        return reads
+
+    def _derive(
+        self, use: Use, place: StepRef, candidates: Sequence[StepRef], point: Point, left_out: Sequence[StepRef]
+    ) -> None:
         info = self.opened.model.info if self.opened else NO_MODEL
         seed = derive(self.study.seed, use.analysis.descriptor.name, use.parameters.canonical())
         context = Context(info, seed)
@@ -256,7 +306,13 @@ class _Planner:
             analysis: DerivedAnalysis = resolve(use.analysis.descriptor.analysis)(use.parameters, context)
             inputs = tuple(analysis.inputs(candidates))
         except InputError as error:
+            if left_out and _could_read(analysis, (*candidates, *left_out)):
+                self._leave_out(use, place, "reads what is left out there")
+                return
             raise PlanError(f"{use.mark}: {use.label}: {error}") from error
+        if not inputs and left_out and _could_read(analysis, (*candidates, *left_out)):
+            self._leave_out(use, place, "reads what is left out there")
+            return
         unknown = [i for i in inputs if i not in self.steps]
         if unknown or not inputs:
             known = ", ".join(sorted({c.label for c in candidates})) or "none"
@@ -279,6 +335,18 @@ def _twins(variant: Variant) -> list[tuple[Point, int | None]]:
     return [(point, draw) for draw in draws for point in variant.points]
 
 
+def _draws_in_vain(use: Use, variant: Variant, point: Point) -> bool:
+    """Whether all draws of a variant are equal to this analysis: only their prompts differ, and it reads none."""
+    return variant.draws is not None and not keys.is_random(point) and use.analysis.descriptor.shape == "weights"
+
+
+def _could_read(analysis: DerivedAnalysis, candidates: Sequence[StepRef]) -> bool:
+    try:
+        return bool(analysis.inputs(candidates))
+    except InputError:
+        return False
+
+
 def _untouched(study: Study) -> Point:
     from .study import Point
 
@@ -297,11 +365,15 @@ def _tokenised(call: PromptCall, opened: Opened, study: Study) -> Tokens:
     empty = [i for i, n in enumerate(tokens.lengths) if n == 0]
     if empty:
         raise PlanError(f"{call.mark}: prompt {empty[0]} has no tokens")
+    _check_lengths(call.mark, tokens.lengths, opened)
+    return tokens
+
+
+def _check_lengths(mark: Mark, lengths: Sequence[int], opened: Opened) -> None:
     most = opened.model.info.max_positions
-    if most is not None and max(tokens.lengths) > most:
-        longest = max(range(len(tokens)), key=lambda i: tokens.lengths[i])
+    if most is not None and max(lengths) > most:
+        longest = max(range(len(lengths)), key=lambda i: lengths[i])
         raise PlanError(
-            f"{call.mark}: prompt {longest} has {tokens.lengths[longest]} tokens, the model takes {most}: shorten it, "
+            f"{mark}: prompt {longest} has {lengths[longest]} tokens, the model takes {most}: shorten it, "
             f"or cut the text with `source: file` and `max_tokens: {most}`"
         )
-    return tokens

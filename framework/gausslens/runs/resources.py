@@ -23,16 +23,17 @@ def needs(step: Step, info: ModelInfo) -> Estimate:
     """Memory while it runs, disk for its result, seconds: the analysis' own estimate on top of the host's."""
     descriptor = step.use.analysis.descriptor
     view = info.narrowed(step.use.layers, step.use.heads)
-    own = resolve(descriptor.estimate)(step.use.parameters, view, step.tokens) if descriptor.estimate else Estimate()
-    if step.tokens is None:
+    tokens = step.tokens
+    own = resolve(descriptor.estimate)(step.use.parameters, view, tokens) if descriptor.estimate else Estimate()
+    if tokens is None:
         return own
     request = None
     if descriptor.shape == "stream":
-        request = resolve(descriptor.analysis)(step.use.parameters, Context(view, 0, step.tokens)).request()
+        request = resolve(descriptor.analysis)(step.use.parameters, Context(view, 0, tokens)).request()
     sites = request.sites if request else ()
     layers = len(view.layers) if descriptor.all_layers else 1
-    captured = layers * sum(_site_bytes(site, view, step.tokens) for site in sites)
-    seconds = (request.passes if request else 1) * pass_seconds(info, step.tokens)
+    captured = layers * sum(_site_bytes(site, view, tokens) for site in sites)
+    seconds = (request.passes if request else 1) * pass_seconds(info, tokens)
     return Estimate(own.memory + captured, own.disk, own.seconds + seconds)
 
 

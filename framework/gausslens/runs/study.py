@@ -36,6 +36,20 @@ class PromptCall:
 
 
 @dataclass(frozen=True)
+class Shuffle:
+    """The `prompts: {shuffle: ...}` of a variant: a null of the text, made of the prompts that a step reads anyway."""
+
+    how: str
+    within: str | None
+    segments: tuple[str, ...]
+    mark: Mark
+
+    def canonical(self) -> dict[str, Any]:
+        """How it reads in a run file, and what its seed is derived from."""
+        return {"shuffle": self.how, "within": self.within, "segments": list(self.segments)}
+
+
+@dataclass(frozen=True)
 class Point:
     """One point of a variant's sweeps: the swept values in order, and the edits with these values."""
 
@@ -45,17 +59,21 @@ class Point:
 
 @dataclass(frozen=True)
 class Variant:
-    """An edited twin, or several: ``draws`` of it, at each point of its sweeps."""
+    """An edited twin, or several: ``draws`` of it, at each point of its sweeps; and what it reads instead.
+
+    ``prompts`` is None where it reads what the run does.
+    """
 
     name: str
     draws: int | None
     points: tuple[Point, ...]
     mark: Mark
+    prompts: PromptCall | Shuffle | None = None
 
 
 @dataclass(frozen=True)
 class Use:
-    """One entry of `analyses:`: an analysis with its parameters, on some variants."""
+    """One entry of `analyses:`: an analysis with its parameters, on some variants; ``own``: with prompts of its own."""
 
     label: str
     analysis: Owned[Analysis]
@@ -65,6 +83,7 @@ class Use:
     variants: tuple[str, ...]
     prompts: PromptCall | None
     mark: Mark
+    own: bool = False
 
 
 @dataclass(frozen=True)

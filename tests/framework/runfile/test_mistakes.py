@@ -330,3 +330,52 @@ def test_swept_lists_are_told_each(mistakes: Mistakes) -> None:
     found = mistakes(BASE + f"{NORMS}variants:\n  a:\n  - {{edit: probe.scale, sweep: {{alpha: [[1], [2]]}}}}")
     said = [p for p in found if "a swept value is a number, a text, true or false; this is a list" in str(p)]
     assert len(said) == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "path", "said"),
+    [
+        ("tokens", "", "should be a table, is the text 'tokens'"),
+        ("{shufle: tokens}", ".shufle", "unknown key; did you mean shuffle?"),
+        ("{shuffle: token}", ".shuffle", "should be one of tokens, words, documents, frequency, is the text 'token'"),
+        ("{shuffle: tokens, withn: all}", ".withn", "unknown key; did you mean within?"),
+        ("{shuffle: words, within: word}", ".within", "should be one of segment, prompt, all"),
+        ("{shuffle: tokens, segments: answer}", ".segments", "should be a list, is the text 'answer'; write [answer]"),
+        ("{shuffle: documents}", ".shuffle", "say which segments are swapped; add segments, as `segments: [answer]`"),
+        (
+            "{shuffle: documents, segments: [answer], within: all}",
+            ".within",
+            "documents are swapped between prompts, not within them; leave it out",
+        ),
+        ("{source: text, text: [a], shuffle: tokens}", ".shuffle", "keep one; to shuffle other prompts, give them to"),
+        ("{source: txt, text: [a]}", ".source", "there is no source 'txt'; did you mean text"),
+        ("{text: [a]}", ".source", "missing"),
+    ],
+)
+def test_prompts_of_a_variant(mistakes: Mistakes, given: str, path: str, said: str) -> None:
+    """Each mistake once, on the line of the variant, and nothing beside it about draws."""
+    whole = f"""gausslens: 1
+model: {{path: builtin:tiny}}
+prompts: {{source: text, text: [One two]}}
+variants:
+  trained: []
+  shuffled: {{prompts: {given}, draws: 8}}
+analyses: [{{use: probe.moments}}]
+against: shuffled
+"""
+    (problem,) = mistakes(whole)
+    assert (problem.mark.line, problem.path) == (6, f"variants.shuffled.prompts{path}")
+    assert said in str(problem)
+
+
+def test_draws_of_other_prompts_would_be_equal(mistakes: Mistakes) -> None:
+    whole = """gausslens: 1
+model: {path: builtin:tiny}
+variants:
+  other: {prompts: {source: text, text: [One two]}, draws: 8}
+analyses: [{use: probe.moments}]
+"""
+    (problem,) = mistakes(whole)
+    assert (problem.mark.line, problem.path) == (4, "variants.other.draws")
+    assert "all draws would be equal; leave draws out" in str(problem)
+    assert "shuffle its prompts: `prompts: {shuffle: tokens}`" in str(problem)

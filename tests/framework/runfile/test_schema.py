@@ -136,3 +136,32 @@ def test_the_command_prints_and_writes(
     assert printed["properties"]["matrices"]["items"]["enum"] == ["W_Q", "W_K", "W_V"]
     assert main(["schema", "probe.scald"]) == 2
     assert "did you mean probe.scale" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("prompts", "accepted"),
+    [
+        ({"shuffle": "tokens"}, True),
+        ({"shuffle": "documents", "segments": ["answer"]}, True),
+        ({"shuffle": "frequency", "within": "prompt"}, True),
+        ({"source": "few-shot", "words": "animals"}, True),
+        (None, True),
+        ({"shuffle": "letters"}, False),
+        ({"shuffle": "tokens", "withn": "all"}, False),
+        ({"source": "fewshot"}, False),
+    ],
+)
+def test_prompts_of_a_variant(validator: jsonschema.Draft7Validator, prompts: Any, accepted: bool) -> None:
+    whole = rich(variants={"trained": [], "shuffled": {"prompts": prompts, "draws": 2}}, against=None)
+    whole["analyses"] = [{"use": "probe.moments"}]
+    assert (list(validator.iter_errors(whole)) == []) is accepted
+
+
+def test_a_resolved_shuffle_reads_as_the_same_study(host: Host) -> None:
+    whole = rich(
+        variants={"trained": [], "shuffled": {"prompts": {"shuffle": "words"}, "draws": 2}}, against="shuffled"
+    )
+    whole["analyses"] = [{"use": "probe.moments"}]
+    resolved = read(whole, host).resolved
+    assert resolved["variants"]["shuffled"]["prompts"] == {"shuffle": "words", "within": "prompt", "segments": []}
+    assert read(resolved, host).resolved == resolved
