@@ -80,6 +80,13 @@ class CompareParameters(Parameters):
         8, ge=1, le=1024, description="Principal angles between the subspaces of so many leading directions."
     )
     draws: int = Field(2000, ge=2, description="Monte Carlo draws of each side for the Jensen-Shannon divergence.")
+    equals: int = Field(
+        4,
+        ge=0,
+        le=256,
+        description="How many pairs of equal Gaussians are drawn, of as many vectors, to show what distances so few "
+        "give where nothing differs (`*_of_equals`); fewer above 128 dimensions, 0 leaves them out.",
+    )
     fit: Literal["plain", "robust"] = Field(
         "plain", description="Which Gaussian: of all vectors, or of the bulk (gaussian.moments with `robust: true`)."
     )
@@ -109,6 +116,13 @@ class BetweenLayersParameters(Parameters):
         8, ge=1, le=1024, description="Principal angles between the subspaces of so many leading directions."
     )
     draws: int = Field(2000, ge=2, description="Monte Carlo draws of each side for the Jensen-Shannon divergence.")
+    equals: int = Field(
+        4,
+        ge=0,
+        le=256,
+        description="How many pairs of equal Gaussians are drawn, of as many vectors, to show what distances so few "
+        "give where nothing differs (`*_of_equals`); fewer above 128 dimensions, 0 leaves them out.",
+    )
     fit: Literal["plain", "robust"] = Field(
         "plain", description="Which Gaussian: of all vectors, or of the bulk (gaussian.moments with `robust: true`)."
     )
