@@ -28,7 +28,7 @@ JOINT = Analysis(
 )
 PROPAGATE = Analysis(
     name="gaussian.propagate",
-    version=1,
+    version=2,
     shape="forward",
     summary="Fitted Gaussians pushed through W_V and through attention: covariance, entropy and mutual information "
     "predicted and measured.",
