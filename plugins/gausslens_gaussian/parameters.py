@@ -145,9 +145,11 @@ class JointParameters(Parameters):
         "independent, which intervals and p take them to be; by default each prompt gives one.",
     )
     reduce: Literal["pca", "random", "none"] = Field(
-        "pca",
-        description="How vectors are reduced to `dims` numbers: by the leading principal directions of the window's "
-        "tokens (a second pass), by a fixed random projection, or not at all.",
+        "random",
+        description="How vectors are reduced to `dims` numbers. random: by a random projection that is the same for "
+        "all variants, draws and layers, so that they are compared in one frame; pca: by the leading principal "
+        "directions of the window's tokens (a second pass), which see the most of one variant and are its own, so that "
+        "nothing is compared with a null; none: not at all.",
     )
     dims: int = Field(8, ge=1, le=512, description="Dimensions of each position after reduction.")
     permutations: int = Field(

@@ -17,7 +17,7 @@ MOMENTS = Analysis(
 )
 JOINT = Analysis(
     name="gaussian.joint",
-    version=1,
+    version=2,
     shape="stream",
     summary="Positions of a prompt as one Gaussian: entropies, mutual information of each pair and its decay, bigrams.",
     parameters="gausslens_gaussian.parameters:JointParameters",
