@@ -80,6 +80,13 @@ class CompareParameters(Parameters):
         8, ge=1, le=1024, description="Principal angles between the subspaces of so many leading directions."
     )
     draws: int = Field(2000, ge=2, description="Monte Carlo draws of each side for the Jensen-Shannon divergence.")
+    equals: int = Field(
+        4,
+        ge=0,
+        le=256,
+        description="How many pairs of equal Gaussians are drawn, of as many vectors, to show what distances so few "
+        "give where nothing differs (`*_of_equals`); fewer above 128 dimensions, 0 leaves them out.",
+    )
     fit: Literal["plain", "robust"] = Field(
         "plain", description="Which Gaussian: of all vectors, or of the bulk (gaussian.moments with `robust: true`)."
     )
@@ -109,6 +116,13 @@ class BetweenLayersParameters(Parameters):
         8, ge=1, le=1024, description="Principal angles between the subspaces of so many leading directions."
     )
     draws: int = Field(2000, ge=2, description="Monte Carlo draws of each side for the Jensen-Shannon divergence.")
+    equals: int = Field(
+        4,
+        ge=0,
+        le=256,
+        description="How many pairs of equal Gaussians are drawn, of as many vectors, to show what distances so few "
+        "give where nothing differs (`*_of_equals`); fewer above 128 dimensions, 0 leaves them out.",
+    )
     fit: Literal["plain", "robust"] = Field(
         "plain", description="Which Gaussian: of all vectors, or of the bulk (gaussian.moments with `robust: true`)."
     )
@@ -131,9 +145,11 @@ class JointParameters(Parameters):
         "independent, which intervals and p take them to be; by default each prompt gives one.",
     )
     reduce: Literal["pca", "random", "none"] = Field(
-        "pca",
-        description="How vectors are reduced to `dims` numbers: by the leading principal directions of the window's "
-        "tokens (a second pass), by a fixed random projection, or not at all.",
+        "random",
+        description="How vectors are reduced to `dims` numbers. random: by a random projection that is the same for "
+        "all variants, draws and layers, so that they are compared in one frame; pca: by the leading principal "
+        "directions of the window's tokens (a second pass), which see the most of one variant and are its own, so that "
+        "nothing is compared with a null; none: not at all.",
     )
     dims: int = Field(8, ge=1, le=512, description="Dimensions of each position after reduction.")
     permutations: int = Field(
@@ -160,7 +176,9 @@ class PropagateParameters(Parameters):
         8,
         ge=1,
         le=256,
-        description="Dimensions of each head's values after a fixed random projection, which commutes with attention.",
+        description="Dimensions of each head's values after a fixed random projection, which commutes with attention: "
+        "for entropies and information, which few prompts cannot give in more. Errors of mean and covariance are over "
+        "all dimensions.",
     )
 
 

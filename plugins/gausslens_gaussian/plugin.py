@@ -17,7 +17,7 @@ MOMENTS = Analysis(
 )
 JOINT = Analysis(
     name="gaussian.joint",
-    version=1,
+    version=2,
     shape="stream",
     summary="Positions of a prompt as one Gaussian: entropies, mutual information of each pair and its decay, bigrams.",
     parameters="gausslens_gaussian.parameters:JointParameters",
@@ -28,7 +28,7 @@ JOINT = Analysis(
 )
 PROPAGATE = Analysis(
     name="gaussian.propagate",
-    version=1,
+    version=2,
     shape="forward",
     summary="Fitted Gaussians pushed through W_V and through attention: covariance, entropy and mutual information "
     "predicted and measured.",
@@ -52,20 +52,20 @@ COLLAPSE = Analysis(
 )
 COMPARE = Analysis(
     name="gaussian.compare",
-    version=2,
+    version=3,
     shape="derived",
     scope="run",
-    summary="Kullback-Leibler and Jensen-Shannon divergence, Frechet distance and angles between the Gaussians of two "
-    "variants.",
+    summary="Divergences and distances between the Gaussians of two variants: plain, corrected for the number of "
+    "vectors, and of scale and shape apart.",
     parameters="gausslens_gaussian.parameters:CompareParameters",
     analysis="gausslens_gaussian.analyses.compare:Compare",
     random=True,
 )
 BETWEEN_LAYERS = Analysis(
     name="gaussian.between-layers",
-    version=1,
+    version=2,
     shape="derived",
-    summary="Divergence, Frechet distance and angles between the Gaussians of one variant's layers, or of two sites.",
+    summary="The same divergences and distances between the Gaussians of one variant's layers, or of two sites.",
     parameters="gausslens_gaussian.parameters:BetweenLayersParameters",
     analysis="gausslens_gaussian.analyses.compare:BetweenLayers",
     random=True,
@@ -105,8 +105,8 @@ SECTIONS = [
     ),
     ReportSection(
         name="gaussian.distances",
-        version=1,
-        summary="Divergence and distance between fitted Gaussians, layer by layer.",
+        version=2,
+        summary="How far fitted Gaussians are apart in scale, shape and both, layer by layer, beside equal ones.",
         section="gausslens_gaussian.figures.distances:distances",
         analyses=("gaussian.compare", "gaussian.between-layers"),
         order=28,

@@ -249,14 +249,18 @@ def _dataset(
     if axes:
         attrs = attributes("principal directions that vectors were reduced to; their signs mean nothing", against=False)
         dataset = dataset.merge(_stacked(axes, {"axes": (("component", "feature"), lambda a: a, attrs)}, head))
+        for one in dataset.data_vars.values():
+            # Each variant has principal directions of its own: its numbers are not those of a twin's frame.
+            one.attrs["against"] = 0
     coords = {"position": positions, "position_other": positions, "step": positions[1:], "lag": lag}
     coords |= dict.fromkeys(("component", "component_before"), components)
     coords |= {"component_other": components} if "covariance" in dataset else {}
     how = {"pca": "leading principal directions", "random": "a fixed random projection", "none": "nothing"}
+    frame = "this variant's own" if axes else "one for all variants"
     return (
         dataset.assign(extra)
         .assign_coords(coords)
-        .assign_attrs(site=parameters.site, reduced_by=how[parameters.reduce], reduced_to=dims)
+        .assign_attrs(site=parameters.site, reduced_by=how[parameters.reduce], reduced_to=dims, frame=frame)
     )
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 SITES = ("resid_pre", "v", "pattern", "z")
 # Tokens that run at once.
 _AT_ONCE = 2048
+# Bytes of joint covariances that are held at once: with more layers than fit, the model runs again for the others.
+_HELD = 1 << 30
 # How a mixture is predicted.
 KINDS = ("mean", "own")
 
@@ -53,31 +55,37 @@ class Propagate:
         for layer in layers[:1]:
             # What its loader does not tell is refused before the model runs.
             ValuePath.of(runner.weights(layer))
-        gathered = {layer: _Gathered(info, projection) for layer in layers}
-        step = max(1, _AT_ONCE // window)
-        for start in range(0, len(ids), step):
-            found = runner.forward(ids[start : start + step], sites=SITES)
-            for layer, one in gathered.items():
-                one.add({s: _numpy(found[layer, s]) for s in SITES}, text[start : start + step])
         vary = _varying(ids)
         if len(vary) < 2:
             raise GausslensError(
                 f"{where}: the first {window} tokens of all prompts are the same but for {len(vary)}: nothing varies "
                 "that could be predicted; give other prompts, or a larger `window`"
             )
-        parts = {layer: one.compared(ValuePath.of(runner.weights(layer)), vary) for layer, one in gathered.items()}
+        at_once = max(1, _HELD // _held(info, window))
+        parts: dict[int, dict[str, Any]] = {}
+        for first in range(0, len(layers), at_once):
+            gathered = {layer: _Gathered(info, projection) for layer in layers[first : first + at_once]}
+            self._gather(runner, ids, text, gathered)
+            parts |= {layer: one.compared(ValuePath.of(runner.weights(layer)), vary) for layer, one in gathered.items()}
         return _dataset(parts, info, vary, len(ids), dims, window)
+
+    def _gather(self, runner: Runner, ids: Any, text: Any, gathered: dict[int, _Gathered]) -> None:
+        step = max(1, _AT_ONCE // self.parameters.window)
+        for start in range(0, len(ids), step):
+            found = runner.forward(ids[start : start + step], sites=SITES)
+            for layer, one in gathered.items():
+                one.add({s: _numpy(found[layer, s]) for s in SITES}, text[start : start + step])
 
 
 class _Gathered:
-    """The moments of one layer."""
+    """The moments of one layer, in all dimensions of a head; ``projection`` takes them to those that entropies need."""
 
     def __init__(self, info: ModelInfo, projection: Floats) -> None:
         self.info, self.projection = info, projection
         self.tokens = RunningMoments()  # residual stream, tokens
         self.token_values = [RunningMoments() for _ in info.kv_heads]  # values, tokens
-        self.values = RunningMoments()  # [kv_head, prompt, position * dims]
-        self.mixed = RunningMoments()  # [head, prompt, position * dims]
+        self.values = RunningMoments()  # [kv_head, prompt, position * d_head]
+        self.mixed = RunningMoments()  # [head, prompt, position * d_head]
         self.pattern = RunningMoments()  # [head, prompt, query * key]
 
     def add(self, arrays: dict[str, Floats], text: Any) -> None:
@@ -90,15 +98,21 @@ class _Gathered:
             state.add(v[:, :, i][text])
         prompts, window = v.shape[:2]
         for state, wide in ((self.values, v), (self.mixed, z)):
-            reduced = np.einsum("pnhe,ke->hpnk", wide, self.projection, optimize=True)
-            state.add(reduced.reshape(len(reduced), prompts, -1))
+            state.add(wide.transpose(2, 0, 1, 3).reshape(wide.shape[2], prompts, -1))
         self.pattern.add(pattern.swapaxes(0, 1).reshape(len(self.info.heads), prompts, window * window))
 
     def compared(self, path: ValuePath, vary: list[int]) -> dict[str, Any]:
         """What was predicted and measured; heads stacked."""
         made = self._values(path)
-        kv_of = {h: self.info.kv_heads.index(self.info.kv_of_head[h]) for h in self.info.heads}
-        heads = [self._head(i, kv_of[h], vary) for i, h in enumerate(self.info.heads)]
+        window, width = round(self.pattern.mean.shape[-1] ** 0.5), self.projection.shape[1]
+        values, mixtures = (
+            state.covariance.reshape(-1, window, width, window, width) for state in (self.values, self.mixed)
+        )
+        patterns = self.pattern.covariance.reshape(-1, *(window,) * 4)
+        heads = []
+        for i, head in enumerate(self.info.heads):
+            kv_head = self.info.kv_heads.index(self.info.kv_of_head[head])
+            heads.append(self._head(i, kv_head, vary, (mixtures[i], values[kv_head], patterns[i])))
         return made | {name: np.stack([h[name] for h in heads]) for name in heads[0]}
 
     def _values(self, path: ValuePath) -> dict[str, Any]:
@@ -115,36 +129,26 @@ class _Gathered:
             "value_entropy_error": _apart(entropies[1], entropies[0]) / measured.shape[-1],
         }
 
-    def _head(self, head: int, kv_head: int, vary: list[int]) -> dict[str, Any]:
-        dims = len(self.projection)
-        count = self.values.count
-        mean = self.values.mean[kv_head].reshape(-1, dims)
-        window = len(mean)
-        cov = self.values.covariance[kv_head].reshape(window, dims, window, dims)
+    def _head(self, head: int, kv_head: int, vary: list[int], moments: tuple[Floats, Floats, Floats]) -> dict[str, Any]:
+        """Errors of mean and covariance over all dimensions; entropies and information after the projection."""
+        measured, cov, A_cov = moments
+        window, width = cov.shape[:2]
+        dims, count = len(self.projection), self.values.count
+        mean, means = (m.reshape(window, width) for m in (self.values.mean[kv_head], self.mixed.mean[head]))
         A = self.pattern.mean[head].reshape(window, window)
-        A_cov = self.pattern.covariance[head].reshape((window,) * 4)
-        blocks = {
-            "measured": self.mixed.covariance[head].reshape(window, dims, window, dims),
-            "mean": mixed(mean, cov, A)[1],
-            "own": mixed_by_many(mean, cov, A, A_cov)[1],
-        }
-        means = self.mixed.mean[head].reshape(window, dims)
-        made: dict[str, Any] = {}
+        blocks = {"measured": measured, "mean": mixed(mean, cov, A)[1], "own": mixed_by_many(mean, cov, A, A_cov)[1]}
+        made: dict[str, Any] = {"mean_error": _norm_ratio(A @ mean - means, means)}
         for name, S in blocks.items():
-            kept = S[vary][:, :, vary]
+            reduced = np.einsum("ka,iajb,lb->ikjl", self.projection, S, self.projection, optimize=True)
+            kept = reduced[vary][:, :, vary]
             made[f"covariance_{name}"] = np.stack([kept[i, :, i] for i in range(len(vary))])
             made[f"entropy_{name}"] = _entropies(made[f"covariance_{name}"], count)
             made[f"mutual_information_{name}"] = _informations(kept, count)
+        entropy, information = made["entropy_measured"], made["mutual_information_measured"]
         for kind in KINDS:
-            measured, entropy, information = (
-                blocks["measured"],
-                made["entropy_measured"],
-                made["mutual_information_measured"],
-            )
-            made[f"covariance_error_{kind}"] = _relative(blocks[kind][None], measured[None])[0]
+            made[f"covariance_error_{kind}"] = _norm_ratio(blocks[kind] - measured, measured)
             made[f"entropy_error_{kind}"] = np.abs(_apart(made[f"entropy_{kind}"], entropy)).mean() / dims
             made[f"mutual_information_error_{kind}"] = _share(made[f"mutual_information_{kind}"], information)
-        made["mean_error"] = _norm_ratio(A @ mean - means, means)
         return made
 
 
@@ -222,7 +226,7 @@ def _dims_and_attributes() -> dict[str, tuple[tuple[str, ...], dict[str, Any]]]:
             value,
             attributes("predicted less measured entropy of the values, per dimension", "nat"),
         ),
-        "mean_error": (head, attributes("relative error of the predicted mean after attention")),
+        "mean_error": (head, attributes("relative error of the predicted mean after attention, all dimensions")),
     }
     for kind, how in _HOW.items():
         text = f"covariance after attention, {how}"
@@ -233,7 +237,7 @@ def _dims_and_attributes() -> dict[str, tuple[tuple[str, ...], dict[str, Any]]]:
         made[f"mutual_information_{kind}"] = (step, attributes(text, "nat", against=False))
     for kind in KINDS:
         how = _HOW[kind]
-        made[f"covariance_error_{kind}"] = (head, attributes(f"relative error of the covariance {how}"))
+        made[f"covariance_error_{kind}"] = (head, attributes(f"relative error of the covariance {how}, all dimensions"))
         made[f"entropy_error_{kind}"] = (head, attributes(f"mean error of the entropy {how}, per dimension", "nat"))
         text = f"relative error of the mutual information {how}"
         made[f"mutual_information_error_{kind}"] = (head, attributes(text))
@@ -252,12 +256,19 @@ def _dataset(
     return xr.Dataset(variables, coords=coords, attrs={"window": window, "reduced_to": dims})
 
 
+def _held(info: ModelInfo, window: int) -> int:
+    """Bytes of one layer's joint covariances, and of a batch's while they are added."""
+    return 16 * (len(info.heads) + len(info.kv_heads)) * (window * info.d_head) ** 2
+
+
 def estimate(parameters: PropagateParameters, info: ModelInfo, tokens: Tokens | None) -> Estimate:  # noqa: ARG001
-    """Memory: the moments of all layers, and the sites of all layers for the prompts that run at once."""
+    """Memory: the moments of the layers held at once, and the sites of all layers for the prompts that run at once."""
     dims, window, layers = min(parameters.dims, info.d_head), parameters.window, len(info.layers)
     heads, kv_heads = len(info.heads), len(info.kv_heads)
-    square = (window * dims) ** 2
-    held = info.d_model**2 + kv_heads * info.d_head**2 + (heads + kv_heads) * square + heads * window**4
+    joint = _held(info, window)
+    at_once = min(layers, max(1, _HELD // joint))
+    others = 16 * (info.d_model**2 + kv_heads * info.d_head**2 + heads * window**4)
     wide = info.d_model + (heads + kv_heads) * info.d_head + heads * window
-    disk = 3 * 8 * layers * heads * window * dims**2
-    return Estimate(memory=layers * (16 * held + 4 * _AT_ONCE * wide), disk=disk)
+    # Beside what is held: the covariances of one layer while it is compared.
+    memory = at_once * (joint + others) + joint + layers * 4 * _AT_ONCE * wide
+    return Estimate(memory=memory, disk=3 * 8 * layers * heads * window * dims**2)

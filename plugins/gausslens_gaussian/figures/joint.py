@@ -29,7 +29,7 @@ def _pairs(result: Result, site: str) -> Figure:
     return Heatmap(
         title=f"Mutual information of positions {site}",
         caption="How much two positions tell of each other, as one Gaussian over all prompts; corrected for the number "
-        f"of prompts, so independence is 0.{averaged_over(values, 'position', 'position_other')}",
+        f"of prompts, so independence is 0.{_frame(result)}{averaged_over(values, 'position', 'position_other')}",
         sources=(Source(result.variant, result.label, "mutual_information"),),
         units=values.attrs["units"],
         values=finite_mean(values, "position", "position_other"),
@@ -40,11 +40,17 @@ def _pairs(result: Result, site: str) -> Figure:
     )
 
 
+def _frame(result: Result) -> str:
+    own = result.data.attrs["reduced_by"] == "leading principal directions"
+    return " In this variant's own principal directions: not to be held against another's." if own else ""
+
+
 def _decay(result: Result, site: str) -> Figure:
     values = result.data["decay"]
     return Lines(
         title=f"Decay of information {site}",
-        caption=f"Mean mutual information of two positions at a distance.{averaged_over(values, 'layer', 'lag')}",
+        caption="Mean mutual information of two positions at a distance."
+        f"{_frame(result)}{averaged_over(values, 'layer', 'lag')}",
         sources=(Source(result.variant, result.label, "decay"),),
         units=values.attrs["units"],
         x=values["lag"].values,

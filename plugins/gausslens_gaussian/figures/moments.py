@@ -106,8 +106,8 @@ def _spectrum(result: Result, site: str) -> Figure:
     )
 
 
-def warnings(label: str, found: Sequence[Result]) -> list[Figure]:
-    """A table of the warnings that results carry, where there are any."""
+def warnings(label: str, found: Sequence[Result], array: str = "extreme_share") -> list[Figure]:
+    """A table of the warnings that results carry, where there are any; ``array`` is what they come from."""
     rows = [(one.variant, str(one.data.attrs["warning"])) for one in found if "warning" in one.data.attrs]
     if not rows:
         return []
@@ -115,7 +115,7 @@ def warnings(label: str, found: Sequence[Result]) -> list[Figure]:
         Table(
             title=f"Warnings, {label}",
             caption="What to know before the numbers of this step are read.",
-            sources=tuple(Source(variant, label, "extreme_share") for variant, _ in rows),
+            sources=tuple(Source(variant, label, array) for variant, _ in rows),
             columns=("variant", "warning"),
             rows=rows,
         )

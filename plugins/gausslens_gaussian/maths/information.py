@@ -49,12 +49,30 @@ def gaussian_kl(mean_p: ArrayLike, cov_p: ArrayLike, mean_q: ArrayLike, cov_q: A
     r is the dimension. Where the covariances are singular, p and q are compared within the support of q if p has the
     same support (r is then its dimension); otherwise no density of p by q exists and the divergence is infinite.
     """
-    found = _relative(mean_p, cov_p, mean_q, cov_q)
+    found = in_axes_of(mean_p, cov_p, mean_q, cov_q)
     if found is None:
         return np.inf
     ratios, shift = found
     # The ratios give trace and determinants together, with no cancellation of large logarithms.
     return float(0.5 * ((ratios - 1 - np.log(ratios)).sum() + (shift**2).sum()))
+
+
+def in_axes_of(
+    mean_p: ArrayLike, cov_p: ArrayLike, mean_q: ArrayLike, cov_q: ArrayLike
+) -> tuple[Floats, Floats] | None:
+    """Variances and mean of p in the axes in which q is standard and p diagonal; None where the supports differ."""
+    Sp, Sq = _square(cov_p), _square(cov_q)
+    values, vectors = np.linalg.eigh(Sq)
+    seen = values > tolerance(values)
+    delta = (np.asarray(mean_p, dtype=np.float64) - np.asarray(mean_q, dtype=np.float64)) @ vectors
+    inside = vectors.T @ Sp @ vectors
+    if _outside(inside, delta, seen, Sp, values):
+        return None
+    scale = np.sqrt(values[seen])
+    ratios, axes = np.linalg.eigh(inside[np.ix_(seen, seen)] / scale[:, None] / scale[None, :])
+    if len(ratios) and ratios[0] <= tolerance(ratios):
+        return None
+    return ratios, (delta[seen] / scale) @ axes
 
 
 def jensen_shannon(
@@ -73,7 +91,7 @@ def jensen_shannon(
     """
     if draws < 2:
         raise ValueError(f"a standard error needs 2 draws or more, not {draws}")
-    found = _relative(mean_p, cov_p, mean_q, cov_q)
+    found = in_axes_of(mean_p, cov_p, mean_q, cov_q)
     if found is None:
         return Estimated(float(np.log(2)), 0.0)
     ratios, shift = found
@@ -157,22 +175,6 @@ def log_abs_det(L: ArrayLike) -> float:
     """log |det L| = sum of the logarithms of the singular values: what a linear map adds to an entropy."""
     values = np.linalg.svd(np.asarray(L, dtype=np.float64), compute_uv=False)
     return -np.inf if values[-1] <= tolerance(values) else float(np.log(values).sum())
-
-
-def _relative(mean_p: ArrayLike, cov_p: ArrayLike, mean_q: ArrayLike, cov_q: ArrayLike) -> tuple[Floats, Floats] | None:
-    """Variances and mean of p in the axes in which q is standard and p diagonal; None where the supports differ."""
-    Sp, Sq = _square(cov_p), _square(cov_q)
-    values, vectors = np.linalg.eigh(Sq)
-    seen = values > tolerance(values)
-    delta = (np.asarray(mean_p, dtype=np.float64) - np.asarray(mean_q, dtype=np.float64)) @ vectors
-    inside = vectors.T @ Sp @ vectors
-    if _outside(inside, delta, seen, Sp, values):
-        return None
-    scale = np.sqrt(values[seen])
-    ratios, axes = np.linalg.eigh(inside[np.ix_(seen, seen)] / scale[:, None] / scale[None, :])
-    if len(ratios) and ratios[0] <= tolerance(ratios):
-        return None
-    return ratios, (delta[seen] / scale) @ axes
 
 
 def _canonical(cov: ArrayLike, split: int) -> tuple[Floats, float]:

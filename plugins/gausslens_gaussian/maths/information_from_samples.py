@@ -19,8 +19,10 @@ from scipy.special import digamma, gammainc, polygamma
 
 from gausslens.maths.moments import Floats
 
+from .information import in_axes_of
+
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
 # Fewer samples for each dimension than this and a mutual information is refused.
 _ENOUGH = 2
@@ -53,6 +55,46 @@ def information_bias(count: int, dx: int, dy: int) -> float:
     biases = (log_det_bias(count, d) for d in (dx, dy, dx + dy))
     of_x, of_y, of_both = biases
     return 0.5 * (of_x + of_y - of_both) if np.isfinite(of_both) else np.inf
+
+
+def kl_of_equals(count_p: int, count_q: int, d: int) -> float:
+    """E D(p||q) of Gaussians fitted to ``count_p`` and ``count_q`` vectors of one Gaussian of d dimensions.
+
+        1/2 [d nu / (nu - d - 1) (1 + 1/n_p + 1/n_q) - d + b(n_q) - b(n_p)],  nu = n_q - 1
+
+    with b the bias of the log-determinant: E S^-1 = nu / (nu - d - 1) Sigma^-1 (Muirhead 1982, 3.2.12). Infinite where
+    q has no more than d + 2 vectors, or p no more than d: such a divergence says nothing.
+    """
+    nu = count_q - 1
+    if nu <= d + 1 or count_p <= d:
+        return np.inf
+    logs = log_det_bias(count_q, d) - log_det_bias(count_p, d)
+    return float(0.5 * (d * nu / (nu - d - 1) * (1 + 1 / count_p + 1 / count_q) - d + logs))
+
+
+def corrected_kl(
+    mean_p: ArrayLike, cov_p: ArrayLike, mean_q: ArrayLike, cov_q: ArrayLike, count_p: int, count_q: int
+) -> float:
+    """D(p||q) without its bias: from means and unbiased covariances of independent Gaussian vectors, unbiased itself.
+
+        1/2 [c (1 - 1/n_p) Tr(Sq^-1 Sp) - d + c D' Sq^-1 D - d/n_q + log det Sq - b(n_q) - log det Sp + b(n_p)]
+
+    with c = (nu - d - 1) / nu, nu = n_q - 1 (see ``kl_of_equals``). So its mean is exactly D(p||q), 0 for equal
+    Gaussians, and it may come out below zero. Of fits that share vectors (a model and its twin read the same tokens)
+    too much is subtracted. NaN where there are too few vectors; infinite where the supports differ.
+    """
+    found = in_axes_of(mean_p, cov_p, mean_q, cov_q)
+    d = len(np.asarray(mean_p)) if found is None else len(found[0])
+    nu = count_q - 1
+    if nu <= d + 1 or count_p <= d:
+        return np.nan
+    if found is None:
+        return np.inf
+    ratios, shift = found
+    c = (nu - d - 1) / nu
+    trace = c * (1 - 1 / count_p) * ratios.sum() + c * (shift**2).sum() - d - d / count_q
+    logs = log_det_bias(count_p, d) - log_det_bias(count_q, d) - np.log(ratios).sum()
+    return float(0.5 * (trace + logs))
 
 
 def needed(dx: int, dy: int) -> int:

@@ -12,6 +12,8 @@ from gausslens import Batch, Context, GausslensError, Part, Prompt
 from gausslens.testing import TinyModel, check_round_trip, check_stream
 from gausslens_gaussian.analyses.joint import Joint, estimate
 from gausslens_gaussian.maths.bigrams import Bigrams
+from gausslens_gaussian.maths.geometry import random_projection
+from gausslens_gaussian.maths.information import mutual_information
 from gausslens_gaussian.maths.information_from_samples import TooFewSamples
 from gausslens_gaussian.maths.window_gaussian import fit_window
 from gausslens_gaussian.parameters import JointParameters
@@ -108,7 +110,8 @@ def test_principal_directions_find_what_is_shared() -> None:
     noise = np.random.default_rng(2).standard_normal((n, 3, 10))
     values = np.concatenate([shared, noise], axis=2)
     analysis = Joint(
-        JointParameters(window=3, dims=2, bigrams=0, start=0, permutations=0), Context(TinyModel().info, 0)
+        JointParameters(window=3, dims=2, bigrams=0, start=0, permutations=0, reduce="pca"),
+        Context(TinyModel().info, 0),
     )
     for index in range(2):
         analysis.update(batch("resid_pre", values))
@@ -119,6 +122,37 @@ def test_principal_directions_find_what_is_shared() -> None:
     assert float(result["mutual_information"][0, 1]) == pytest.approx(planted, abs=0.2)
     assert np.abs(result["axes"].values[:, :2]).sum() > 1.9
     assert result.attrs["reduced_by"] == "leading principal directions"
+    assert result.attrs["frame"] == "this variant's own"
+    assert all(one.attrs["against"] == 0 for one in result.data_vars.values())
+
+
+def streamed(values: np.ndarray, reduce: str) -> xr.Dataset:
+    parameters = JointParameters(window=2, dims=2, bigrams=0, start=0, permutations=0, reduce=reduce)
+    analysis = Joint(parameters, Context(TinyModel().info, 7))
+    for index in range(analysis.request().passes):
+        analysis.update(batch("resid_pre", values))
+        if index + 1 < analysis.request().passes:
+            analysis.end_pass(index)
+    return analysis.result().isel(layer=0)
+
+
+def test_a_model_and_its_twin_are_seen_in_one_frame() -> None:
+    """Both share the same two directions; the twin's other ones are noisier. Principal directions look elsewhere."""
+    n, rng = 4000, np.random.default_rng(4)
+    shared, noise = chain(n, 2, 2, 0.9) * 5, rng.standard_normal((n, 2, 10))
+    projection = random_projection(12, 2, Context(TinyModel().info, 7).generator("projection"))
+    for scale in (1.0, 10.0):
+        values = np.concatenate([shared, scale * noise], axis=2)
+        own, one = streamed(values, "pca"), streamed(values, "random")
+        alone = projection @ np.diag([25.0] * 2 + [scale**2] * 10) @ projection.T
+        across = projection[:, :2] @ projection[:, :2].T * 0.9 * 25
+        planted = mutual_information(np.block([[alone, across], [across.T, alone]]), 2)
+        error = float(one["mutual_information_se"][0, 1])
+        assert abs(float(one["mutual_information"][0, 1]) - planted) < 4 * error
+        assert one.attrs["frame"] == "one for all variants"
+        assert one["decay"].attrs.get("against", 1)
+        exact = -np.log(1 - 0.81) if scale == 1 else 0.0
+        assert float(own["mutual_information"][0, 1]) == pytest.approx(exact, abs=0.1)
 
 
 def test_too_few_prompts_are_refused_with_how_many_are_needed() -> None:
@@ -216,7 +250,7 @@ def test_bigrams_are_named_by_their_text() -> None:
 
 
 def test_embeddings_come_with_the_last_pass_alone() -> None:
-    analysis = Joint(JointParameters(window=2, dims=1), Context(TinyModel().info, 0))
+    analysis = Joint(JointParameters(window=2, dims=1, reduce="pca"), Context(TinyModel().info, 0))
     one = batch("resid_pre", np.random.default_rng(4).normal(size=(5, 4, 3)))
     whole = Batch(None, one.prompts, one.tokens, one.text, one.mask, {"embed": torch.ones(5, 4, 3)})
     for given in (one, whole):

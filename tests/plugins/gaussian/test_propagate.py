@@ -120,6 +120,57 @@ def test_values_of_a_gaussian_stream_are_predicted_through_the_norm() -> None:
     assert float(np.abs(result["value_entropy_error"]).max()) < 0.01
 
 
+class Recorded(Planted):
+    """A planted runner that keeps what it gave."""
+
+    def forward(self, tokens: np.ndarray, sites: Any = (), **how: Any) -> Mapping[Any, torch.Tensor]:
+        found = super().forward(tokens, sites, **how)
+        self.given = [*getattr(self, "given", []), {key: array.numpy() for key, array in found.items()}]
+        return found
+
+
+def test_errors_are_over_all_dimensions_of_a_head() -> None:
+    """By brute force, without projections, moments or tensor products, from the samples themselves."""
+    model = TinyModel(TinyParameters(layers=1, d_model=24, d_head=6))
+    ids = np.random.default_rng(2).integers(0, 256, (600, 5))
+    tokens = model.tokenise([Prompt(ids=tuple(row)) for row in ids.tolist()])
+    results = {}
+    for dims in (1, 2):
+        runner = Recorded(model, of_tokens)
+        analysis = Propagate(PropagateParameters(window=5, dims=dims), Context(model.info, 0, tokens))
+        results[dims] = analysis.run(runner, tokens).isel(layer=0)
+    v, z, A = (np.concatenate([one[0, site] for one in runner.given]) for site in ("v", "z", "pattern"))
+    for head, kv_head in enumerate(model.info.kv_of_head):
+        values, n = v[:, :, kv_head], len(v)
+        measured = np.cov(z[:, :, head].reshape(n, -1).T)
+        by_mean = np.einsum("qk,pke->pqe", A[:, head].mean(axis=0), values)
+        # Each prompt's own pattern, on the values of every prompt: all pairs; the covariance of that many samples.
+        every = np.einsum("aqk,bke->abqe", A[:, head], values, optimize=True).reshape(n * n, -1)
+        spread = A[:, head] - A[:, head].mean(axis=0)
+        # Of pairs the patterns' spread is over n, of moments over n - 1, and so is the values'.
+        mu, V = values.mean(axis=0), values - values.mean(axis=0)
+        pieces = [np.cov(by_mean.reshape(n, -1).T), np.einsum("aqk,ke->aqe", spread, mu).reshape(n, -1)]
+        both = np.einsum("aqk,bke->abqe", spread, V, optimize=True).reshape(n * n, -1)
+        own = pieces[0] + pieces[1].T @ pieces[1] / (n - 1) + both.T @ both / (n - 1) ** 2
+        np.testing.assert_allclose(own, np.cov(every.T), rtol=0.01, atol=0.01 * np.abs(own).max())
+        for kind, predicted in (("mean", pieces[0]), ("own", own)):
+            exact = np.linalg.norm(predicted - measured) / np.linalg.norm(measured)
+            for result in results.values():
+                assert float(result[f"covariance_error_{kind}"][head]) == pytest.approx(exact, rel=1e-8)
+        mean = z[:, :, head].mean(axis=0)
+        exact = np.linalg.norm(by_mean.mean(axis=0) - mean) / np.linalg.norm(mean)
+        assert float(results[1]["mean_error"][head]) == pytest.approx(exact, rel=1e-8)
+
+
+def test_it_does_not_matter_how_many_layers_are_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, parameters = TinyModel(TinyParameters(layers=3)), PropagateParameters(window=6, dims=2)
+    whole = check_forward(PROPAGATE, parameters, model=model, texts=texts(40))
+    monkeypatch.setattr("gausslens_gaussian.analyses.propagate._HELD", 1)
+    xr.testing.assert_identical(check_forward(PROPAGATE, parameters, model=model, texts=texts(40)), whole)
+    wide = replace(model.info, d_head=1024)
+    assert estimate(parameters, wide, None).memory < 2 * estimate(parameters, replace(wide, layers=(0,)), None).memory
+
+
 def test_a_projection_commutes_with_attention() -> None:
     whole = propagated(fixed, dims=6)
     assert whole.attrs["reduced_to"] == 6

@@ -40,6 +40,11 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
             {"use": "gaussian.moments", "as": "sketched", "with": {"sketch": 8, "keep": 4}},
             {"use": "gaussian.moments", "as": "embedded", "with": {"site": "embed"}},
             {"use": "gaussian.joint", "with": {"window": 4, "dims": 2, "permutations": 3}},
+            {
+                "use": "gaussian.joint",
+                "as": "own",
+                "with": {"window": 4, "dims": 2, "reduce": "pca", "permutations": 3},
+            },
             {"use": "gaussian.joint", "as": "keys", "with": {"site": "k", "window": 4, "dims": 2, "permutations": 0}},
             {"use": "gaussian.propagate", "with": {"dims": 2}},
             {"use": "gaussian.collapse"},
@@ -80,6 +85,8 @@ def test_every_analysis_has_null_columns(results: Any) -> None:
     }.items():
         against = results.against("trained", label)
         assert np.isfinite(against[f"{variable}_z"]).any(), label
+    # In axes of each variant's own there is nothing to compare.
+    assert not results.against("trained", "own").data_vars
     # Infinite divergences, booleans and numbers of a law have no place in a comparison with twins.
     assert "owned_z" not in results.against("trained", "gaussian.moments")
 
@@ -88,6 +95,23 @@ def test_the_collapse_of_twins_stands_beside_that_of_the_model(results: Any) -> 
     table = next(f for f in collapse(results) if isinstance(f, Table))
     assert [row[0] for row in table.rows] == ["trained", "chance"]
     assert all(np.isfinite(value) for row in table.rows for value in row[1:])
+
+
+def test_the_page_says_which_frame_is_a_variants_own_and_which_vectors_are_few(results: Any) -> None:
+    told = {figure.sources[0].label: figure.caption for figure in joint(results) if isinstance(figure, Lines)}
+    assert "own principal directions" in told["own"]
+    assert "own principal directions" not in told["gaussian.joint"]
+    shapes = [
+        figure for figure in distances(results) if isinstance(figure, Lines) and "Distance of shape" in figure.title
+    ]
+    assert [line.name.split(",")[0] for line in shapes[0].series] == [
+        "as they are",
+        "after the best rotation",
+        "equal Gaussians of so many vectors",
+    ]
+    few = results["all", "gaussian.compare"]
+    few = Result("all", "gaussian.compare", few.assign_attrs(warning="few vectors"))
+    assert warnings("gaussian.compare", [few], "vectors_per_dimension")[0].sources[0].array in few.data
 
 
 def test_warnings_are_shown(results: Any) -> None:
