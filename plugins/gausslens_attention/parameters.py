@@ -17,6 +17,7 @@ Kernel = Literal["elu", "taylor-1", "taylor-2", "performer", "least-squares"]
 Scoring = Literal["dot", "multiplicative", "additive"]
 
 _TOLERANCE = "The error of a head's output, |(P - X) V| / |P V|, within which a budget is called enough."
+_DRAWS = "How often what is drawn at random is drawn, for each head by itself: means over draws, and their spread."
 
 
 class BandParameters(Parameters):
@@ -53,6 +54,7 @@ class LowRankParameters(Parameters):
         description="svd: truncated, the oracle; svd+sparse: half the storage in largest cells; sketch: P R'R; "
         "linformer: keys and values projected at random, or fitted to the map. Linformer is not causal.",
     )
+    draws: Positive = Field(4, description=_DRAWS)
     tolerance: float = Field(0.1, gt=0, description=_TOLERANCE)
 
     _different = field_validator("rank", "kinds")(lambda values: _distinct(values))
@@ -71,6 +73,7 @@ class MaskParameters(Parameters):
     )
     globals: int = Field(1, ge=0, description="Global tokens of longformer and bigbird: the first of a prompt.")
     dilation: int = Field(2, ge=1, description="The step of the dilated window.")
+    draws: Positive = Field(4, description=_DRAWS)
     tolerance: float = Field(0.1, gt=0, description=_TOLERANCE)
 
     _different = field_validator("keys", "kinds")(lambda values: _distinct(values))
@@ -92,6 +95,7 @@ class KernelParameters(Parameters):
         [16, 64, 256], min_length=1, description="Numbers of random features of performer; the others have their own."
     )
     alpha: float = Field(1.0, gt=0, description="The ridge of least-squares attention, Q [K'K + alpha I]^-1 K'V.")
+    draws: Positive = Field(4, description=_DRAWS)
     tolerance: float = Field(0.1, gt=0, description=_TOLERANCE)
 
     _different = field_validator("kernels", "features")(lambda values: _distinct(values))
@@ -157,8 +161,16 @@ class SwapParameters(Parameters):
     tolerance: float = Field(
         0.01,
         gt=0,
-        description="How much more loss, relative to the model's own, a budget may cost to be called enough.",
+        description="How much the loss may change, up or down, relative to the model's own, for a budget to be called "
+        "enough: with its 95 % interval over prompts.",
     )
+    kl_tolerance: float | None = Field(
+        None,
+        gt=0,
+        description="How far next-token distributions may go from the model's own besides, in nats, mean over tokens, "
+        "with its interval; default: the tolerance times the model's own loss, where it has one.",
+    )
+    draws: Positive = Field(4, description=_DRAWS)
 
     _different = field_validator("band", "budget", "masks", "keys", "rank", "kernels", "features", "which")(
         lambda values: _distinct(values)

@@ -6,7 +6,7 @@ from gausslens import Analysis, ReportSection, hookimpl
 
 BAND = Analysis(
     name="attention.band",
-    version=1,
+    version=2,
     shape="stream",
     summary="Each head's pattern beside its nearest band plus sparse error: exact, over widths and budgets.",
     parameters="gausslens_attention.parameters:BandParameters",
@@ -16,7 +16,7 @@ BAND = Analysis(
 )
 LOWRANK = Analysis(
     name="attention.lowrank",
-    version=1,
+    version=2,
     shape="stream",
     summary="Each head's pattern beside low-rank maps: the truncated decomposition, random projections, Linformer.",
     parameters="gausslens_attention.parameters:LowRankParameters",
@@ -27,7 +27,7 @@ LOWRANK = Analysis(
 )
 MASKS = Analysis(
     name="attention.masks",
-    version=1,
+    version=2,
     shape="stream",
     summary="What masks before the softmax leave of each head's pattern: windows, Longformer, BigBird, largest cells.",
     parameters="gausslens_attention.parameters:MaskParameters",
@@ -38,7 +38,7 @@ MASKS = Analysis(
 )
 KERNELS = Analysis(
     name="attention.kernels",
-    version=1,
+    version=2,
     shape="stream",
     summary="Each head's pattern beside linear attention with its own queries and keys: elu, Taylor, Performer, least "
     "squares.",
@@ -60,7 +60,7 @@ ROLES = Analysis(
 )
 POOLING = Analysis(
     name="attention.pooling",
-    version=1,
+    version=2,
     shape="stream",
     summary="Which function of q and k before position (dot, multiplicative, additive) makes a head's scores.",
     parameters="gausslens_attention.parameters:PoolingParameters",
@@ -71,7 +71,7 @@ POOLING = Analysis(
 )
 SWAP = Analysis(
     name="attention.swap",
-    version=1,
+    version=2,
     shape="forward",
     summary="What the model loses when heads run on an approximation of their attention, each alone or all at once.",
     parameters="gausslens_attention.parameters:SwapParameters",

@@ -6,7 +6,7 @@ from gausslens import Analysis, ReportSection, hookimpl
 
 SPECTRUM = Analysis(
     name="bilinear.spectrum",
-    version=2,
+    version=3,
     shape="weights",
     summary="Squared singular values of each layer's weight matrices beside the Marchenko-Pastur law of their shape.",
     parameters="gausslens_bilinear.parameters:SpectrumParameters",

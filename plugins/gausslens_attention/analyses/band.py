@@ -14,6 +14,11 @@ class Band(Curves):
     """Widths by budgets; a band stores its cells, an error its value and its place."""
 
     @property
+    def stochastic(self) -> bool:
+        """As asked for."""
+        return bool(self.parameters.stochastic)
+
+    @property
     def grid(self) -> dict[str, Sequence[Any]]:
         """Widths and budgets."""
         return {"w": self.parameters.w, "budget": self.parameters.budget}

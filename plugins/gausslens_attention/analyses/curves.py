@@ -1,7 +1,8 @@
 """Error against budget on streamed patterns: what attention.band, .lowrank, .masks and .kernels have in common.
 
 Each prompt is measured by itself, on its own tokens without padding, and the result is the mean over prompts: so it
-does not depend on how prompts are cut into shards.
+does not depend on how prompts are cut into shards. What is random is drawn several times for each head and layer, and
+told as the mean over draws; prompts that leave a fit without data have no number (NaN), and are told.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from gausslens import Batch, Context, ModelInfo, Request, variable
 
 from ..maths.arrays import Floats
 from ..maths.measures import BASELINES, MEASURES, Oracles, baselines, entropy, measured
-from ..maths.prompts import ByPrompt, over_prompts
+from ..maths.prompts import ByPrompt, over_prompts, sd_over_draws
 from .patterns import Patterns, patterns_of, query_and_key_sites
 
 _TEXTS = {
@@ -33,14 +34,19 @@ _TEXTS = {
 }
 # The same number in other units, and that of the oracle, need no comparison of their own.
 _REPEATED = ("distance", "distance_per_cell", "oracle", "oracle_flops")
+# What has an error over prompts, and over draws where something is drawn.
+_WITH_ERRORS = ("distance", "output_error")
 
 
 @dataclass(frozen=True)
 class Approximation:
-    """X [head, n, n] at a place of the grid; what it stores, and what computing the head's output with it takes."""
+    """X [head, n, n] at a place of the grid; what it stores, and what computing the head's output with it takes.
+
+    Random ones come once for each draw. ``X`` is None where the prompt leaves a fit without data.
+    """
 
     place: tuple[int, ...]
-    X: Floats
+    X: Floats | None
     scalars: float
     flops: float
 
@@ -49,6 +55,7 @@ class Curves:
     """A stream analysis of patterns. Subclasses say which approximations there are, on a grid of named dimensions."""
 
     ranked = False  # whether its oracle is the singular value decomposition, or the largest cells
+    fits = ""  # what is fitted to the rows of a prompt, and how many it takes
 
     def __init__(self, parameters: Any, context: Context) -> None:
         self.parameters = parameters
@@ -62,12 +69,22 @@ class Curves:
         return False
 
     @property
+    def draws(self) -> int:
+        """How often the random ones among the approximations are drawn: 1 where there are none."""
+        return 1
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether rows of the approximations sum to one: then those of the oracle do."""
+        return False
+
+    @property
     def grid(self) -> dict[str, Sequence[Any]]:
         """The dimensions of the grid and their coordinates."""
         raise NotImplementedError
 
     def approximations(self, patterns: Patterns) -> Iterator[Approximation]:
-        """Those of the grid."""
+        """Those of the grid, random ones once for each draw."""
         raise NotImplementedError
 
     def request(self) -> Request:
@@ -86,47 +103,81 @@ class Curves:
 
     def result(self) -> xr.Dataset:
         """Means over prompts, the smallest budgets that are enough, and how sure the means are."""
-        return _dataset(self.by_prompt, self.model, self.grid, self.parameters.tolerance, self.ranked)
+        if self.ranked:
+            oracle = "truncated singular value decomposition"
+        else:
+            oracle = "the largest cells" + (", with rows that sum to one" if self.stochastic else "")
+        notes = {"oracle": oracle, "tolerance": self.parameters.tolerance, "draws": self.draws}
+        return _dataset(self.by_prompt, self.model, self.grid, notes | self._too_short())
+
+    def _too_short(self) -> dict[str, str]:
+        """The note that names how many prompts leave a fit without data."""
+        layer = min((layer for layer, _ in self.by_prompt), default=0)
+        each = [found["missing"] for (of, _), found in self.by_prompt.items() if of == layer]
+        short = sum(bool(np.any(missing)) for missing in each)
+        if not short:
+            return {}
+        heads = len(self.model.heads)
+        return {"too_short": f"{self.fits}: {short} of {len(each)} prompts have fewer, in each of {heads} heads"}
 
     def _measured(self, patterns: Patterns) -> dict[str, Floats]:
         shape = tuple(len(values) for values in self.grid.values())
         heads = len(patterns.P)
-        found = {name: np.full((heads, *shape), np.nan) for name in (*MEASURES, "oracle", "oracle_flops")}
+        each = (self.draws, heads, *shape)
+        drawn = {name: np.full(each, np.nan) for name in MEASURES}
+        found = {name: np.full((heads, *shape), np.nan) for name in ("oracle", "oracle_flops")}
         found |= {name: np.full(shape, np.nan) for name in ("scalars", "flops")}
+        seen, missing = np.zeros(shape, dtype=int), np.zeros(shape)
         oracles = Oracles(patterns.P, patterns.svd if self.ranked else None)
         for one in self.approximations(patterns):
             here: Any = (..., *one.place)
-            for name, values in measured(patterns.P, one.X, patterns.V).items():
-                found[name][here] = values
-            found["scalars"][here], found["flops"][here] = one.scalars, one.flops
-            found["oracle"][here] = self._oracle(oracles, patterns, one.scalars, False)
-            found["oracle_flops"][here] = self._oracle(oracles, patterns, one.flops, True)
+            # What is not drawn comes once, and stands for every draw.
+            from_draw = seen[one.place]
+            seen[one.place] += 1
+            missing[one.place] = one.X is None
+            if one.X is not None:
+                for name, values in measured(patterns.P, one.X, patterns.V).items():
+                    drawn[name][(slice(from_draw, None), *here)] = values
+            if from_draw == 0:
+                found["scalars"][here], found["flops"][here] = one.scalars, one.flops
+            # An oracle is the mean over the prompts that the approximation has numbers of.
+            if from_draw == 0 and one.X is not None:
+                found["oracle"][here] = self._oracle(oracles, patterns, one.scalars, False)
+                found["oracle_flops"][here] = self._oracle(oracles, patterns, one.flops, True)
+        found |= {name: values.mean(axis=0) for name, values in drawn.items()}
+        if self.draws > 1:
+            found |= {f"{name}_by_draw": drawn[name] for name in _WITH_ERRORS}
         P, V = patterns.P, patterns.V
         trivial = [measured(P, np.broadcast_to(X, P.shape), V) for X in baselines(patterns.n)]
         found |= {f"trivial_{name}": np.stack([t[name] for t in trivial], axis=-1) for name in MEASURES}
-        return found | {"entropy": entropy(P)}
+        return found | {"entropy": entropy(P), "missing": missing}
 
     def _oracle(self, oracles: Oracles, patterns: Patterns, budget: float, of_flops: bool) -> Floats:
         """The distance that the best map of this storage, or of these flops when it is applied, would have."""
         if self.ranked:
             return oracles.rank(budget / ((4 * patterns.d if of_flops else 2) * patterns.n))
-        return oracles.entries(budget / (2 * patterns.d if of_flops else 2))
+        count = budget / (2 * patterns.d if of_flops else 2)
+        return oracles.stochastic(count) if self.stochastic else oracles.entries(count)
 
 
 def _dataset(
-    by_prompt: ByPrompt, model: ModelInfo, grid: Mapping[str, Sequence[Any]], tolerance: float, ranked: bool
+    by_prompt: ByPrompt, model: ModelInfo, grid: Mapping[str, Sequence[Any]], notes: Mapping[str, Any]
 ) -> xr.Dataset:
     """Variables [layer, head, *grid]; costs [*grid]; trivial approximations [layer, head, baseline]."""
-    layers, means, errors = over_prompts(by_prompt)
+    layers, means, errors = over_prompts(by_prompt, skip_missing=True)
     dims = ("layer", "head", *grid)
     variables: dict[str, Any] = {}
     for kind in ("", "_flops"):
         means[f"excess{kind}"] = means["distance"] - means[f"oracle{kind}"]
     for name, (text, units) in _TEXTS.items():
         variables[name] = variable(dims, means[name], text, units, against=False if name in _REPEATED else None)
-    for name in ("distance", "output_error"):
+    for name in _WITH_ERRORS:
         text = f"standard error over prompts of: {_TEXTS[name][0]} (NaN: one prompt)"
         variables[f"{name}_se"] = variable(dims, errors[name], text, against=False)
+        if f"{name}_by_draw" in means:
+            sd = sd_over_draws(np.moveaxis(means[f"{name}_by_draw"], 1, 0))
+            text = f"standard deviation over draws of: {_TEXTS[name][0]} (0: nothing is drawn)"
+            variables[f"{name}_draws_sd"] = variable(dims, sd, text, against=False)
     for name, text in (("scalars", "stored scalars of a map"), ("flops", "operations of one head")):
         # Costs do not differ between layers.
         variables[name] = variable(tuple(grid), means[name][0], f"{text}, mean over prompts", against=False)
@@ -139,12 +190,10 @@ def _dataset(
         means["entropy"],
         "entropy of the rows over that of uniform rows: how soft the map is",
     )
-    variables["scalars_needed"] = _needed(means["output_error"], means["scalars"][0], tuple(grid), tolerance)
+    variables["scalars_needed"] = _needed(means["output_error"], means["scalars"][0], tuple(grid), notes["tolerance"])
     coords: dict[str, Any] = {"layer": layers, "head": list(model.heads), "baseline": list(BASELINES)}
     coords |= {name: list(values) for name, values in grid.items()}
-    oracle = "truncated singular value decomposition" if ranked else "the largest cells"
-    notes = {"oracle": oracle, "tolerance": tolerance, "prompts": len({prompt for _, prompt in by_prompt})}
-    return xr.Dataset(variables, coords=coords, attrs=notes)
+    return xr.Dataset(variables, coords=coords, attrs={**notes, "prompts": len({prompt for _, prompt in by_prompt})})
 
 
 def _needed(error: Floats, scalars: Floats, grid: tuple[str, ...], tolerance: float) -> tuple[Any, ...]:

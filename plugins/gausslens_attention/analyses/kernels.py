@@ -8,20 +8,26 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..maths.kernels import features_and_flops, kernel_map, kernel_names
+from ..maths.kernels import features_and_flops, kernel_map, kernel_names, least_tokens, projections
 from .curves import Approximation, Curves
-from .patterns import Patterns
+from .patterns import Patterns, drawn_by_head
 
 
 class Kernels(Curves):
     """One place for each kernel; all store the features of queries and keys, as two factors of n rows."""
 
     ranked = True
+    fits = "least-squares takes as many tokens as a key has numbers"
 
     @property
     def needs_queries(self) -> bool:
         """Kernels are made of q and k."""
         return True
+
+    @property
+    def draws(self) -> int:
+        """Performer's features are drawn."""
+        return int(self.parameters.draws) if "performer" in self.parameters.kernels else 1
 
     @property
     def grid(self) -> dict[str, Sequence[Any]]:
@@ -34,6 +40,16 @@ class Kernels(Curves):
         assert patterns.k is not None
         q, k = torch.from_numpy(patterns.q), torch.from_numpy(patterns.k)
         for i, label in enumerate(self.grid["kind"]):
-            X = kernel_map(label, q, k, patterns.scale, patterns.causal, self.parameters.alpha, self.context.generator)
             m, cost = features_and_flops(label, patterns.n, patterns.q.shape[-1], patterns.d, patterns.causal)
-            yield Approximation((i,), np.asarray(X.numpy(), dtype=np.float64), 2 * patterns.n * m, cost)
+            scalars = 2 * patterns.n * m
+            if patterns.n < least_tokens(label, patterns.q.shape[-1]):
+                yield Approximation((i,), None, scalars, cost)
+                continue
+            drawn = label.startswith("performer")
+            for draw in range(self.draws if drawn else 1):
+                directions = None
+                if drawn:
+                    rngs = drawn_by_head(self.context, label, patterns.layer, patterns.heads, draw)
+                    directions = projections(label, q.shape[-1], rngs)
+                X = kernel_map(label, q, k, patterns.scale, patterns.causal, self.parameters.alpha, directions)
+                yield Approximation((i,), np.asarray(X.numpy(), dtype=np.float64), scalars, cost)

@@ -10,7 +10,9 @@ import numpy as np
 from ..maths.arrays import Floats
 from ..maths.lowrank import fitted, flops, gaussian, linformer_pattern, scalars, sketched, split
 from .curves import Approximation, Curves
-from .patterns import Patterns
+from .patterns import Patterns, drawn_by_head
+
+_DRAWN = ("sketch", "linformer")
 
 
 class LowRank(Curves):
@@ -22,6 +24,11 @@ class LowRank(Curves):
     def needs_queries(self) -> bool:
         """Linformer projects the keys."""
         return any(m.startswith("linformer") for m in self.parameters.kinds)
+
+    @property
+    def draws(self) -> int:
+        """Projections are drawn."""
+        return int(self.parameters.draws) if set(_DRAWN) & set(self.parameters.kinds) else 1
 
     @property
     def grid(self) -> dict[str, Sequence[Any]]:
@@ -40,9 +47,16 @@ class LowRank(Curves):
                     cost += flops(n, d, rank) + 5 * n * rank
                 if kind == "svd+sparse":
                     cost = flops(n, d, rank // 2) + 2 * d * n * (rank - rank // 2)
-                yield Approximation((i, j), self._map(kind, rank, patterns), scalars(n, rank), cost)
+                for draw in range(self.draws if kind in _DRAWN else 1):
+                    yield Approximation((i, j), self._map(kind, rank, patterns, draw), scalars(n, rank), cost)
 
-    def _map(self, kind: str, rank: int, patterns: Patterns) -> Floats:
+    def _projections(self, kind: str, rank: int, patterns: Patterns, draw: int) -> Floats:
+        """R [head, rank, n], each head's its own."""
+        what = f"{kind} {rank} {patterns.n}"
+        rngs = drawn_by_head(self.context, what, patterns.layer, patterns.heads, draw)
+        return np.stack([gaussian(rank, patterns.n, rng) for rng in rngs])
+
+    def _map(self, kind: str, rank: int, patterns: Patterns, draw: int) -> Floats:
         n = patterns.n
         if kind == "svd":
             u, s, vt = patterns.svd
@@ -52,8 +66,8 @@ class LowRank(Curves):
             found: Floats = low + sparse
             return found
         if kind == "sketch":
-            return sketched(patterns.P, gaussian(rank, n, self.context.generator(f"sketch {rank} {n}")))
+            return sketched(patterns.P, self._projections(kind, rank, patterns, draw))
         if kind == "linformer":
-            E = gaussian(rank, n, self.context.generator(f"linformer {rank} {n}")) if rank < n else np.eye(n)
+            E = self._projections(kind, rank, patterns, draw) if rank < n else np.eye(n)
             return linformer_pattern(patterns.scores, E, E)
         return linformer_pattern(patterns.scores, *fitted(patterns.P, patterns.scores, rank))

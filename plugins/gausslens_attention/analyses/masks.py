@@ -9,11 +9,21 @@ import numpy as np
 
 from ..maths.masks import flops, mask_of_keys, masked
 from .curves import Approximation, Curves
-from .patterns import Patterns
+from .patterns import Patterns, drawn_by_head
 
 
 class Masks(Curves):
     """Methods by keys a row. A kept cell stores its value; where the method does not say its place, that too."""
+
+    @property
+    def stochastic(self) -> bool:
+        """A softmax over the kept cells sums to one."""
+        return True
+
+    @property
+    def draws(self) -> int:
+        """BigBird has a random graph for each head."""
+        return int(self.parameters.draws) if "bigbird" in self.parameters.kinds else 1
 
     @property
     def grid(self) -> dict[str, Sequence[Any]]:
@@ -22,9 +32,12 @@ class Masks(Curves):
 
     def approximations(self, patterns: Patterns) -> Iterator[Approximation]:
         """Each mask."""
-        p, P, generator = self.parameters, patterns.P, self.context.generator
+        p, P = self.parameters, patterns.P
         for i, kind in enumerate(p.kinds):
             for j, keys in enumerate(p.keys):
-                mask, placed = mask_of_keys(kind, keys, P, patterns.causal, p.globals, p.dilation, generator)
-                entries = float(np.broadcast_to(mask, P.shape).sum(axis=(-1, -2)).mean())
-                yield Approximation((i, j), masked(P, mask), entries + placed, flops(entries, patterns.d))
+                for draw in range(self.draws if kind == "bigbird" else 1):
+                    what = f"{kind} {keys} {patterns.n}"
+                    rngs = drawn_by_head(self.context, what, patterns.layer, patterns.heads, draw)
+                    mask, placed = mask_of_keys(kind, keys, P, patterns.causal, p.globals, p.dilation, rngs)
+                    entries = float(np.broadcast_to(mask, P.shape).sum(axis=(-1, -2)).mean())
+                    yield Approximation((i, j), masked(P, mask), entries + placed, flops(entries, patterns.d))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from gausslens import Batch, Estimate, ModelInfo, Tokens
+from gausslens import Batch, Context, Estimate, ModelInfo, Tokens
 
 from ..maths.arrays import Floats
 
@@ -21,6 +22,7 @@ class Patterns:
     """Patterns [head, n, n] of one layer of one prompt; values, queries and keys of each head [head, n, d]."""
 
     layer: int
+    heads: tuple[int, ...]
     causal: bool
     P: Floats
     V: Floats
@@ -61,9 +63,9 @@ def patterns_of(batch: Batch, row: int, model: ModelInfo, with_queries: bool = F
     reads = [batch.kv_heads.index(model.kv_of_head[h]) for h in batch.heads]
     V = double(batch["v"][row, :n]).swapaxes(0, 1)[reads]
     if not with_queries:
-        return Patterns(batch.layer, model.causal, P, V)
+        return Patterns(batch.layer, tuple(batch.heads), model.causal, P, V)
     q, k = (double(batch[site][row, :n]).swapaxes(0, 1) for site in query_and_key_sites(model))
-    return Patterns(batch.layer, model.causal, P, V, q, k[reads], model.facts.scale(batch.layer))
+    return Patterns(batch.layer, tuple(batch.heads), model.causal, P, V, q, k[reads], model.facts.scale(batch.layer))
 
 
 def attention_of(batch: Batch, row: int) -> Floats:
@@ -80,6 +82,13 @@ def query_and_key_sites(model: ModelInfo) -> tuple[str, str]:
     """
     applied = not model.facts.position_is_known or model.facts.position == "rotary"
     return ("q_rot", "k_rot") if applied else ("q", "k")
+
+
+def drawn_by_head(
+    context: Context, what: str, layer: int, heads: Sequence[int], draw: int
+) -> list[np.random.Generator]:
+    """A generator for each head: independent of those of other heads, layers and draws, the same in every process."""
+    return [context.generator(f"{what}, layer {layer}, head {head}, draw {draw}") for head in heads]
 
 
 def double(tensor: Any) -> Floats:

@@ -18,7 +18,7 @@ from gausslens.maths.resampling import mean_and_error
 from ..maths.arrays import Bools, Floats
 from ..maths.prompts import stacked
 from ..maths.scoring_functions import FittedScore, explained, fit_additive, fit_dot, fit_multiplicative
-from .patterns import double
+from .patterns import double, drawn_by_head
 
 if TYPE_CHECKING:
     from ..parameters import PoolingParameters
@@ -48,8 +48,9 @@ class Pooling:
             n = int(batch.mask[row].sum())
             q, k = (double(batch[site][row, :n]).swapaxes(0, 1) for site in ("q", "k"))
             scores = double(batch["scores"][row, :, :n, :n])
-            half = self.context.generator(f"cells {n}").random((n, n)) < 0.5
-            heads = [self._head(q[i], k[j], scores[i], half) for i, j in enumerate(reads)]
+            rngs = drawn_by_head(self.context, f"cells {n}", batch.layer, batch.heads, 0)
+            halves = [rng.random((n, n)) < 0.5 for rng in rngs]
+            heads = [self._head(q[i], k[j], scores[i], halves[i]) for i, j in enumerate(reads)]
             held_out, fitted = (np.stack(part) for part in zip(*heads, strict=True))
             self.by_prompt[batch.layer, int(prompt)] = {"explained": held_out, "fitted": fitted}
 
@@ -61,8 +62,10 @@ class Pooling:
         """What each function explains, mean over the prompts that are long enough for it."""
         p = self.parameters
         each = stacked(self.by_prompt, "explained")
-        enough = ~np.isnan(each[0]).any(axis=1)
-        if not enough.any():
+        # A function is fitted to a head on a prompt that has cells enough for it.
+        missing = np.isnan(each)
+        enough = ~missing.any(axis=(0, 2))
+        if missing.all():
             raise GausslensError(
                 "no prompt has enough scores to fit any of the functions to: give longer prompts, "
                 "or fewer directions and hidden units"
@@ -82,7 +85,22 @@ class Pooling:
         }
         layers = sorted({layer for layer, _ in self.by_prompt})
         coords = {"layer": layers, "head": list(self.model.heads), "scoring": list(p.functions)}
-        return xr.Dataset(variables, coords=coords, attrs={"directions": p.directions, "hidden": p.hidden})
+        return xr.Dataset(variables, coords=coords, attrs=self._notes(missing))
+
+    def _notes(self, missing: Bools) -> dict[str, Any]:
+        """The parameters, and which functions lacked cells [layer, prompt, head, function] to be fitted to."""
+        told = []
+        for i, name in enumerate(self.parameters.functions):
+            short = missing[..., i]
+            if short.any():
+                prompts, heads = short.any(axis=(0, 2)).sum(), short.all(axis=1).sum()
+                told.append(
+                    f"{name}: {prompts} of {short.shape[1]} prompts have fewer than the "
+                    f"{2 * _CELLS * self._numbers(name)} scores that it takes, and {heads} of "
+                    f"{short[:, 0].size} heads no number"
+                )
+        notes: dict[str, Any] = {"directions": self.parameters.directions, "hidden": self.parameters.hidden}
+        return notes | ({"too_short": "; ".join(told)} if told else {})
 
     def _head(self, q: Floats, k: Floats, scores: Floats, half: Bools) -> tuple[Floats, Floats]:
         """What each function explains of the held-out scores of one head, and of those it is fitted to."""

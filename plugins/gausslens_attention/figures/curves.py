@@ -9,7 +9,7 @@ import numpy as np
 
 from gausslens.figures import Figure, Line, Lines, Scatter, Source, Table, pooled_over
 
-from . import averaged
+from . import averaged, too_short
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -24,6 +24,10 @@ ANALYSES = {
 }
 # Errors below are drawn at it where the scale is logarithmic.
 _FLOOR = 1e-3
+_DRAWN = (
+    " Sd over draws: how far draws of what is random in a head's map are apart in output error, mean over heads and "
+    "budgets; 0 where nothing is drawn."
+)
 _AXES = {"w": "width of the band", "rank": "rank", "keys": "keys of a row"}
 
 
@@ -55,7 +59,7 @@ def _curve(result: Result, words: str, axis: str) -> Figure:
     for value in data[other].values if other else [None]:
         one = data if other is None else data.sel({other: value})
         name = words if other is None else f"budget {value}" if other == "budget" else str(value)
-        series.append(Line(name, averaged(one["output_error"], axis)))
+        series.append(_line(name, one, axis))
     trivial = averaged(data["trivial_output_error"], "baseline")
     best = int(trivial.argmin())
     name = f"best trivial: {data['baseline'].values[best]}"
@@ -64,10 +68,14 @@ def _curve(result: Result, words: str, axis: str) -> Figure:
         "How far the head's output is from its own, |(P - X) V| / |P V|, against the budget: mean over heads and "
         "layers. Dashed: the best of the maps that look at nothing (zero, uniform, identity, causal mean)."
     )
+    if "output_error_draws_sd" in data:
+        caption += (
+            " Bands: two standard deviations of that mean over draws of what is random, drawn for each head by itself."
+        )
     # Random projections are many times worse than nothing, truncated decompositions soon exact.
     wide = axis == "rank"
     if wide:
-        series = [Line(s.name, np.maximum(s.y, _FLOOR), reference=s.reference) for s in series]
+        series = [_floored(line) for line in series]
         caption += f" What is below {_FLOOR:g} is drawn there."
     return Lines(
         title=f"Output error of {words}, {result.variant}",
@@ -80,6 +88,23 @@ def _curve(result: Result, words: str, axis: str) -> Figure:
         log_x=axis != "w",
         log_y=wide,
     )
+
+
+def _line(name: str, data: xr.Dataset, axis: str) -> Line:
+    """The mean over heads and layers, with its band over draws where something is drawn."""
+    mean = averaged(data["output_error"], axis)
+    if "output_error_draws_sd" not in data or not (data["output_error_draws_sd"] > 0).any():
+        return Line(name, mean)
+    # Heads draw for themselves, so that of a mean over cells only 1/cells of their mean variance is left.
+    variance = data["output_error_draws_sd"] ** 2
+    cells = variance.size // variance.sizes[axis]
+    half = 2 * np.sqrt(averaged(variance, axis) / cells / int(data.attrs["draws"]))
+    return Line(name, mean, mean - half, mean + half)
+
+
+def _floored(line: Line) -> Line:
+    low, high = (None if side is None else np.maximum(side, _FLOOR) for side in (line.low, line.high))
+    return Line(line.name, np.maximum(line.y, _FLOOR), low, high, line.reference)
 
 
 def _storage(result: Result, words: str) -> Figure:
@@ -117,23 +142,36 @@ def _storage(result: Result, words: str) -> Figure:
 
 def _enough(label: str, words: str, several: list[Result]) -> Figure:
     rows: list[tuple[Any, ...]] = []
+    drawn = any("output_error_draws_sd" in result.data for result in several)
     for variant, data in (point for result in several for point in result.points()):
         needed = data["scalars_needed"]
         for kind in needed["kind"].values if "kind" in needed.dims else [words]:
             one = (needed.sel(kind=kind) if "kind" in needed.dims else needed).values.ravel()
             met = one[np.isfinite(one)]
             middle = float(np.median(met)) if len(met) else None
-            rows.append((variant, str(kind), len(met) / one.size, middle))
+            rows.append((variant, str(kind), len(met) / one.size, middle, *_spread(data, str(kind), drawn)))
     tolerance = several[0].data.attrs["tolerance"]
     return Table(
         title=f"What is enough: {words}",
         caption=f"The share of heads for which some budget of the grid keeps the output error within {tolerance:g}, "
         "and the median over those heads of the stored scalars that it takes."
+        + (_DRAWN if drawn else "")
+        + too_short(*several)
         + (" Heads of all draws count." if any(result.draws is not None for result in several) else ""),
         sources=tuple(Source(result.variant, label, "scalars_needed") for result in several),
-        columns=("variant", "kind", "share of heads", "median scalars"),
+        columns=("variant", "kind", "share of heads", "median scalars", *(("sd over draws",) if drawn else ())),
         rows=rows,
     )
+
+
+def _spread(data: xr.Dataset, kind: str, drawn: bool) -> tuple[float | None, ...]:
+    """How far draws of a head's map are apart in output error, mean over heads and budgets, if any is drawn."""
+    if not drawn:
+        return ()
+    if "output_error_draws_sd" not in data:
+        return (None,)
+    sd = data["output_error_draws_sd"]
+    return (float(averaged(sd.sel(kind=kind) if "kind" in sd.dims else sd)),)
 
 
 def _softness(label: str, words: str, several: list[Result]) -> Figure:

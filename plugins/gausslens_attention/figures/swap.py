@@ -8,7 +8,7 @@ import numpy as np
 
 from gausslens.figures import Figure, Heatmap, Scatter, Source, Table, pooled_over
 
-from . import averaged
+from . import averaged, too_short
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -24,9 +24,20 @@ _WORDS = {
     "hidden_change": "the last residual stream",
 }
 _NAMES = {"loss_change": "loss change", "hidden_change": "hidden change"}
+_ERRORS = {"loss_change_se": "standard error", "hidden_change_se": "standard error", "kl_se": "kl, standard error"}
 _OF_TWINS = (
     " A twin that predicts nothing has no loss to lose, and may gain: what the setting does to each variant is told by "
     "kl, the divergence of next-token distributions from the variant's own, in nats."
+)
+_DRAWN = (
+    " Sd over draws: how far draws of what is random, for each head by itself, are apart; 0 where nothing is drawn, "
+    "and the others are means over draws."
+)
+_JUDGED = (
+    "All heads at once. Enough is what changes {what} by at most that, up or down{kl}, each with its 95 % interval "
+    "over prompts: a gain is a change. Of each kind the setting with the fewest stored scalars that is enough; where "
+    "none is, the one that changes the model least: no, or undecided, where an interval is too wide to tell and more "
+    "prompts would. Smallest that is enough: {smallest}."
 )
 _NO_LOSS = " The model gives no loss on these prompts, so the change of its last residual stream is the judge."
 
@@ -54,47 +65,73 @@ def _points(several: list[Result]) -> list[tuple[Result, str, xr.Dataset]]:
 
 
 def _enough(label: str, judge: str, several: list[Result]) -> Figure:
-    """The cheapest setting of each kind within the tolerance, and how far it takes every variant from itself."""
+    """The cheapest setting of each kind that is enough, and how far it takes every variant from itself."""
     tolerance = float(several[0].data.attrs["tolerance"])
     name = _comparable(several[0].data)
     points = _points(several)
     apart = [averaged(data[name], "setting") for _, _, data in points]
+    told = [name for name in (f"{judge}_se", "kl_se") if name in several[0].data]
     rows: list[tuple[Any, ...]] = []
+    smallest = []
     for result, variant, data in points:
         if result.draws is not None and result is not several[0]:
             continue
         scalars, change = (averaged(data[n], "setting") for n in ("scalars", judge))
-        error = (
-            averaged(data["loss_change_se"], "setting") if "loss_change_se" in data else np.full(len(change), np.nan)
-        )
+        verdicts = _verdicts(data)
+        met = np.flatnonzero(verdicts == "yes")
+        best = f"{data['setting'].values[met[scalars[met].argmin()]]!s}" if len(met) else "none"
+        smallest.append(f"{variant} {best}")
         of_kind = data["setting_kind"].values
         for kind in dict.fromkeys(of_kind.tolist()):
             here = np.flatnonzero(of_kind == kind)
-            enough = here[change[here] <= tolerance]
-            best = enough[scalars[enough].argmin()] if len(enough) else here[change[here].argmin()]
-            row = (variant, kind, str(data["setting"].values[best]), "yes" if len(enough) else "no")
-            sure = None if np.isnan(error[best]) else error[best]
-            rows.append((*row, scalars[best], change[best], sure, *(a[best] for a in apart)))
+            enough = here[verdicts[here] == "yes"]
+            chosen = enough[scalars[enough].argmin()] if len(enough) else _least(data, judge, here)
+            numbers = [_known(averaged(data[n], "setting")[chosen]) for n in told]
+            row = (variant, kind, str(data["setting"].values[chosen]), str(verdicts[chosen]))
+            rows.append((*row, scalars[chosen], _known(change[chosen]), *numbers, *(_known(a[chosen]) for a in apart)))
+    bound = several[0].data.attrs.get("kl_tolerance")
+    kl = (
+        "" if bound is None else f", and predictions by a divergence (kl) of at most {bound:.3g} nats in {points[0][1]}"
+    )
     return Table(
         title=f"What keeps {_WORDS[judge]} within {100 * tolerance:.3g} %: {label}",
-        caption="All heads at once. Of each kind the setting with the fewest stored scalars that changes it by at most "
-        "that; no: none of the run does, and the one that changes it least is shown."
+        caption=_JUDGED.format(what=_WORDS[judge], kl=kl, smallest=", ".join(smallest))
+        + too_short(*several)
         + (_NO_LOSS if judge == "hidden_change" else _OF_TWINS)
         + pooled_over(*several, swept=False),
         sources=tuple(Source(result.variant, label, n) for result in several for n in dict.fromkeys((judge, name))),
         columns=(
-            *("variant", "kind", "setting", "enough", "scalars", _NAMES[judge], "standard error"),
+            *("variant", "kind", "setting", "enough", "scalars", _NAMES[judge], *(_ERRORS.get(n, n) for n in told)),
             *(f"{_NAMES.get(name, name)}, {variant}" for _, variant, _ in points),
         ),
         rows=rows,
     )
 
 
+def _verdicts(data: xr.Dataset) -> np.ndarray:
+    """Yes, no or undecided for each setting; over draws and swept values, yes where all are."""
+    met = data["enough"]
+    others = [dim for dim in met.dims if dim != "setting"]
+    all_of, none = (met == 1).all(others).values, (met == 0).any(others).values
+    return np.where(all_of, "yes", np.where(none, "no", "undecided"))
+
+
+def _least(data: xr.Dataset, judge: str, here: np.ndarray) -> int:
+    """Of these settings the one that changes the model least."""
+    change = np.abs(averaged(data[_comparable(data) if judge == "loss_change" else judge], "setting")[here])
+    return int(here[np.where(np.isnan(change), np.inf, change).argmin()])
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
 def _costs(label: str, judge: str, several: list[Result]) -> Figure:
     """A row for each setting; all measures of the first variant, those that are comparable of the others."""
     points = _points(several)
     first = points[0][2]
-    names = [n for n in ("loss_change", "kl", "agreement", "hidden_change") if n in first]
+    measures = ("loss_change", "kl", "agreement", "hidden_change")
+    names = [n for measure in measures for n in (measure, f"{measure}_draws_sd") if n in first]
     columns = [(points[0], n) for n in names] + [(point, _comparable(first)) for point in points[1:]]
     values = [averaged(data[n], "setting") for (_, _, data), n in columns]
     scalars = averaged(first["scalars"], "setting")
@@ -103,24 +140,31 @@ def _costs(label: str, judge: str, several: list[Result]) -> Figure:
         caption="All heads in view run on the approximation at once. Loss change: relative to its own loss; kl: "
         "divergence of next-token distributions, in nats; agreement: share of tokens whose likeliest successor stays; "
         "hidden change: that of the last residual stream, relative."
+        + (_DRAWN if "hidden_change_draws_sd" in first else "")
+        + too_short(*several)
         + (_NO_LOSS if judge == "hidden_change" else "")
         + pooled_over(*several, swept=False),
         sources=tuple(dict.fromkeys(Source(result.variant, label, n) for (result, _, _), n in columns)),
-        columns=("setting", "scalars", *(f"{_NAMES.get(n, n)}, {variant}" for (_, variant, _), n in columns)),
+        columns=("setting", "scalars", *(f"{_named(n)}, {variant}" for (_, variant, _), n in columns)),
         rows=[(str(setting), scalars[i], *(v[i] for v in values)) for i, setting in enumerate(first["setting"].values)],
     )
+
+
+def _named(name: str) -> str:
+    measure = name.removesuffix("_draws_sd")
+    return _NAMES.get(measure, measure) + (" sd over draws" if measure != name else "")
 
 
 def _price(result: Result, judge: str) -> Figure:
     data = result.data
     return Scatter(
         title=f"Cost against storage: {result.label}, {result.variant}",
-        caption=f"Relative change of {_WORDS[judge]} with all heads swapped, against the scalars that a head's map "
-        f"stores; what is below {_FLOOR:g}, gains too, is drawn there." + pooled_over(result),
+        caption=f"Size of the relative change of {_WORDS[judge]}, up or down, with all heads swapped, against the "
+        f"scalars that a head's map stores; what is below {_FLOOR:g} is drawn there." + pooled_over(result),
         sources=(Source(result.variant, result.label, judge),),
         units=data[judge].attrs["units"],
         x=averaged(data["scalars"], "setting"),
-        y=np.maximum(averaged(data[judge], "setting"), _FLOOR),
+        y=np.maximum(np.abs(averaged(data[judge], "setting")), _FLOOR),
         x_name="stored scalars of a map",
         y_name=_NAMES[judge],
         labels=data["setting"].values,

@@ -47,14 +47,14 @@ def taylor2(x: torch.Tensor, query: bool) -> torch.Tensor:  # noqa: ARG001
 
 
 def performer(projection: torch.Tensor) -> Features:
-    """exp(w . x - |x|^2 / 2) / sqrt m for the rows w of ``projection`` [m, d]."""
+    """exp(w . x - |x|^2 / 2) / sqrt m for the rows w of ``projection`` [m, d], or of one for each head [head, m, d]."""
     wide = projection.double()
 
     def features(x: torch.Tensor, query: bool) -> torch.Tensor:
-        logits = x.double() @ wide.T - x.double().square().sum(dim=-1, keepdim=True) / 2
+        logits = x.double() @ wide.transpose(-1, -2) - x.double().square().sum(dim=-1, keepdim=True) / 2
         if query:  # a factor of a row's own cancels when it is normalised
             logits = logits - logits.amax(dim=-1, keepdim=True)
-        return logits.exp() / math.sqrt(len(wide))
+        return logits.exp() / math.sqrt(wide.shape[-2])
 
     return features
 
@@ -161,23 +161,33 @@ def kernel_map(
     scale: float,
     causal: bool,
     alpha: float,
-    generator: Callable[[str], np.random.Generator],
+    directions: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The map [..., query, key] that a kernel makes of queries and keys [..., n, d] whose products have a scale.
 
-    ``alpha`` is the ridge of least squares; ``generator`` gives random numbers by name, for performer's features.
+    ``alpha`` is the ridge of least squares; ``directions`` are those of performer's features (``projections``).
     """
     root = scale**0.5
     q, k = q.double() * root, k.double() * root
     if label == "least-squares":
         return least_squares_pattern(q, k, alpha, causal)
-    features = _FIXED.get(label) or _performer(int(label.split()[1]), q.shape[-1], generator)
+    if label in _FIXED:
+        features = _FIXED[label]
+    else:
+        assert directions is not None
+        features = performer(directions)
     return quadratic(features(q, True), features(k, False), causal)
 
 
-def _performer(m: int, d: int, generator: Callable[[str], np.random.Generator]) -> Features:
-    seed = int(generator(f"performer {m}").integers(2**62))
-    return performer(orthogonal(m, d, seed))
+def projections(label: str, d: int, rngs: Sequence[np.random.Generator]) -> torch.Tensor:
+    """Directions [head, m, d] of "performer m": each head's drawn with its own generator."""
+    m = int(label.split()[1])
+    return torch.stack([orthogonal(m, d, int(rng.integers(2**62))) for rng in rngs])
+
+
+def least_tokens(label: str, d: int) -> int:
+    """How many tokens a kernel's map takes: least squares fits d numbers to the keys, and needs as many rows."""
+    return d if label == "least-squares" else 1
 
 
 def flops(n: int, m: int, d: int, of_features: int) -> int:

@@ -42,9 +42,9 @@ def gaussian(rank: int, n: int, rng: np.random.Generator) -> Floats:
 
 
 def sketched(P: ArrayLike, R: ArrayLike) -> Floats:
-    """P R'R."""
+    """P R'R, R [rank, n] or one for each head [head, rank, n]."""
     projection = np.asarray(R, dtype=np.float64)
-    found: Floats = (np.asarray(P, dtype=np.float64) @ projection.T) @ projection
+    found: Floats = (np.asarray(P, dtype=np.float64) @ np.swapaxes(projection, -1, -2)) @ projection
     return found
 
 

@@ -13,7 +13,7 @@ dilated or not L w distinct ones; a dilated window reaches L w d far.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -84,13 +84,13 @@ def mask_of_keys(
     causal: bool,
     globals_: int,
     dilation: int,
-    generator: Callable[[str], np.random.Generator],
+    rngs: Sequence[np.random.Generator],
 ) -> tuple[Bools, int]:
     """The mask with so many keys a row of maps [..., n, n], and how many of its cells have places that must be stored.
 
     The keys of a row are those of its window, the global ones and the random ones together; rows near the ends have
-    fewer. ``kind`` is "window", "dilated", "longformer", "bigbird" or "top-k"; ``generator`` gives random numbers by
-    name, so that those of BigBird are the same for the same keys and length.
+    fewer. ``kind`` is "window", "dilated", "longformer", "bigbird" or "top-k". Each head has a random graph of its own,
+    [head, n, n]: ``rngs`` are one generator for each, which BigBird alone draws from.
     """
     n = P.shape[-1]
     if kind == "top-k":
@@ -102,8 +102,8 @@ def mask_of_keys(
         return longformer(n, _width(keys - globals_, causal), globals_, causal), 0
     random = (keys - globals_) // 2
     width = _width(keys - globals_ - random, causal)
-    mask = bigbird(n, width, globals_, random, generator(f"bigbird {keys} {n}"), causal)
-    return mask, int(mask.sum() - longformer(n, width, globals_, causal).sum())
+    mask = np.stack([bigbird(n, width, globals_, random, rng, causal) for rng in rngs])
+    return mask, int(mask[0].sum() - longformer(n, width, globals_, causal).sum())
 
 
 def _width(keys: int, causal: bool) -> int:

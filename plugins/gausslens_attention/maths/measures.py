@@ -5,7 +5,9 @@
     output_error    |(P - X) V|_F / |P V|_F
 
 for maps [..., n, n] and values V [..., n, d]. Beside them the trivial approximations, and the oracles: the best that
-any method could do with as many entries (the largest cells, best in the 1-norm) or of that rank (truncated SVD).
+any method could do with as many entries (the largest cells, best in the 1-norm) or of that rank (truncated SVD). An X
+whose rows sum to one, as those of a softmax do, stands beside the best of that kind: the largest cells, one of each row
+at least, and the rest of each row in proportion.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import numpy as np
 from gausslens.maths.spectra import effective_rank
 
 from .arrays import Floats
+from .band_plus_sparse import fit_stochastic
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -87,12 +90,25 @@ class Oracles:
         falling = -np.sort(-P.reshape(*P.shape[:-2], -1), axis=-1)
         self.held = np.concatenate([np.zeros((*P.shape[:-2], 1)), np.cumsum(falling, axis=-1)], axis=-1)
         self.of_rank: dict[int, Floats] = {}
+        self.of_rows: dict[int, Floats] = {}
 
     def entries(self, count: float) -> Floats:
         """|P - X|_1 of the largest ``count`` cells."""
         place = min(max(int(count), 0), self.held.shape[-1] - 1)
         found: Floats = np.clip(self.total - self.held[..., place], 0.0, None)
         return found
+
+    def stochastic(self, count: float) -> Floats:
+        """|P - X|_1 of the nearest X of ``count`` cells, but one a row at least, whose rows sum to one.
+
+        A row needs a cell to sum to one, and its largest is the best it can have (``fit_stochastic``).
+        """
+        n, m = self.P.shape[-2:]
+        spare = min(max(int(count), n), n * m) - n
+        if spare not in self.of_rows:
+            first = np.arange(m) == self.P.argmax(axis=-1)[..., None]
+            self.of_rows[spare] = fit_stochastic(self.P, first, spare)[1]
+        return self.of_rows[spare]
 
     def rank(self, rank: float) -> Floats:
         """|P - X|_1 of the truncated singular value decomposition."""

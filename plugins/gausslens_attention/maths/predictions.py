@@ -1,4 +1,15 @@
-"""How far a changed run of a model is from its own: loss, next-token distributions, hidden states. On tensors."""
+"""How far a changed run of a model is from its own: loss, next-token distributions, hidden states. On tensors.
+
+What is near enough is told by the size of a change and its interval over prompts, never by its sign: a map may cost a
+model its predictions and by luck lower the loss of the tokens at hand. Hence two conditions, both with the Student
+interval of half width h = t_(1 + level)/2 (m - 1) se over m prompts:
+
+    |L' - L| / L + h  <=  tolerance             the loss of the text, which has a sign
+    KL(p, p') + h     <=  tolerance L           the divergence, mean over tokens, which has none
+
+KL(p, p') is what the loss would rise by on text that the model itself writes, E_p[log p - log p']: so by default it is
+held to the same nats as the loss.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +17,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from scipy.special import stdtrit
 
 from .arrays import Floats
 
 # What is measured of a prompt; the first four are sums over predicted tokens.
 LOSS, KL, AGREEMENT, TOKENS, LOGIT_CHANGE, HIDDEN_CHANGE = range(6)
 MEASURED = 6
+# Of the intervals over prompts by which a setting is judged.
+LEVEL = 0.95
 
 
 @dataclass(frozen=True)
@@ -50,3 +64,21 @@ def relative_change(changed: torch.Tensor, own: torch.Tensor) -> float:
     size = float(own.double().norm())
     apart = float((changed.double() - own.double()).norm())
     return apart / size if size > 0 else (np.inf if apart > 0 else 0.0)
+
+
+def is_within(change: Floats, error: Floats, prompts: Floats, bound: float) -> Floats:
+    """Whether the size of a change is within a bound: 1 where |change| + h is, 0 where |change| - h is beyond.
+
+    NaN where the interval holds the bound, or where one prompt tells no interval: undecided. ``error`` is that over so
+    many ``prompts``; h is the half width above.
+    """
+    count = np.asarray(prompts, dtype=np.float64)
+    half = np.where(count > 1, stdtrit(np.maximum(count - 1, 1), (1 + LEVEL) / 2), np.nan) * error
+    size = np.abs(change)
+    return np.where(size + half <= bound, 1.0, np.where(size - half > bound, 0.0, np.nan))
+
+
+def enough(*conditions: Floats) -> Floats:
+    """All conditions at once: 1 where all are met, 0 where one is not, NaN where that is undecided."""
+    all_of = np.stack(conditions)
+    return np.where((all_of == 0).any(axis=0), 0.0, np.where((all_of == 1).all(axis=0), 1.0, np.nan))

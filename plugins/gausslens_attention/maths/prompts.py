@@ -14,12 +14,17 @@ from .arrays import Floats
 ByPrompt = Mapping[tuple[int, int], Mapping[str, Floats]]
 
 
-def over_prompts(by_prompt: ByPrompt) -> tuple[list[int], dict[str, Floats], dict[str, Floats]]:
-    """The layers, and mean and standard error over prompts of what was measured [layer, ...]."""
+def over_prompts(
+    by_prompt: ByPrompt, skip_missing: bool = False
+) -> tuple[list[int], dict[str, Floats], dict[str, Floats]]:
+    """The layers, and mean and standard error over prompts of what was measured [layer, ...].
+
+    With ``skip_missing`` they are over the prompts that have a number.
+    """
     layers = sorted({layer for layer, _ in by_prompt})
     means, errors = {}, {}
     for name in next(iter(by_prompt.values())):
-        means[name], errors[name] = mean_and_error(stacked(by_prompt, name), axis=1)
+        means[name], errors[name] = mean_and_error(stacked(by_prompt, name), axis=1, skip_missing=skip_missing)
     return layers, means, errors
 
 
@@ -28,3 +33,14 @@ def stacked(by_prompt: ByPrompt, name: str) -> Floats:
     layers = sorted({layer for layer, _ in by_prompt})
     prompts = sorted({prompt for _, prompt in by_prompt})
     return np.stack([np.stack([by_prompt[layer, prompt][name] for prompt in prompts]) for layer in layers])
+
+
+def sd_over_draws(values: Floats) -> Floats:
+    """Standard deviation between draws of a number [draw, ...]: 0 where nothing is drawn, NaN where once.
+
+    That of the mean of m draws is this over sqrt(m).
+    """
+    if len(values) < 2:
+        return np.full(values.shape[1:], np.nan)
+    # Equal numbers may have a mean that is not quite theirs.
+    return np.where(np.ptp(values, axis=0) == 0, 0.0, values.std(axis=0, ddof=1))

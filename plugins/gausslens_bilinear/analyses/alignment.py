@@ -13,7 +13,7 @@ from gausslens.maths.laws import Product
 from gausslens.maths.spectra import effective_rank
 
 from ..maths.circuits import Circuit, circuit, composition, composition_z, read, wrote
-from ..maths.noise_fit import bulk_numbers
+from ..maths.noise_fit import bulk_if_any, bulk_numbers
 from ..maths.threads import in_threads
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def _numbers(one: Circuit) -> dict[str, float]:
         law = Product(one.dimension, one.inner, one.dimension, 1.0)
         law = replace(law, variance=float(one.squared.mean()) / law.mean)
         found |= {"distance": law.distance(one.squared), "beyond": float((one.squared > law.level()).sum())}
-    return found | bulk_numbers(one.squared, one.dimension, one.dimension, inner=one.inner)
+    return found | bulk_numbers(bulk_if_any(one.squared, one.dimension, one.dimension, inner=one.inner))
 
 
 def _composed(layers: Mapping[int, xr.Dataset], order: list[int]) -> xr.Dataset:

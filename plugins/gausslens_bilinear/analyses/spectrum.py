@@ -1,4 +1,8 @@
-"""bilinear.spectrum: squared singular values of each layer's matrices, beside the law of noise of their shape."""
+"""bilinear.spectrum: squared singular values of each layer's matrices, beside the law of noise of their shape.
+
+One law judges a matrix: that of Marchenko and Pastur whose variance is fitted to the bulk (maths/noise_fit.py). The
+variance of all entries holds the signal too: it moves the edge, and with it what counts as beyond.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,9 @@ import numpy as np
 import xarray as xr
 
 from gausslens import Context, Estimate, LayerWeights, ModelError, ModelInfo, Tokens, attributes, variable
-from gausslens.maths.laws import MarchenkoPastur
 from gausslens.maths.spectra import effective_rank, squared_singular_values
 
-from ..maths.noise_fit import bulk_numbers
+from ..maths.noise_fit import NoiseBulk, bulk_if_any, bulk_numbers
 from ..maths.tail import power_law
 from ..maths.threads import in_threads
 
@@ -33,13 +36,13 @@ _MEASURES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "maximum": ("largest squared singular value", _SQUARE, {}),
     "sum": ("sum of the squared singular values: their mean, times their number", _SQUARE, _LEFT),
     "effective_rank": ("effective rank exp(H(shares))", "dimensions", {}),
-    "distance": ("Kolmogorov distance to the Marchenko-Pastur law", "1", {}),
-    "beyond": ("squared singular values that noise exceeds once in a hundred matrices", "values", _LAW),
+    "distance": ("Kolmogorov distance to the Marchenko-Pastur law of the bulk", "1", {}),
+    "beyond": ("squared singular values above what noise exceeds once in a hundred matrices", "values", _LAW),
     "variance": ("variance of the entries", _SQUARE, _LEFT),
     "rows": ("rows of the matrix", "1", _LEFT),
     "columns": ("columns of the matrix", "1", _LEFT),
-    "law_lower": ("lower edge of the law", _SQUARE, _LEFT),
-    "law_upper": ("upper edge of the law", _SQUARE, _LEFT),
+    "law_lower": ("lower edge of the law, which is that of the bulk", _SQUARE, _LEFT),
+    "law_upper": ("upper edge of the law, which is that of the bulk", _SQUARE, _LEFT),
     "maximum_law_mean": ("largest squared singular value of noise: mean", _SQUARE, _LEFT),
     "maximum_law_sd": ("largest squared singular value of noise: standard deviation", _SQUARE, _LEFT),
     "maximum_law_z": ("largest squared singular value: z against the law", "1", _LAW),
@@ -131,19 +134,20 @@ def _numbers(matrix: np.ndarray) -> tuple[np.ndarray, dict[str, float]]:
         "tail_count": tail.count,
         "tail_distance": tail.distance,
     }
-    found |= _law_numbers(squared, rows, columns, float(found["variance"])) | bulk_numbers(squared, rows, columns)
+    fitted = bulk_if_any(squared, rows, columns)
+    found |= bulk_numbers(fitted)
+    if fitted is not None:
+        found |= _law_numbers(squared, fitted)
     return squared, {name: float(value) for name, value in found.items()}
 
 
-def _law_numbers(squared: np.ndarray, rows: int, columns: int, variance: float) -> dict[str, float]:
-    """Beside noise of the same shape and entry variance; nothing where all entries are equal."""
-    if variance == 0:
-        return {}
-    law = MarchenkoPastur(rows, columns, variance)
+def _law_numbers(squared: np.ndarray, fitted: NoiseBulk) -> dict[str, float]:
+    """All values of a matrix beside the law of its bulk."""
+    law = fitted.law
     centre, sd = law.largest
     return {
         "distance": law.distance(squared),
-        "beyond": float((squared > law.level()).sum()),
+        "beyond": float((squared > fitted.level).sum()),
         "law_lower": law.edges[0],
         "law_upper": law.edges[1],
         "maximum_law_mean": centre,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gausslens.figures import Figure, Heatmap, Line, Source, Spectrum, averaged, pooled_over
-from gausslens.maths.laws import MarchenkoPastur
 
+from ..maths.noise_fit import bulk_if_any
 from . import shown
 
 if TYPE_CHECKING:
@@ -20,15 +20,20 @@ if TYPE_CHECKING:
 _MAPS = {
     "beyond": (
         "Singular values beyond noise",
-        "How many squared singular values lie above the level that noise of the same shape and variance exceeds once "
-        "in a hundred matrices (Tracy-Widom).",
+        "How many squared singular values lie above the level that noise of the same shape, with the variance fitted "
+        "to the bulk, exceeds once in a hundred matrices (Tracy-Widom).",
     ),
     "distance": (
         "Distance from the Marchenko-Pastur law",
-        "The largest gap between the distribution of the squared singular values and that of noise of the same shape "
-        "and variance: 0 is noise, 1 has nothing in common with it.",
+        "The largest gap between the distribution of the squared singular values and that of noise of the same shape, "
+        "with the variance fitted to the bulk: 0 is noise, 1 has nothing in common with it.",
     ),
 }
+_NOT_NOISE = (
+    " The bulk does not follow the law (bulk_accepted 0): curve and edges are the nearest there are, and judge nothing."
+)
+# Of what the note tells where there is no bulk of noise.
+_KINDS = {"": "matrices", "head_": "blocks of heads", "kv_head_": "blocks of key/value heads"}
 
 
 def spectrum(results: Results) -> list[Figure]:
@@ -44,17 +49,36 @@ def spectrum(results: Results) -> list[Figure]:
 
 def _map(result: Result, name: str, title: str, caption: str) -> Figure:
     values = result.data[name]
+    if name == "beyond":
+        # Where the bulk is none of noise, no value is beyond noise: the cell stays empty.
+        values = values.where(result.data["bulk_accepted"] > 0).assign_attrs(values.attrs)
     others = [f"{d}s" for d in map(str, values.dims) if d not in ("layer", "tensor")]
     return Heatmap(
         title=f"{title}, {result.variant}",
-        caption=caption + (f" Mean over {' and '.join(others)}." if others else ""),
+        caption=caption + (f" Mean over {' and '.join(others)}." if others else "") + _refused(result.data),
         sources=(Source(result.variant, result.label, name),),
         units=values.attrs["units"],
-        values=averaged(values, "layer", "tensor"),
+        values=averaged(values, "layer", "tensor", skip_missing=True),
         rows=values["layer"].values,
         columns=values["tensor"].values,
         row_name="layer",
         column_name="matrix",
+    )
+
+
+def _refused(data: xr.Dataset) -> str:
+    """The note that says in how many matrices the bulk follows no law of noise, hence what is not to be read."""
+    told = []
+    for prefix, words in _KINDS.items():
+        if f"{prefix}bulk_accepted" in data:
+            each = data[f"{prefix}bulk_accepted"].values
+            none, count = int((each == 0).sum()), int(np.isfinite(each).sum())
+            told += [f"{none} of {count} {words}"] if none else []
+    if not told:
+        return ""
+    return (
+        f" In {' and '.join(told)} the bulk does not follow the law (bulk_accepted 0): of these only the distance is "
+        "to be read, for edges, spikes, values beyond and the z of the largest are those of no noise."
     )
 
 
@@ -68,21 +92,30 @@ def _furthest(data: xr.Dataset, most: int = 4) -> list[tuple[int, str]]:
 
 
 def _spectrum(result: Result, nulls: list[Result], layer: int, tensor: str) -> Figure:
-    """One matrix beside its law and its nulls."""
+    """One matrix beside the law of its bulk and its nulls."""
     one = result.data.sel(layer=layer, tensor=tensor)
     rows, columns = (int(np.mean(one[name].values)) for name in ("rows", "columns"))
-    law = MarchenkoPastur(rows, columns, float(np.mean(one["variance"].values)))
-    series = [Line(result.variant, averaged(one["squared"], "feature"))]
+    values = averaged(one["squared"], "feature")
+    series = [Line(result.variant, values)]
     for null in nulls:
         drawn = null.data["squared"].sel(layer=layer, tensor=tensor)
         name = f"{null.variant}, mean of {drawn.size // drawn.sizes['feature']}"
         series.append(Line(name, averaged(drawn, "feature")))
+    fitted = bulk_if_any(values[np.isfinite(values)], rows, columns)
+    caption = (
+        f"Squared singular values of {tensor} ({rows} by {columns}), and those expected of noise of this shape with "
+        f"the variance fitted to the bulk; the layer is the one where {tensor} is furthest from that law."
+    )
+    if fitted is not None:
+        # The law is that of the bulk: the spikes, which are none of it, stand above its edge.
+        law = np.concatenate([np.full(len(fitted.spikes), fitted.edges[1]), fitted.law.typical()])
+        series.append(Line("Marchenko-Pastur law", law, reference=True))
+        caption += f" Above the level of noise: {len(fitted.spikes)}." if fitted.accepted else _NOT_NOISE
     return Spectrum(
         title=f"{tensor} of layer {layer}, {result.variant}",
-        caption=f"Squared singular values of {tensor} ({rows} by {columns}), and those expected of noise of this shape "
-        f"and entry variance; the layer is the one where {tensor} is furthest from that law." + pooled_over(result),
+        caption=caption + pooled_over(result),
         sources=tuple(Source(each.variant, each.label, "squared") for each in (result, *nulls)),
         units=one["squared"].attrs["units"],
-        series=(*series, Line("Marchenko-Pastur law", law.typical(), reference=True)),
-        edges=law.edges,
+        series=tuple(series),
+        edges=fitted.edges if fitted is not None else None,
     )

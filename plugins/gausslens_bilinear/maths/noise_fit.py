@@ -85,11 +85,17 @@ def bulk(
     return other if other.accepted or other.distance < plain.distance else plain
 
 
-def bulk_numbers(squared: ArrayLike, rows: int, columns: int, inner: int | None = None) -> dict[str, float]:
-    """``bulk`` in numbers; no spikes are told where the bulk is none."""
+def bulk_if_any(squared: ArrayLike, rows: int, columns: int, inner: int | None = None) -> NoiseBulk | None:
+    """``bulk``, or None where there is nothing to fit."""
     try:
-        fitted = bulk(squared, rows, columns, inner)
+        return bulk(squared, rows, columns, inner)
     except NoSpectrum:
+        return None
+
+
+def bulk_numbers(fitted: NoiseBulk | None) -> dict[str, float]:
+    """A bulk in numbers; no spikes are told where it is none."""
+    if fitted is None:
         return {"bulk_accepted": 0.0}
     return {
         "spikes": float(len(fitted.spikes)) if fitted.accepted else np.nan,

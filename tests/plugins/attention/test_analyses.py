@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from pydantic import ValidationError
 
 import gausslens_attention.plugin
-from gausslens import Batch, Context, GausslensError, ModelInfo, Parameters
+from gausslens import Batch, Context, GausslensError, ModelInfo, Parameters, Result
 from gausslens.testing import TinyModel, TinyParameters, check_references, check_round_trip, check_stream
 from gausslens_attention.analyses.band import Band
 from gausslens_attention.analyses.kernels import Kernels
@@ -19,8 +20,9 @@ from gausslens_attention.analyses.lowrank import LowRank
 from gausslens_attention.analyses.masks import Masks
 from gausslens_attention.analyses.pooling import Pooling
 from gausslens_attention.analyses.roles import Roles
+from gausslens_attention.figures import too_short
 from gausslens_attention.maths.map_families import within
-from gausslens_attention.maths.measures import measured
+from gausslens_attention.maths.measures import Oracles, measured
 from gausslens_attention.parameters import (
     BandParameters,
     KernelParameters,
@@ -106,9 +108,60 @@ def test_budgets_are_of_a_map_or_of_a_row(stochastic: bool) -> None:
     by_map = found(Band, BandParameters(budget=[32], per="map", **given), P)
     np.testing.assert_array_equal(by_row["distance"].values, by_map["distance"].values)
     assert float(by_row["scalars"].squeeze()) == 16 + 15 + 2 * 32
+    # With as many entries, and rows that sum to one where these do, nothing is nearer than the oracle.
+    assert float(by_map["excess_flops"].min()) >= -1e-9
+    assert ("rows that sum to one" in by_map.attrs["oracle"]) == stochastic
     if stochastic:
+        np.testing.assert_allclose(
+            by_map["oracle_flops"], [[[Oracles(p[None]).stochastic(16 + 15 + 32)[0]]] for p in P], atol=1e-12
+        )
         free = found(Band, BandParameters(budget=[32], w=[1]), P)
         np.testing.assert_allclose(by_map["distance"], 2 * free["distance"], atol=1e-12)
+
+
+@pytest.mark.parametrize("count", [3, 4, 5, 6, 9])
+def test_the_stochastic_oracle_is_the_best_of_all_choices_of_cells(count: int) -> None:
+    """By trying them: on each choice with a cell in every row, the nearest rows leave twice what they do not hold."""
+    P = np.random.default_rng(count).dirichlet(np.full(3, 0.5), size=(2, 3))
+    cells = list(product(range(3), range(3)))
+    best = np.full(2, np.inf)
+    for chosen in combinations(cells, count):
+        if len({row for row, _ in chosen}) == 3:
+            held = sum(P[:, i, j] for i, j in chosen)
+            best = np.minimum(best, 2 * (3 - held))
+    np.testing.assert_allclose(Oracles(P).stochastic(count), best, atol=1e-12)
+    # A row has one cell at least, for it must sum to one: fewer than rows are not asked for.
+    np.testing.assert_allclose(Oracles(P).stochastic(1), Oracles(P).stochastic(3), atol=1e-12)
+    assert (Oracles(P).stochastic(count) >= Oracles(P).entries(count) - 1e-12).all()
+
+
+def test_least_squares_on_too_few_tokens_has_no_number_and_is_told() -> None:
+    def prompts(*lengths: int) -> Any:
+        made = Kernels(KernelParameters(features=[8], draws=2), Context(info_of(2, True), 0))
+        for prompt, n in enumerate(lengths):
+            rng = np.random.default_rng(n)
+            arrays = {site: torch.from_numpy(rng.normal(size=(1, n, 2, 6))) for site in ("q", "k", "v")}
+            arrays["pattern"] = torch.from_numpy(softmax_maps(n, heads=2, causal=True)[None])
+            ones = torch.ones(1, n, dtype=torch.bool)
+            made.update(Batch(0, np.array([prompt]), ones.long(), ones, ones, arrays, (0, 1), (0, 1)))
+        return made.result()
+
+    # A key has 6 numbers, and 5 rows do not determine them.
+    short, long, both = prompts(5), prompts(6, 20), prompts(6, 20, 5)
+    names = ("distance", "output_error", "kl", "excess", "output_error_se")
+    for name in names:
+        fitted = {one: result[name].sel(kind="least-squares").values for one, result in {0: long, 1: both}.items()}
+        np.testing.assert_array_equal(fitted[0], fitted[1])
+        assert np.isfinite(fitted[0]).all()
+        assert np.isnan(short[name].sel(kind="least-squares")).all()
+    assert np.isfinite(short["output_error"].drop_sel(kind="least-squares")).all()
+    assert np.isnan(short["scalars_needed"].sel(kind="least-squares")).all()
+    assert "1 of 1 prompts" in short.attrs["too_short"]
+    assert "1 of 3 prompts have fewer, in each of 2 heads" in both.attrs["too_short"]
+    assert "too_short" not in long.attrs
+    caption = too_short(Result("trained", "attention.kernels", both))
+    assert caption.startswith(" Too short: least-squares takes as many tokens as a key has numbers: 1 of 3")
+    assert too_short(Result("trained", "attention.kernels", long)) == ""
 
 
 def test_a_head_of_low_rank_needs_its_rank() -> None:
@@ -264,6 +317,8 @@ def test_the_scoring_function_that_makes_the_scores_is_told() -> None:
     result = found(Pooling, short, P, scores=scores[None], q=q, k=k)
     assert np.isnan(result["explained"].sel(scoring="additive")).all()
     assert result["prompts"].values.tolist() == [1, 1, 0]
+    told = f"additive: 1 of 1 prompts have fewer than the {8 * (60 * 14 + 1)} scores that it takes, and 4 of 4 heads"
+    assert result.attrs["too_short"] == f"{told} no number"
     with pytest.raises(GausslensError, match="longer prompts"):
         found(Pooling, PoolingParameters(functions=["additive"], hidden=60), P, scores=scores[None], q=q, k=k)
 

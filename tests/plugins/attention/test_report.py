@@ -71,12 +71,25 @@ def test_curves_show_what_was_measured(results: Results) -> None:
     data = results["trained", "attention.band"]
     assert [s.name for s in band.series] == ["budget 0", "budget 3", band.series[2].name]
     np.testing.assert_allclose(band.series[1].y, data["output_error"].sel(budget=3).mean(("layer", "head")))
+    assert band.series[1].low is None
+    low = next(f for f in lines if f.title == "Output error of low rank, trained")
+    of_draws = results["trained", "attention.lowrank"]
+    for line in low.series[:-1]:
+        sd = of_draws["output_error_draws_sd"].sel(kind=line.name)
+        assert (line.low is not None) == bool((sd > 0).any()) == (line.name in ("sketch", "linformer"))
+        if line.low is not None:
+            wide = 2 * np.sqrt((sd**2).sum(("layer", "head"))) / (sd.sizes["layer"] * sd.sizes["head"]) / 2
+            np.testing.assert_allclose(np.asarray(line.high) - np.asarray(line.y), wide)
     assert band.series[2].reference
     trivial = data["trivial_output_error"].mean(("layer", "head")).to_series()
     assert band.series[2].name == f"best trivial: {trivial.idxmin()}"
     assert band.series[2].y[0] == pytest.approx(trivial.min())
     tables = [f for f in figures if isinstance(f, Table)]
     assert len(tables) == 4
+    kernels = next(f for f in tables if f.title.endswith("linear attention"))
+    spread = {row[1]: row[-1] for row in kernels.rows if row[0] == "trained"}
+    assert kernels.columns[-1] == "sd over draws"
+    assert spread["elu"] == 0 < spread["performer 8"]
     masks = next(f for f in tables if f.title.endswith("masks before the softmax"))
     assert [row[:2] for row in masks.rows[:2]] == [("trained", "window"), ("trained", "dilated")]
     scatters = [f for f in figures if isinstance(f, Scatter)]
@@ -140,12 +153,17 @@ def test_what_is_lost_is_told_by_setting_and_by_head(results: Results) -> None:
     assert enough.columns[3:6] == ("enough", "scalars", "loss change")
     assert enough.columns[-2:] == ("kl, trained", "kl, chance")
     assert [row[1] for row in enough.rows] == data["kind"].values.tolist()
-    for _, kind, setting, met, scalars, change, _, kl, of_twins in enough.rows:
+    smallest = data.attrs["smallest_enough"].split(" (")[0]
+    assert f"Smallest that is enough: trained {smallest}" in enough.caption
+    assert f"at most {data.attrs['kl_tolerance']:.3g} nats" in enough.caption
+    for _, kind, setting, met, scalars, change, _, _, kl, of_twins in enough.rows:
         needed = float(data["scalars_needed"].sel(kind=kind))
         assert change == pytest.approx(float(data["loss_change"].sel(setting=setting)))
         assert kl == pytest.approx(float(data["kl"].sel(setting=setting)))
         assert of_twins == pytest.approx(float(twins["kl"].sel(setting=setting).mean()))
-        assert (change <= 0.01) == (met == "yes")
+        verdict = float(data["enough"].sel(setting=setting))
+        assert met == {1.0: "yes", 0.0: "no"}.get(verdict, "undecided")
+        assert met != "yes" or abs(change) <= 0.01
         assert scalars == needed if met == "yes" else np.isnan(needed)
     maps = [f for f in figures if isinstance(f, Heatmap)]
     assert len(maps) == min(6, data.sizes["setting"])

@@ -15,10 +15,12 @@ from pydantic import ValidationError
 
 import gausslens
 import gausslens_bilinear.plugin
-from gausslens import Context, LayerWeights, ModelError
+from gausslens import Context, LayerWeights, ModelError, Result
+from gausslens.maths.laws import MarchenkoPastur
 from gausslens.maths.spectra import effective_rank, squared_singular_values
 from gausslens.testing import TinyModel, TinyParameters, check_references, check_round_trip, check_weights
 from gausslens_bilinear.analyses.spectrum import Spectrum
+from gausslens_bilinear.figures.spectrum import _MAPS, _map, _spectrum
 from gausslens_bilinear.parameters import SpectrumParameters
 from gausslens_bilinear.plugin import SPECTRUM
 
@@ -97,6 +99,78 @@ def test_random_weights_are_noise_and_a_planted_head_is_not() -> None:
     assert float(found["beyond"].sel(layer=1, tensor="W_Q")) >= 3
     assert float(found["maximum_law_z"].sel(layer=1, tensor="W_Q")) > 10
     np.testing.assert_array_equal(found["squared"].sel(tensor="W_K"), chance["squared"].sel(tensor="W_K"))
+
+
+class Planted(TinyModel):
+    """Of layer 0, W_Q and W_O are noise of standard deviation 0.3, W_K too but for one direction, W_V is no noise."""
+
+    def tensor(self, layer: int | None, name: str) -> torch.Tensor:
+        tensor = super().tensor(layer, name)
+        if layer != 0 or name not in ("W_Q", "W_K", "W_V", "W_O"):
+            return tensor
+        rng = np.random.default_rng(len(name) + ord(name[-1]))
+        made = rng.normal(0, 0.3, tuple(tensor.shape))
+        if name == "W_V":
+            # Columns of very different sizes: their product law is not that of Marchenko and Pastur.
+            made *= np.geomspace(0.05, 5, made.shape[1])[:, None]
+        if name == "W_K":
+            heads, d, d_head = made.shape
+            u, v = rng.normal(size=d), rng.normal(size=heads * d_head)
+            spike = 30 * np.outer(u / np.linalg.norm(u), v / np.linalg.norm(v))
+            made += spike.reshape(d, heads, d_head).swapaxes(0, 1)
+        return torch.from_numpy(made).to(tensor)
+
+
+PLANTED = TinyParameters(d_model=96, d_head=24, heads=4, kv_heads=4)
+
+
+def test_one_law_is_fitted_to_the_bulk_and_judges_all() -> None:
+    found = check_weights(SPECTRUM, model=Planted(PLANTED)).sel(layer=0)
+    n, s2 = 96, 0.3**2
+    true = MarchenkoPastur(n, n, s2)
+    # The sum of n n squares has a relative spread of sqrt(2/(n n)), and the fit is of that sum.
+    spread = 4 * np.sqrt(2 / n**2)
+    for name, spikes in (("W_Q", 0), ("W_O", 0), ("W_K", 1)):
+        one = found.sel(tensor=name)
+        assert float(one["bulk_accepted"]) == 1
+        assert float(one["spikes"]) == float(one["beyond"]) == spikes
+        assert float(one["bulk_variance"]) == pytest.approx(s2, rel=spread)
+        assert float(one["law_upper"]) == float(one["bulk_upper"])
+        # A spike takes one of the 96 dimensions out of the bulk.
+        assert float(one["law_upper"]) == pytest.approx(true.edges[1], rel=spread + spikes / n)
+        assert float(one["distance"]) < 0.02 + (3 + spikes) / n
+        assert (float(one["maximum_law_z"]) > 100) == (spikes > 0)
+        assert abs(float(one["maximum_law_mean"]) / true.largest[0] - 1) < spread + spikes / n
+    # The entries' own variance holds the spike: its law would put the edge at twice the height.
+    spiked = found.sel(tensor="W_K")
+    assert float(spiked["variance"]) > 1.9 * float(spiked["bulk_variance"])
+    told = found.sel(tensor="W_V")
+    assert float(told["bulk_accepted"]) == 0
+    assert np.isnan(float(told["spikes"]))
+    assert float(told["distance"]) > 0.1
+
+
+def test_the_page_tells_where_no_bulk_is_accepted_and_draws_the_law_that_judges() -> None:
+    data = check_weights(SPECTRUM, SpectrumParameters(per_head=True), model=Planted(PLANTED))
+    result = Result("trained", "bilinear.spectrum", data)
+    refused = int((data["bulk_accepted"] == 0).sum())
+    assert refused >= 1
+    beyond, distance = (_map(result, name, *_MAPS[name]) for name in ("beyond", "distance"))
+    for figure in (beyond, distance):
+        assert f"In {refused} of 8 matrices" in figure.caption
+        assert "blocks of key/value heads" in figure.caption
+    np.testing.assert_array_equal(np.isnan(np.asarray(beyond.values)), (data["bulk_accepted"] == 0).values)
+    assert np.isfinite(np.asarray(distance.values)).all()
+    drawn = _spectrum(result, [], 0, "W_K")
+    assert "Above the level of noise: 1." in drawn.caption
+    where = data.sel(layer=0, tensor="W_K")
+    assert drawn.edges == pytest.approx((float(where["law_lower"]), float(where["law_upper"])))
+    law = next(line for line in drawn.series if line.reference)
+    assert len(np.asarray(law.y)) == 96
+    assert np.asarray(law.y).max() == pytest.approx(float(where["law_upper"]))
+    assert "(bulk_accepted 0)" in _spectrum(result, [], 0, "W_V").caption
+    accepted = Result("noise", "bilinear.spectrum", data.sel(layer=[0], tensor=["W_Q"])[["beyond", "bulk_accepted"]])
+    assert "bulk_accepted" not in _map(accepted, "beyond", *_MAPS["beyond"]).caption
 
 
 def test_only_the_matrices_asked_for_in_that_order() -> None:
