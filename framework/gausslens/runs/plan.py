@@ -15,6 +15,7 @@ from ..contract.prompts import SourceContext
 from ..contract.reference import resolve
 from ..contract.twin import check_edit
 from . import keys
+from .errors import no_errors
 from .passes import check_request
 from .provenance import distributions, now
 
@@ -37,7 +38,8 @@ class Step:
     """One analysis on one draw of one point of one variant, or one comparison with a null.
 
     ``inputs`` are the results it reads (derived steps and comparisons, whose ``against`` names the null variant; the
-    first input is then the result compared).
+    first input is then the result compared). ``groups`` says how many groups of prompts are left out in turn for
+    errors.
     """
 
     ref: StepRef
@@ -48,6 +50,7 @@ class Step:
     tokens: Tokens | None = None
     inputs: tuple[StepRef, ...] = ()
     against: str | None = None
+    groups: int | None = None
 
     @property
     def folder(self) -> str:
@@ -212,7 +215,7 @@ class _Planner:
         made["model"] = keys.of_model(opened.call, opened.model.info)
         made["twin"] = keys.of_edits(point, seed, draw)
         made["analysis"] = keys.of_use(use, seed)
-        tokens = None
+        tokens = groups = None
         if shape in ("stream", "forward"):
             if opened.engine is None:
                 raise PlanError(
@@ -222,9 +225,12 @@ class _Planner:
             tokens = self._tokens(use, opened)
             if shape == "stream":
                 self._check_request(use, opened, tokens)
+                groups = self._groups(use, tokens)
             made["engine"] = {"name": opened.engine.descriptor.name, "version": opened.engine.descriptor.version}
             made["tokens"] = tokens.digest()
-        self.steps[ref] = Step(ref, keys.key_of(made), made, use, point, tokens)
+            if groups is not None:
+                made["errors"] = keys.of_errors(groups)
+        self.steps[ref] = Step(ref, keys.key_of(made), made, use, point, tokens, groups=groups)
 
     def _tokens(self, use: Use, opened: Opened) -> Tokens:
         call = use.prompts or self.study.prompts
@@ -234,6 +240,20 @@ class _Planner:
         if name not in self.prompts:
             self.prompts[name] = _tokenised(call, opened, self.study)
         return self.prompts[name]
+
+    def _groups(self, use: Use, tokens: Tokens) -> int | None:
+        """How many groups of prompts are left out in turn; None where there are no errors."""
+        if use.errors is None:
+            return None
+        reason = no_errors(use.analysis.descriptor, tokens, use.errors.groups)
+        if reason is None:
+            return use.errors.groups
+        if use.errors.asked == "entry":
+            raise PlanError(f"{use.mark}: {use.label} has no errors over prompts: {reason}")
+        note = f"{use.label} has no errors over prompts: {reason}"
+        if use.errors.asked == "run" and note not in self.notes:
+            self.notes.append(note)
+        return None
 
     def _derive(self, use: Use, place: StepRef, candidates: Sequence[StepRef], point: Point) -> None:
         info = self.opened.model.info if self.opened else NO_MODEL
