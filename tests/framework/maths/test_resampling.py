@@ -15,6 +15,7 @@ from gausslens.maths.resampling import (
     owned_by_one,
     ratio_and_error,
     split_prompts,
+    standard,
 )
 
 
@@ -146,3 +147,20 @@ def test_intervals_cover_where_tails_are_light(prompts: int, repetitions: int, r
         held += abs(trace(group >= 0) - truth * (1 - 1 / prompts * spread**2 / (1 + spread**2))) < 2.262 * error
     # 95 %, to four standard errors of a share of so many: 2.3 %.
     assert abs(held / repetitions - 0.95) < 4 * np.sqrt(0.95 * 0.05 / repetitions)
+
+
+def test_where_tails_are_heavy_the_shortfall_is_flagged(rng: np.random.Generator) -> None:
+    """Kurtosis of values whose prompts differ in scale: intervals are too short, and one group owns most errors."""
+    group = np.arange(40) % 10
+    found = {}
+    for name, scale in (("light", 0.0), ("heavy", 0.6)):
+        x = np.exp(scale * rng.normal(size=(400, 40, 1))) * rng.normal(size=(400, 40, 20))
+        sums = np.stack([(x**order).sum(axis=-1) for order in range(5)], axis=-1)  # repetition, prompt, power
+        whole = standard(sums.sum(axis=1))[:, 3]
+        without = np.stack([standard(sums[:, group != g].sum(axis=1))[:, 3] for g in range(10)])
+        held = np.abs(whole - whole.mean()) < 2.262 * delete_group_error(without)
+        found[name] = held.mean(), owned_by_one(without).mean()
+    # A share of 400 is known to 0.025 at most: four of those part what is from what must not be.
+    assert found["light"][0] > 0.95 - 0.06
+    assert found["heavy"][0] < 0.9
+    assert found["heavy"][1] > 2 * found["light"][1]
