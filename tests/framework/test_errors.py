@@ -171,7 +171,7 @@ def test_of_two_passes_the_error_is_conditional(tmp_path):
     assert result["variance_se"].attrs["conditional"] == CONDITIONAL
     assert (result["variance_se"] > 0).all()
     assert result.attrs["no_errors"] == "mean: it comes from an earlier pass"
-    assert "mean_se" not in result
+    assert np.isnan(result["mean_se"]).all()
 
 
 def test_a_result_that_needs_all_prompts_costs_its_errors_alone(tmp_path, monkeypatch):
@@ -188,9 +188,12 @@ def test_a_result_that_needs_all_prompts_costs_its_errors_alone(tmp_path, monkey
     monkeypatch.setattr(probe_analyses.MeanSquare, "result", needs_all)
     made = perform(study(), store=tmp_path, host=host())
     result = gausslens.open(made.path)["trained", "probe.power"]
-    assert list(result.data_vars) == ["value"]
-    assert "KeyError: 'prompt 7'" in result.attrs["no_errors"]
-    assert any("probe.power has no errors over prompts of all" in note for note in made.notes)
+    assert np.isfinite(result["value"]).all()
+    assert np.isnan(result["value_se"]).all()
+    assert np.isnan(result["value_without"]).all()
+    why = "value: without some prompts there is no result: KeyError: 'prompt 7'"
+    assert result.attrs["no_errors"] == why
+    assert f"probe.power has no errors over prompts of {why}" in made.notes
     assert seen[0] < seen[1]
 
 
@@ -228,21 +231,21 @@ def dataset(values: Any, **attributes: Any) -> xr.Dataset:
 
 def test_notes_say_which_errors_are_unsure():
     one_owns = [dataset([1.0 + (g == 3), np.cos(g)]) for g in range(10)]
-    found = with_errors(dataset([1.0, 2.0], order=4), one_owns, "digest", conditional=False)
+    found = with_errors(dataset([1.0, 2.0], order=4), one_owns, 10, "digest", conditional=False)
     assert found["x_se"].attrs["se_note"] == "one group of prompts makes most of the error in 1 of 2 cells"
     assert found["x_se"].attrs["lower_bound"].startswith("a lower bound")
-    calm = with_errors(dataset([1.0, 2.0]), [dataset([np.sin(g), np.cos(g)]) for g in range(10)], "digest", False)
+    calm = with_errors(dataset([1.0, 2.0]), [dataset([np.sin(g), np.cos(g)]) for g in range(10)], 10, "digest", False)
     assert {"se_note", "lower_bound", "conditional"} & set(calm["x_se"].attrs) == set()
     assert calm["x_without"].attrs["prompts"] == "digest"
 
 
 def test_an_error_that_the_analysis_gives_is_kept_and_other_cells_have_none():
     own = dataset([1.0, 2.0]).assign(x_se=("layer", [5.0, 5.0], {"long_name": "its own", "units": "m", "against": 0}))
-    found = with_errors(own, [own + g for g in range(4)], "digest", False)
+    found = with_errors(own, [own + g for g in range(4)], 4, "digest", False)
     np.testing.assert_array_equal(found["x_se"], [5.0, 5.0])
     assert "x_without" in found
-    short = with_errors(dataset([1.0, 2.0]), [dataset([1.0, 2.0]), dataset([1.0])], "digest", False)
-    assert "x_se" not in short
+    short = with_errors(dataset([1.0, 2.0]), [dataset([1.0, 2.0]), dataset([1.0])], 2, "digest", False)
+    assert np.isnan(short["x_se"]).all()
     assert short.attrs["no_errors"] == "x: without some prompts it has other cells"
 
 

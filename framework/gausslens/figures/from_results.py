@@ -30,9 +30,12 @@ def error_band(data: xr.Dataset, name: str, *kept: str) -> np.ndarray | None:
     from ..maths.resampling import delete_group_error
 
     without, errors = data.get(f"{name}_without"), data.get(f"{name}_se")
+    found = None
     if without is not None and "left_out" in without.dims:
-        return delete_group_error(averaged(without, "left_out", *kept))
-    return averaged(errors, *kept) if errors is not None and set(kept) <= set(errors.dims) else None
+        found = delete_group_error(averaged(without, "left_out", *kept))
+    elif errors is not None and set(kept) <= set(errors.dims):
+        found = averaged(errors, *kept)
+    return found if found is not None and (found == found).any() else None
 
 
 def pooled_over(*several: Result, swept: bool = True) -> str:

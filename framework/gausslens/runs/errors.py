@@ -74,42 +74,49 @@ def jackknifed(job: Job, prompts: str) -> xr.Dataset:
 
     A result that cannot be had without some prompts costs the errors, not the result: attribute ``no_errors`` says so.
     """
+    groups = len(job.groups)
     left_out: list[xr.Dataset] = []
-    trouble = ""
+    trouble = None
     try:
         for state in leave_one_out(job.groups, job.copied):
             found = labelled(state.result(), job.info, job.skipped)
             left_out.append(found[[name for name, variable in found.data_vars.items() if compared(variable)]])
     except Exception as error:
-        trouble = f"all: without some prompts there is no result: {type(error).__name__}: {error}"
+        trouble = f"without some prompts there is no result: {type(error).__name__}: {error}"
     whole = labelled(merged(job.groups).result(), job.info, job.skipped)
-    if trouble:
-        return whole.assign_attrs(no_errors=trouble)
-    return with_errors(whole, left_out, prompts, conditional=job.request.passes > 1)
+    conditional = job.request.passes > 1
+    return with_errors(whole, left_out if trouble is None else trouble, groups, prompts, conditional)
 
 
-def with_errors(whole: xr.Dataset, left_out: Sequence[xr.Dataset], prompts: str, conditional: bool) -> xr.Dataset:
+def with_errors(
+    whole: xr.Dataset, left_out: Sequence[xr.Dataset] | str, groups: int, prompts: str, conditional: bool
+) -> xr.Dataset:
     """A result with ``<v>_se`` and ``<v>_without`` of each compared variable v, from the results without each group.
 
-    ``conditional``: there were passes before, which all prompts share. What does not vary at all then comes from those,
-    and has no error. An error that the analysis gave itself stays.
+    ``left_out`` may be a text that says why there are none. ``conditional``: there were passes before, which all
+    prompts share. What does not vary at all then comes from those, and has no error. Where there is no error it is NaN,
+    so that results of all draws have one shape, and ``no_errors`` says why. An error that the analysis gave itself
+    stays.
     """
     made: dict[str, Any] = {}
-    lacking: list[str] = []
+    lacking: dict[str, list[str]] = {}
     for name, variable in whole.data_vars.items():
         if not compared(variable):
             continue
-        reason = _cannot(str(name), variable, left_out)
-        without = None if reason else np.stack([np.asarray(one[name].values, dtype=np.float64) for one in left_out])
-        if without is None or (
-            conditional and np.array_equal(without, np.broadcast_to(without[0], without.shape), True)
-        ):
-            lacking.append(f"{name}: {reason or 'it comes from an earlier pass'}")
-            continue
+        without = np.full((groups, *variable.shape), np.nan)
+        if isinstance(left_out, str):
+            reason: str | None = left_out
+        elif (reason := _cannot(str(name), variable, left_out)) is None:
+            without = np.stack([np.asarray(one[name].values, dtype=np.float64) for one in left_out])
+            if conditional and np.array_equal(without, np.broadcast_to(without[0], without.shape), equal_nan=True):
+                without = np.full_like(without, np.nan)
+                reason = "it comes from an earlier pass"
+        if reason is not None:
+            lacking.setdefault(reason, []).append(str(name))
         made |= _columns(str(name), variable, without, prompts, conditional)
-    own = {name for name in made if name in whole}
-    found = whole.assign({name: value for name, value in made.items() if name not in own})
-    return found.assign_attrs(no_errors="; ".join(lacking)) if lacking else found
+    found = whole.assign({name: value for name, value in made.items() if name not in whole})
+    told = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in lacking.items())
+    return found.assign_attrs(no_errors=told) if told else found
 
 
 def _cannot(name: str, variable: xr.DataArray, left_out: Sequence[xr.Dataset]) -> str | None:
