@@ -109,7 +109,7 @@ def sentences() -> Iterator[str]:
         text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.S)
         for line in re.split(r"(?<=[.:;])\s+|\n\n|\|", text):
             words = " ".join(line.split())
-            if 40 <= len(words) <= 200 and not words.startswith(("#", "`", "<", "![", "---")):
+            if 60 <= len(words) <= 200 and not words.startswith(("#", "`", "<", "![", "---")):
                 yield words
 
 
