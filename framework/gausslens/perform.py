@@ -118,7 +118,7 @@ def carry_out(
                     outcome.failed.append(failure)
                     host.announce("run_failed", run=news, step=_news_of(event.step), error=failure.error)
                 if not event.step.inputs:
-                    _note_skipped(event, outcome.notes)
+                    _note_left_out(event, outcome.notes)
     return outcome
 
 
@@ -137,11 +137,13 @@ def _committed(done: Finished, store: Store) -> Failure | None:
     return None
 
 
-def _note_skipped(done: Finished, notes: list[str]) -> None:
-    skipped = None if isinstance(done.result, Failure) else done.result.attrs.get("skipped_layers")
-    note = f"{done.step.ref.label} skips {skipped}"
-    if skipped and note not in notes:
-        notes.append(note)
+def _note_left_out(done: Finished, notes: list[str]) -> None:
+    told = {} if isinstance(done.result, Failure) else done.result.attrs
+    label = done.step.ref.label
+    for attribute, words in (("skipped_layers", "skips"), ("no_errors", "has no errors over prompts of")):
+        note = f"{label} {words} {told.get(attribute)}"
+        if attribute in told and note not in notes:
+            notes.append(note)
 
 
 def _news_of(step: Step) -> StepNews:

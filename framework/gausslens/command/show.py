@@ -198,9 +198,13 @@ def _show_result(results: Results, variant: str, label: str, null: str | None) -
 
 def _show_arrays(title: str, dataset: xr.Dataset, nulls: Mapping[str, xr.Dataset]) -> None:
     """The arrays of a dataset: what each is, its range, and how it stands against each null."""
+    from ..store.read_parts import WITHOUT, beside
+
     print(f"\n{plain(title)}")
     rows = []
     for name, array in dataset.data_vars.items():
+        if beside(dataset, name) and str(name).endswith(WITHOUT):
+            continue
         shape = ", ".join(f"{d} {n}" for d, n in array.sizes.items())
         about = [str(array.attrs.get("long_name", "")), str(array.attrs.get("units", ""))]
         rows.append([name, shape, array.dtype, *about, _range(array)])

@@ -267,6 +267,7 @@ class Results:
     ) -> pd.DataFrame:
         """A result as a table, one row for each cell, with the null's mean, sd, z, p and q where there is a null.
 
+        ``se`` is the value's error over prompts, ``difference_se`` that of its difference from the null's mean.
         Where there are several, ``null`` picks one; else the columns are called ``<null>.z`` and so on.
         """
         from ..verdicts import explanations, rung_columns, with_verdicts

@@ -11,12 +11,13 @@ import xarray as xr
 
 from ..contract.errors import StoreError, did_you_mean
 from .manifest import Manifest, PlannedStep, SweepPoint
+from .read_parts import ERROR, beside, error_beside
 
 # A table of more rows than this is of no use to anyone and would fill the memory.
 MOST_ROWS = 20_000_000
 # What a comparison holds for each variable, and what its column is called.
 NULL_COLUMNS = (
-    *("null_mean", "null_sd", "null_low", "null_high", "difference", "ratio", "effect"),
+    *("null_mean", "null_sd", "null_low", "null_high", "difference", "difference_se", "ratio", "effect"),
     *("z", "p", "p_empirical", "q", "p_variable", "p_family", "called", "share", "rung", "draws_needed"),
 )
 
@@ -24,8 +25,11 @@ NULL_COLUMNS = (
 def frame(
     dataset: xr.Dataset, compared: Mapping[str, xr.Dataset], variables: Sequence[str] | None, what: str
 ) -> pd.DataFrame:
-    """One row for each cell of each variable: ``variable``, its coordinates, ``value``, and the null's columns."""
-    names = [str(n) for n, v in dataset.data_vars.items() if v.dtype.kind in "biufc"]
+    """One row for each cell of each variable: ``variable``, its coordinates, ``value``, and the null's columns.
+
+    Where there are errors over prompts, ``se`` is beside ``value``.
+    """
+    names = [str(n) for n, v in dataset.data_vars.items() if v.dtype.kind in "biufc" and not beside(dataset, n)]
     for name in variables or ():
         if name not in dataset.data_vars:
             raise StoreError(f"{what} has no variable {name!r}{did_you_mean(name, map(str, dataset.data_vars))}")
@@ -37,12 +41,13 @@ def frame(
             f"{what} would make a table of {sum(rows.values()):,} rows, {rows[largest]:,} of them of {largest!r}: "
             "choose with variables=, or use the dataset"
         )
-    tables = [_cells(dataset[name], compared) for name in names]
+    tables = [_cells(dataset[name], error_beside(dataset, name), compared) for name in names]
     tables = [t for t in tables if len(t)]
     if not tables:
         return pd.DataFrame(columns=["variable", "value"])
     found = joined(tables)
-    last = ["value", *(_column(n, c) for n in compared for c in NULL_COLUMNS if _column(n, c) in found)]
+    columns = [ERROR, *(_column(n, c) for n in compared for c in NULL_COLUMNS)]
+    last = ["value", *(column for column in columns if column in found)]
     return found[["variable", *(c for c in found if c not in (*last, "variable")), *last]]
 
 
@@ -73,7 +78,7 @@ def frame_of_draws(
     return joined(tables)
 
 
-def _cells(array: xr.DataArray, compared: Mapping[str, xr.Dataset]) -> pd.DataFrame:
+def _cells(array: xr.DataArray, errors: xr.DataArray | None, compared: Mapping[str, xr.Dataset]) -> pd.DataFrame:
     columns: dict[str, Any] = {"variable": np.full(array.size, array.name, dtype=object)}
     index: dict[Any, xr.DataArray] = {
         dim: xr.DataArray(np.arange(size), dims=[dim]) for dim, size in array.sizes.items()
@@ -81,6 +86,8 @@ def _cells(array: xr.DataArray, compared: Mapping[str, xr.Dataset]) -> pd.DataFr
     for name, coordinate in {**index, **array.coords}.items():
         columns[str(name)] = _like(coordinate, array).values.ravel()
     columns["value"] = array.values.ravel()
+    if errors is not None:
+        columns[ERROR] = _like(errors, array).values.ravel()
     for null, found in compared.items():
         for column in NULL_COLUMNS:
             if f"{array.name}_{column}" in found:
