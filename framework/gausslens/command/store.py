@@ -82,8 +82,11 @@ def _pack(root: Path, target: Path) -> int:
 
     number = pack(root, outside(target, root).absolute())
     results = open_results(root)
-    missing = sum(len(view.unfinished(*name)) for view in map(results.run, results.runs) for name in view.planned)
+    views = results.all_runs().values()
+    missing = sum(len(view.unfinished(*name)) for view in views for name in view.planned)
     left = f"; {missing} that were planned are not finished, and not in it" if missing else ""
+    others = sum(len(view.other_plans()) for view in views)
+    left += f"; results of {others} other plans of these runs are not in it (gausslens runs)" if others else ""
     print(f"{target}: {number} results, {size(target.stat().st_size)}{left}")
     return 0
 

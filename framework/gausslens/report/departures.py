@@ -97,18 +97,19 @@ def _furthest(label: str, variant: str, dataset: xr.Dataset, name: str) -> Depar
     )
 
 
-def departures_table(results: Results) -> Markup:
-    """A table of the ten strongest; or why there is none."""
-    every = [(null, d) for null, compared in _comparisons(results) for d in departures(compared)]
-    nulls = {null for null, _ in every}
-    found = [(null, d) for null, d in every if d.tells(nulls)]
+def departures_table(*views: Results) -> Markup:
+    """A table of the ten strongest, with a column for the run where there are several; or why there is none."""
+    every = [(view, null, d) for view in views for null, compared in _comparisons(view) for d in departures(compared)]
+    nulls = {(view.name, null) for view, null, _ in every}
+    found = [(v.name, null, d) for v, null, d in every if d.tells({null for run, null in nulls if run == v.name})]
     if not found:
         none = "Nothing was compared with a null: `against:` in the run file names one."
         kept = "All that was compared with a null is kept by it, or constant under it."
         return element("p", kept if every else none, class_="note")
-    found.sort(key=lambda pair: -abs(pair[1].z))
-    store = Path(results.path).name
-    return element("div", draw(_table(found[:MOST], len(found)), store), class_="figures")
+    found.sort(key=lambda row: -abs(row[2].z))
+    of_runs = len(views) > 1
+    store = Path(views[0].path).name if of_runs else views[0]
+    return element("div", draw(_table(found[:MOST], len(found), of_runs), store), class_="figures")
 
 
 def _comparisons(results: Results) -> Iterator[tuple[str, list[tuple[str, str, xr.Dataset]]]]:
@@ -123,10 +124,11 @@ def _comparisons(results: Results) -> Iterator[tuple[str, list[tuple[str, str, x
     yield from nulls.items()
 
 
-def _table(found: list[tuple[str, Departure]], of: int) -> Table:
-    several = len({null for null, _ in found}) > 1
+def _table(found: list[tuple[str, str, Departure]], of: int, of_runs: bool) -> Table:
+    several = len({null for _, null, _ in found}) > 1
     rows = [
         [
+            *([run] if of_runs else []),
             d.label,
             d.variant + (f" against {null}" if several else ""),
             d.variable,
@@ -137,15 +139,18 @@ def _table(found: list[tuple[str, Departure]], of: int) -> Table:
             float(f"{d.q:.1g}"),
             f"{d.called} of {d.cells}",
         ]
-        for null, d in found
+        for run, null, d in found
     ]
+    columns = ("result", "variant", "variable", "furthest at", "value", "null", "z", "q", f"q < {LEVEL}")
     return Table(
-        title=f"The strongest departures from {found[0][0] if not several else 'the nulls'}",
+        title=f"The strongest departures from {found[0][1] if not several else 'the nulls'}",
         caption="Of each compared variable, its cell furthest from the null, in standard deviations of the null (z); "
         f"the {len(found)} largest of {of}; what the null itself keeps, and nulls "
         "beside each other, are left out. q is the false discovery rate over the cells of the variable; the last "
         f"column counts the cells with q below {LEVEL}.",
-        sources=tuple(Source(d.variant, f"{d.label}.against.{null}", d.variable) for null, d in found),
-        columns=("result", "variant", "variable", "furthest at", "value", "null", "z", "q", f"q < {LEVEL}"),
+        sources=tuple(
+            Source(d.variant, f"{d.label}.against.{null}", d.variable, run if of_runs else "") for run, null, d in found
+        ),
+        columns=("run", *columns) if of_runs else columns,
         rows=rows,
     )

@@ -225,12 +225,21 @@ def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
         write(tmp_path / "nowhere", host_with(f"{HERE}:every_kind"))
 
 
-def test_several_runs_are_each_told(written: Written) -> None:
+def test_a_page_is_of_one_run_and_names_the_others(written: Written) -> None:
     written.result("trained", "scores", measured(0))
-    written.planned("first", "2026-01-01T00:00:00+00:00")
-    store = written.planned("second", "2026-01-02T00:00:00+00:00")
-    text = shown(store).text
-    assert text.index("Run second") < text.index("Run first")
+    written.planned("first", "2026-01-02T00:00:00+00:00")
+    store = written.planned("second", "2026-01-01T00:00:00+00:00")  # planned later, by a clock that went back
+    page = shown(store)
+    assert (
+        page.texts[
+            page.texts.index("This page is of run second alone. Other runs in this store: first (model builtin:made). ")
+            + 1
+        ]
+        == "gausslens report store --run NAME"
+    )
+    assert "store = gausslens.open('store').run('second')" in page.text
+    assert "gausslens show store scores --run second --png figures.png" in page.text
+    assert "first" not in "".join(page.texts).replace("store: first (model", "")
 
 
 def test_infinite_values_do_not_break_a_figure(written: Written) -> None:
