@@ -111,7 +111,10 @@ def _gc(root: Path, yes: bool) -> int:
 
 
 def _show(root: Path, found: Superseded) -> None:
-    rows = [("plan", m.run, f"{len(m.steps)} steps, planned {m.created[:19]}", "") for m in found.manifests]
+    rows = [
+        ("plan", m.run, f"{len(m.steps)} steps, model {m.asked_model or 'none'}, planned {m.created[:19]}", "")
+        for m in found.manifests
+    ]
     for path, bytes_ in found.parts.items():
         names = [f"{run}: {s.variant}, {s.label} {s.member}" for run, s in found.steps[path]]
         what = names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "") if names else "named by no plan"
