@@ -34,7 +34,7 @@ def of_model(name: str, **changes: Any) -> dict[str, Any]:
     strength = 3.0 if name == "one" else 30.0
     model = {"path": "builtin:testing", "planted": [[1, 2, strength]]}
     small = {
-        "analyses": [{"use": "probe.power"}, {"use": "probe.norm"}],
+        "analyses": [{"use": "probe.power"}],
         "variants": {"trained": [], "chance": {"edits": [{"edit": "probe.redraw"}], "draws": 2}},
     }
     return study(**{"name": name, "model": model, **small, **changes})
@@ -50,27 +50,28 @@ def same(found: gausslens.Results, wanted: gausslens.Results) -> None:
     assert set(found) == set(wanted)
     for name in found:
         xr.testing.assert_identical(found[name].load(), wanted[name].load())
-    for variant, label in found:
-        assert found.frame(variant, label).equals(wanted.frame(variant, label))
+    assert found.frame("trained", "probe.power").equals(wanted.frame("trained", "probe.power"))
     assert found.table()["key"].tolist() == wanted.table()["key"].tolist()
     assert found.table()["run"].unique().tolist() == [wanted.name]
 
 
-@pytest.mark.parametrize("order", [NAMES, NAMES[::-1], ("one", "two", "one"), ("two", "one", "two")], ids="-".join)
+@pytest.mark.parametrize("order", [("one", "two", "one"), ("two", "one", "two")], ids="-".join)
 def test_two_models_in_one_folder_are_not_mixed(
     tmp_path: Path, alone: dict[str, gausslens.Results], order: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manifest, "datetime", Backwards)
     assert not np.array_equal(*(alone[n]["trained", "probe.power"]["value"].values for n in NAMES))
     store = tmp_path / "store"
-    computed: dict[str, int] = {}
+    held = []
     for name in order:
-        same(gausslens.run(of_model(name), store=store, host=host()), alone[name])
+        ran = gausslens.run(of_model(name), store=store, host=host())
+        assert ran.table()["key"].tolist() == gausslens.open(store).table()["key"].tolist()
         same(gausslens.open(store), alone[name])
-        computed[name] = len(parts(store))
+        held.append(parts(store))
         remove(store, superseded(store))  # takes no result of either run
-        assert len(parts(store)) == computed[name]
-    assert len(set(computed.values())) == len(set(order))  # the third time nothing was computed
+        assert parts(store) == held[-1]
+    assert len(held[0]) < len(held[1])
+    assert held[1] == held[2]  # the third time nothing was computed
     for name in NAMES:
         same(gausslens.open(store).run(name), alone[name])
 

@@ -103,6 +103,8 @@ def side_by_side(
                 table = _pair(name, pair)
                 table.insert(0, "variant", variant)
                 tables.append(table)
+                if sum(map(len, tables)) > MOST_ROWS:
+                    raise StoreError(f"{what} has more than {MOST_ROWS:,} rows: choose with variables=")
     if not tables:
         raise StoreError(f"{what} cannot be set side by side: {'; '.join(left_out[:5]) or 'it has no arrays'}")
     made = joined(tables)
