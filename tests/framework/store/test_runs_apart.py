@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import permutations
 from pathlib import Path
@@ -277,6 +278,30 @@ def test_manifests_without_a_sequence_come_first_in_the_order_of_their_clocks(st
     assert results.name == "new"
     assert results.manifest().sequence == 1
     assert verify(store.path) == []
+
+
+def test_a_pack_with_several_plans_of_a_run_is_read_plan_by_plan(
+    store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Packs held the newest plan of each label once."""
+    whole(store, "study", 0, ("x", "y"))
+    whole(store, "study", 1, ("x",))
+    old, new = manifests.manifests(store.path)
+    kept = replace(old, steps=tuple(s for s in old.steps if s.label == "y"))
+
+    class Both:
+        def items(self) -> list[tuple[str, manifests.Manifest]]:
+            return [("study", kept), ("study", new)]
+
+    monkeypatch.setattr("gausslens.store.pack.shown_plans", lambda *_: Both())
+    assert pack(store.path, tmp_path / "p.h5") == 4
+    results = gausslens.open(tmp_path / "p.h5")
+    assert results.manifest().plan == new.plan
+    assert models_in(results) == {1}
+    assert [*results] == [("v", "x")]
+    assert [*results.run("study", plan=old.plan)] == [("v", "y")]
+    assert models_in(results.run("study", plan=old.plan)) == {0}
+    assert verify(tmp_path / "p.h5") == []
 
 
 @pytest.mark.parametrize("sequence", [0, -1, True, 1.0, "2", [1], {}])
