@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -75,15 +74,20 @@ def departures(found: Sequence[Statistic], rungs: dict[str, str]) -> dict[str, l
     return {null: sorted(each, key=lambda d: -abs(d.at("effect"))) for null, each in made.items()}
 
 
-def departures_table(results: Results) -> Markup:
-    """What was found in a sentence, and a table of the ten largest effects; or why there is none."""
-    found = results.statistics()
-    if not found:
-        return element("p", "Nothing was compared with a null: `against:` in the run file names one.", class_="note")
-    said = joined(element("p", sentence, class_="finding") for sentence in results.sentences())
-    store = Path(results.path).name
-    tables = [draw(_table(null, each), store) for null, each in departures(found, results.rungs).items()]
-    return joined([said, element("div", *tables, class_="figures")])
+def departures_table(*views: Results) -> Markup:
+    """What was found in a sentence, and a table of the ten largest effects, run by run; or why there is none."""
+    shown = [part for view in views for part in _of_run(view, named=len(views) > 1)]
+    none = "Nothing was compared with a null: `against:` in the run file names one."
+    return joined(shown) if shown else element("p", none, class_="note")
+
+
+def _of_run(view: Results, named: bool) -> list[Markup]:
+    """The sentences and the tables of a run, which name it where there are several."""
+    before = f"{view.name}: " if named else ""
+    said = [element("p", f"{before}{sentence}", class_="finding") for sentence in view.sentences()]
+    found = departures(view.statistics(), view.rungs).items()
+    tables = [draw(_table(null, each, view.name if named else ""), view) for null, each in found]
+    return [*said, element("div", *tables, class_="figures")] if tables else said
 
 
 def columns(found: Sequence[Departure]) -> tuple[str, ...]:
@@ -91,10 +95,12 @@ def columns(found: Sequence[Departure]) -> tuple[str, ...]:
     return (*COLUMNS, "explained by") if any(d.explanation is not None for d in found) else COLUMNS
 
 
-def _table(null: str, found: Sequence[Departure]) -> Table:
+def _table(null: str, found: Sequence[Departure], run: str) -> Table:
     shown = found[:MOST]
     ladder = any(d.explanation is not None for d in found)
-    rows = [[*d.row(), *([NOTHING] if ladder and d.explanation is None else [])] for d in shown]
+    rows = [
+        [*([run] if run else []), *d.row(), *([NOTHING] if ladder and d.explanation is None else [])] for d in shown
+    ]
     return Table(
         title=f"The largest departures from {null}",
         caption="Of each statistic that departs, its cell of the largest effect: the difference from the null's mean "
@@ -102,11 +108,11 @@ def _table(null: str, found: Sequence[Departure]) -> Table:
         f"{len(shown)} largest of {len(found)}. q is the false discovery rate over the statistics; cells are those "
         f"with q below {LEVEL} within the statistic."
         + (" Explained by: the first null that gives the number too, in most of these cells." if ladder else ""),
-        sources=tuple(_source(d.statistic) for d in shown),
-        columns=columns(found),
+        sources=tuple(_source(d.statistic, run) for d in shown),
+        columns=("run", *columns(found)) if run else columns(found),
         rows=rows,
     )
 
 
-def _source(one: Statistic) -> Source:
-    return Source(one.variant, f"{one.label}.against.{one.null}", one.variable)
+def _source(one: Statistic, run: str) -> Source:
+    return Source(one.variant, f"{one.label}.against.{one.null}", one.variable, run)
