@@ -61,12 +61,37 @@ def _as_text(plan: Plan, opened: Opened | None, store: Store) -> str:
             f"{info.n_layers} layers of {info.n_heads} heads over {info.n_kv_heads}, "
             f"{info.n_parameters:,} parameters, {size(model_bytes(info))} in memory as {info.dtype}",
         ]
+    lines += _nulls(plan, opened)
     lines += [f"note: {note}" for note in plan.notes]
     if any(step.groups for step in plan.steps):
         lines.append(
             "errors: over prompts, by leaving out one of so many groups in turn; memory and time are with them"
         )
     return "\n".join(lines)
+
+
+def _nulls(plan: Plan, opened: Opened | None) -> list[str]:
+    """How many draws each null has, what claims need, and what more draws would cost."""
+    from ..maths.nulls import FAMILY_DRAWS, FEWEST_DRAWS
+    from ..runs.resources import needs
+
+    lines = []
+    for null in plan.study.against:
+        drawn = [s for s in plan.steps if s.ref.variant == null and not s.inputs]
+        draws = len({s.ref.draw for s in drawn})
+        first = [s for s in drawn if s.ref.draw == 0]
+        each = sum(needs(step, opened.model.info).seconds for step in first) if opened is not None else 0.0
+        wanted = [(FEWEST_DRAWS, "p, q and cells"), (FAMILY_DRAWS, "the family-wise p of a statistic")]
+        lacking = [_lacking(what, least - draws, each) for least, what in wanted if draws < least]
+        told = f"; {'; '.join(lacking)}" if lacking else ": enough for every claim"
+        lines.append(f"null    {null}, {draws} draw{'s' if draws != 1 else ''}{told}")
+    return ["", *lines] if lines else []
+
+
+def _lacking(what: str, draws: int, seconds: float) -> str:
+    cost = duration(seconds * draws)
+    cost = cost.replace("< ", "under ") if cost.startswith("<") else f"about {cost}"
+    return f"{what} need{'s' if what.startswith('the') else ''} {draws} draw{'s' if draws > 1 else ''} more, {cost}"
 
 
 def _row(steps: list[Step], opened: Opened | None, store: Store) -> tuple[str, ...]:
