@@ -277,16 +277,18 @@ def _range(array: xr.DataArray) -> str:
 
 
 def _stands(against: xr.Dataset, name: str) -> str:
-    """The largest z, and how many cells have q below 0.05."""
+    """The largest effect, and how many cells have q below 0.05; or why nothing can be said."""
     import numpy as np
 
     if f"{name}_z" not in against or f"{name}_q" not in against:
         return ""
     z, q = against[f"{name}_z"].values, against[f"{name}_q"].values
     if not np.isfinite(z).any():
-        return "constant under the null"
-    largest = z.ravel()[np.nanargmax(np.where(np.isfinite(z), np.abs(z), -1))]
-    return f"z to {largest:+.1f}, q < 0.05 in {int((q < 0.05).sum())} of {q.size}"
+        return str(against[f"{name}_z"].attrs.get("note", "constant under the null"))
+    size = against.get(f"{name}_effect", against[f"{name}_z"]).values.ravel()
+    largest = size[np.argmax(np.where(np.isfinite(size), np.abs(size), -1))]
+    what = "effect" if f"{name}_effect" in against else "z"  # older comparisons have no effect
+    return f"{what} to {largest:+.3g}, q < 0.05 in {int((q < 0.05).sum())} of {q.size}"
 
 
 def _frames(found: list[tuple[Results, list[str]]], arguments: Namespace) -> pd.DataFrame:

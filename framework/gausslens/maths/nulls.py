@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -81,40 +81,43 @@ def compare(
         raise ValueError(f"a null needs at least 2 draws, there are {m}")
     mean, sd = _mean_and_sd(null)
     constant = (sd == 0) | _rounding(x, null)
-    low, high = (np.where(constant, mean, np.nan) for _ in range(2))
-    z, p = (np.full(x.shape, np.nan) for _ in range(2))
-    scale: Scale = "identity"
-    tail, family, floor = None, np.nan, 0.0
-    notes: list[str] = []
+    arrays = {name: np.full(x.shape, np.nan) for name in _ARRAYS}
+    for end in ("low", "high"):
+        arrays[end] = np.where(constant, mean, np.nan)
+    judged = _NOTHING if m >= FEWEST_DRAWS else _TOO_FEW
     usable = ~constant & np.isfinite(null).all(axis=0) & np.isfinite(x)
-    if m < FEWEST_DRAWS:
-        notes.append(f"{m} draws tell no probability: {FEWEST_DRAWS} or more do")
-    elif usable.any():
+    if m >= FEWEST_DRAWS and usable.any():
         rows = None if layers is None else np.broadcast_to(_along(layers, x.shape), x.shape)[usable]
         judged = _judged(x[usable], null[:, usable], rows)
-        scale, tail, family = judged.scale, judged.tail, judged.p_family
-        low[usable], high[usable], z[usable], p[usable] = judged.low, judged.high, judged.z, judged.p
-        floor = judged.floor
-        notes += judged.notes
+        for name, array in arrays.items():
+            array[usable] = getattr(judged, name)
+    return _comparison(x, null, judged, arrays, np.where(constant, np.nan, _empirical(x, null, pooled)))
+
+
+def _comparison(
+    x: Floats, null: Floats, judged: _Judged, arrays: Mapping[str, Floats], p_empirical: Floats
+) -> Comparison:
+    """Everything together; cells that hold the same numbers count once."""
+    mean, sd = _mean_and_sd(null)
     first, which = _distinct(_beside(x, null))
-    once = p.ravel()[first]
-    bounded = np.maximum(p, floor)
+    once = arrays["p"].ravel()[first]
+    p = np.maximum(arrays["p"], judged.floor)
     return Comparison(
-        mean,
-        sd,
-        low,
-        high,
-        z,
-        bounded,
-        np.where(constant, np.nan, _empirical(x, null, pooled)),
-        benjamini_hochberg(bounded.ravel()[first])[which].reshape(x.shape),
-        effect(x, null),
-        scale,
-        tail,
-        int((~np.isnan(once)).sum()),
-        float(np.maximum(simes(once), floor)),
-        family,
-        tuple(notes),
+        mean=mean,
+        sd=sd,
+        low=arrays["low"],
+        high=arrays["high"],
+        z=arrays["z"],
+        p=p,
+        p_empirical=p_empirical,
+        q=benjamini_hochberg(p.ravel()[first])[which].reshape(x.shape),
+        effect=effect(x, null),
+        scale=judged.scale,
+        tail=judged.tail,
+        tests=int((~np.isnan(once)).sum()),
+        p_variable=float(np.maximum(simes(once), judged.floor)),
+        p_family=judged.p_family,
+        notes=judged.notes,
     )
 
 
@@ -142,7 +145,7 @@ class _Judged:
     """Cells with spread [cell]: see ``Comparison``; p is not yet held above its floor."""
 
     scale: Scale
-    tail: Tail
+    tail: Tail | None
     low: Floats
     high: Floats
     z: Floats
@@ -153,6 +156,9 @@ class _Judged:
 
 
 _ARRAYS = ("low", "high", "z", "p")
+_NONE: Floats = np.empty(0)
+_NOTHING = _Judged("identity", None, _NONE, _NONE, _NONE, _NONE, 0.0)
+_TOO_FEW = replace(_NOTHING, notes=(f"fewer than {FEWEST_DRAWS} draws tell no probability",))
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def test_show_tells_of_unfinished_steps(capsys: pytest.CaptureFixture[str], fill
 
 def test_show_one_result(capsys: pytest.CaptureFixture[str], filled_once: Path) -> None:
     text = said(capsys, "show", filled_once, "score")
-    assert "z to +3.0, q < 0.05 in 0 of 12" in text
+    assert "z to +3, q < 0.05 in 0 of 12" in text
     assert "layer 3, head 4" in text
     assert "a score" in text
     assert "uneven, score, draw 2" in text  # of unlike shapes: one after another
