@@ -1,4 +1,4 @@
-"""What departs from the nulls among the stored comparisons: the first sentences, and the table below them."""
+"""What departs from the nulls among the stored comparisons: the first sentences, and the tables."""
 
 from __future__ import annotations
 
@@ -75,15 +75,19 @@ def departures(found: Sequence[Statistic], rungs: dict[str, str]) -> dict[str, l
     return {null: sorted(each, key=lambda d: -abs(d.at("effect"))) for null, each in made.items()}
 
 
+def first_sentences(results: Results) -> Markup:
+    """What was found, for the head of the page."""
+    return joined(element("p", sentence, class_="finding") for sentence in results.sentences())
+
+
 def departures_table(results: Results) -> Markup:
-    """What was found in a sentence, and a table of the ten largest effects; or why there is none."""
+    """For each null that stands first a table of the ten largest effects; or why there is none."""
     found = results.statistics()
     if not found:
         return element("p", "Nothing was compared with a null: `against:` in the run file names one.", class_="note")
-    said = joined(element("p", sentence, class_="finding") for sentence in results.sentences())
     store = Path(results.path).name
     tables = [draw(_table(null, each), store) for null, each in departures(found, results.rungs).items()]
-    return joined([said, element("div", *tables, class_="figures")])
+    return element("div", *tables, class_="figures") if tables else element("p", "Nothing departs.", class_="soft")
 
 
 def columns(found: Sequence[Departure]) -> tuple[str, ...]:
