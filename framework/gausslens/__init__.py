@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from .contract.analyses import Estimate as Estimate
     from .contract.analyses import StepRef as StepRef
     from .contract.analyses import attributes as attributes
+    from .contract.analyses import error_of as error_of
+    from .contract.analyses import mean_over_prompts as mean_over_prompts
     from .contract.analyses import merge_each as merge_each
     from .contract.analyses import variable as variable
     from .contract.batches import Batch as Batch
@@ -64,6 +66,8 @@ _HOMES = {
     "Facts": "contract.facts",
     "attributes": "contract.analyses",
     "merge_each": "contract.analyses",
+    "error_of": "contract.analyses",
+    "mean_over_prompts": "contract.analyses",
     "variable": "contract.analyses",
     "Batch": "contract.batches",
     "Request": "contract.batches",

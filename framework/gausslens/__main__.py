@@ -18,7 +18,7 @@ _CANNOT_BE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, err
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 the input is wrong, 130 interrupted."""
-    from .command.parser import parsed
+    from .command_line import parsed
 
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal that cannot show a character gets its number instead

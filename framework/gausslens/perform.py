@@ -35,7 +35,7 @@ def run(
     host: Host | None = None,
     shown: bool | None = None,
 ) -> Results:
-    """Run a study and return its store, opened for reading.
+    """Run a study and return its results, opened for reading.
 
     ``source`` is a run file or the same as a dict; ``store`` a directory (default: GAUSSLENS_STORE, else ``store``
     beside the run file). ``model`` and ``tokenizer`` pass live objects in place of ``model: {path: ...}``. What is in
@@ -47,7 +47,7 @@ def run(
     ran = perform(source, store, sets, without, model, tokenizer, host, shown)
     if ran.outcome.failed:
         raise RunFailed(ran.failures_in_words(), ran.outcome.failed)
-    return open_store(ran.path)
+    return open_store(ran.path).run(ran.plan.study.name, ran.plan.digest)
 
 
 class Ran:
@@ -90,7 +90,8 @@ def perform(
         finally:
             with_store.reindex()
         host.announce("run_finished", run=news, summary=outcome.counts())
-        page = _report(with_store.path, host) if study.report and len(outcome.failed) < len(plan.steps) else None
+        drawn = study.report and len(outcome.failed) < len(plan.steps)
+        page = _report(with_store.path, study.name, host) if drawn else None
         return Ran(plan, outcome, with_store.path, page)
     finally:
         if opened is not None:
@@ -118,7 +119,7 @@ def carry_out(
                     outcome.failed.append(failure)
                     host.announce("run_failed", run=news, step=_news_of(event.step), error=failure.error)
                 if not event.step.inputs:
-                    _note_skipped(event, outcome.notes)
+                    _note_left_out(event, outcome.notes)
     return outcome
 
 
@@ -137,11 +138,13 @@ def _committed(done: Finished, store: Store) -> Failure | None:
     return None
 
 
-def _note_skipped(done: Finished, notes: list[str]) -> None:
-    skipped = None if isinstance(done.result, Failure) else done.result.attrs.get("skipped_layers")
-    note = f"{done.step.ref.label} skips {skipped}"
-    if skipped and note not in notes:
-        notes.append(note)
+def _note_left_out(done: Finished, notes: list[str]) -> None:
+    told = {} if isinstance(done.result, Failure) else done.result.attrs
+    label = done.step.ref.label
+    for attribute, words in (("skipped_layers", "skips"), ("no_errors", "has no errors over prompts of")):
+        note = f"{label} {words} {told.get(attribute)}"
+        if attribute in told and note not in notes:
+            notes.append(note)
 
 
 def _news_of(step: Step) -> StepNews:
@@ -171,7 +174,8 @@ def chosen_store(study: Study, path: str | os.PathLike[str] | None) -> Path:
     return Path(path or os.environ.get("GAUSSLENS_STORE") or study.directory / "store")
 
 
-def _report(path: Path, host: Host) -> Path | None:
+def _report(path: Path, run: str, host: Host) -> Path | None:
     from .report import write
+    from .store.read_results import open as open_store
 
-    return write(path, host)
+    return write(open_store(path).run(run), host)

@@ -9,21 +9,23 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentParser, Namespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ..plugins import Host
+    from ..store.read_results import Results
 
 # In the order in which --help shows them. The module is the name with '_' for '-'.
 COMMANDS = {
     "run": "compute what a run file asks for and the store does not hold yet",
     "check": "check a run file; all mistakes at once",
     "plan": "print the steps of a run file, and what each will need",
+    "runs": "list the runs of a store",
     "show": "print results of a store",
     "report": "draw the page of a store",
-    "diff": "say why two runs of a store differ",
+    "diff": "say why two runs of a store differ, or set their values side by side",
     "store": "verify, pack, reindex or clean a store",
     "model": "prove captured activations against the model's own attention",
     "plugins": "list plugins, or show what one offers",
@@ -54,6 +56,19 @@ def add_run_file(parser: ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="change a value of the run file, as analyses.values.with.site=v (may be repeated)",
     )
+
+
+def tell_what_is_not_shown(results: Results, asked: str | None, stream: TextIO | None = None) -> None:
+    """Which run is read, and what else the store holds: other runs (unless one was asked for), other plans."""
+    from .terminal import plain
+
+    notes = results.notes(runs=asked is None)
+    if not notes:
+        return
+    which = ", the newest that finished anything" if asked is None else f", plan {results.manifest().plan[:8]}"
+    lines = [f"run {results.name}{which}; not shown:", *(f"  {note}" for note in notes)]
+    lines.append("  --run NAME or --run PLAN shows one, --all every run; `gausslens runs STORE` lists them")
+    print("\n".join(map(plain, lines)), file=stream or sys.stderr)
 
 
 def outside(target: Path, store: Path) -> Path:

@@ -1,24 +1,25 @@
-"""Say why two runs of a store differ."""
+"""Say why two runs of a store differ, or set their values side by side."""
 
 from __future__ import annotations
 
 import json
+import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..contract.errors import InputError
-from .terminal import plain
+from ..contract.errors import InputError, StoreError
+from .terminal import plain, print_frame, print_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import pandas as pd
+
     from ..store.manifest import Manifest, PlannedStep
     from ..store.read_results import Results
 
-# So many letters of a plan's digest are enough to mean it.
-FEWEST_DIGITS = 6
 # Values longer than this are cut on the screen; --json has them whole.
 MOST_LETTERS = 60
 
@@ -31,7 +32,12 @@ def add(parser: ArgumentParser) -> None:
     parser.add_argument("store", metavar="STORE", help="the directory of a store, or a pack")
     parser.add_argument("one", metavar="RUN", help="a run, or the first 6 digits or more of a plan's digest")
     parser.add_argument("other", metavar="RUN", help="another")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("label", nargs="?", metavar="LABEL", help="of --values: every cell of this result")
+    parser.add_argument("--values", action="store_true", help="set values side by side, with their errors if stored")
+    parser.add_argument("--variant", metavar="NAME", help="of --values: of this variant (default: of each)")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--csv", action="store_true", help="of --values: print every row, as CSV")
+    form.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: Namespace) -> int:
@@ -39,7 +45,13 @@ def run(arguments: Namespace) -> int:
     from ..store.read_results import open as open_store
 
     results = open_store(arguments.store)
-    one, other = _plan(results, arguments.one), _plan(results, arguments.other)
+    if arguments.values:
+        _print_values(results, arguments)
+        return 0
+    for option in ("label", "variant", "csv"):
+        if getattr(arguments, option):
+            raise InputError(f"only --values takes {option.upper() if option == 'label' else '--' + option}")
+    one, other = (results.named(name).manifest() for name in (arguments.one, arguments.other))
     found, same = differences(one, other)
     if arguments.json:
         print(json.dumps({"same": same, "different": [_as_data(d) for d in found]}, indent=1))
@@ -55,17 +67,68 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _plan(results: Results, name: str) -> Manifest:
-    """The newest plan of a run, or the plan whose digest begins so."""
-    if name in results.runs:
-        return results.run(name).manifest()
-    found = [m for m in results.manifests() if name and m.plan.startswith(name)]
-    if found and len(name) < FEWEST_DIGITS:
-        raise InputError(
-            f"{results.path} has no run {name!r}; to mean a plan whose digest begins so, "
-            f"give {FEWEST_DIGITS} digits or more: {found[-1].plan[:8]}"
+def _print_values(results: Results, arguments: Namespace) -> None:
+    """Print the cells of a result in both runs, or for each result that both have where it differs most."""
+    if arguments.one == arguments.other:
+        raise InputError(f"--values sets two runs side by side: {arguments.one!r} is named twice")
+    if arguments.label is None:
+        table, what = _furthest_of_all(results, arguments), "the list"
+    else:
+        table, what = (
+            results.compare(arguments.one, arguments.other, arguments.label, arguments.variant),
+            arguments.label,
         )
-    return found[-1] if found else results.run(name).manifest()
+        _tell_left_out(table.attrs["left_out"])
+    if arguments.csv or arguments.json:
+        print_frame(table, arguments.json)
+    else:
+        print_rows(table, what)
+
+
+def _tell_left_out(reasons: Iterable[object]) -> None:
+    for reason in reasons:
+        print(f"left out: {plain(reason)}", file=sys.stderr)
+
+
+def _furthest_of_all(results: Results, arguments: Namespace) -> pd.DataFrame:
+    """A row for each variable of each result that both runs have."""
+    import pandas as pd
+
+    one, other = arguments.one, arguments.other
+    first, second = results.named(one), results.named(other)
+    rows: list[dict[str, Any]] = []
+    for variant, label in first:
+        compared = first.steps(variant, label)[0].against is not None
+        if compared or (variant, label) not in second or arguments.variant not in (None, variant):
+            continue
+        try:
+            table = results.compare(one, other, label, variant)
+        except StoreError as error:
+            _tell_left_out([error])
+            continue
+        _tell_left_out(table.attrs["left_out"])
+        for name, cells in table.groupby("variable", sort=False):
+            rows.append({"variant": variant, "label": label, "variable": name, **_furthest(cells, one, other)})
+    if not rows:
+        on = "" if arguments.variant is None else f" on {arguments.variant!r}"
+        raise InputError(f"{one} and {other} have finished no result in common{on}")
+    return pd.DataFrame(rows)
+
+
+def _furthest(cells: pd.DataFrame, one: str, other: str) -> dict[str, Any]:
+    """How many cells of a variable both runs have, how many are equal, and the cell that differs most."""
+    values = [f"{one}.value", f"{other}.value"]
+    both = cells[values].notna().all(axis=1)
+    equal = int((cells[values[0]] == cells[values[1]]).sum())
+    found: dict[str, Any] = {"cells": int(both.sum()), "equal": equal, "most at": ""}
+    numbers = [*values, f"{one}.se", f"{other}.se", "difference", "difference_se"]
+    distance = cells["difference"].abs()
+    if not distance.notna().any():
+        return found
+    cell = cells.loc[distance.idxmax()].dropna()
+    places = [c for c in cell.index if c not in ("variant", "variable", *numbers)]
+    found["most at"] = ", ".join(f"{c} {cell[c]}" for c in places)
+    return found | {c: cell[c] for c in numbers if c in cell}
 
 
 def _tell(group: list[Difference]) -> None:

@@ -49,10 +49,10 @@ def _as_text(plan: Plan, opened: Opened | None, store: Store) -> str:
     for step in plan.steps:
         groups.setdefault((step.ref.label, step.ref.variant), []).append(step)
     rows = [(label, variant, *_row(steps, opened, store)) for (label, variant), steps in groups.items()]
-    head = ("label", "variant", "shape", "steps", "in store", "tokens", "memory", "disk", "time each")
+    head = ("label", "variant", "shape", "steps", "in store", "tokens", "errors", "memory", "disk", "time each")
     there = sum(store.has(s.folder, s.key) for s in plan.steps)
     lines = [f"{plan.study.name}: {len(plan.steps)} steps, {there} of them in {store.path}", ""]
-    lines += table(head, rows, right=(3, 4, 5, 6, 7, 8))
+    lines += table(head, rows, right=(3, 4, 5, 6, 7, 8, 9))
     if plan.info is not None:
         info = plan.info
         lines += [
@@ -62,6 +62,10 @@ def _as_text(plan: Plan, opened: Opened | None, store: Store) -> str:
             f"{info.n_parameters:,} parameters, {size(model_bytes(info))} in memory as {info.dtype}",
         ]
     lines += [f"note: {note}" for note in plan.notes]
+    if any(step.groups for step in plan.steps):
+        lines.append(
+            "errors: over prompts, by leaving out one of so many groups in turn; memory and time are with them"
+        )
     return "\n".join(lines)
 
 
@@ -71,7 +75,9 @@ def _row(steps: list[Step], opened: Opened | None, store: Store) -> tuple[str, .
     first = steps[0]
     shape = "comparison" if first.against else first.use.analysis.descriptor.shape
     there = sum(store.has(s.folder, s.key) for s in steps)
-    counted = (shape, str(len(steps)), str(there), str(sum(first.tokens.lengths)) if first.tokens else "")
+    tokens = str(sum(first.tokens.lengths)) if first.tokens else ""
+    groups = "" if first.groups is None else f"{first.groups} groups"
+    counted = (shape, str(len(steps)), str(there), tokens, groups)
     if first.inputs or opened is None:
         return (*counted, "", "", "")
     need = needs(first, opened.model.info)

@@ -78,7 +78,7 @@ def _found(ran: Ran, most: int = 10) -> list[str]:
 
     if not ran.plan.study.against or not any(step.against for step in ran.plan.steps):
         return []
-    results = open_store(ran.path).run(ran.plan.study.name)
+    results = open_store(ran.path).run(ran.plan.study.name, ran.plan.digest)
     lines = ["", *results.sentences()]
     for null, found in departures(results.statistics(), results.rungs).items():
         rows = [tuple(map(written_cell, d.row())) for d in found[:most]]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import InputError, StoreError, did_you_mean
-from . import load_host, outside
-from .terminal import plain, print_table
+from . import load_host, outside, tell_what_is_not_shown
+from .terminal import plain, print_frame, print_rows, print_table, written
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 
     from ..store.read_results import Results
 
-# Rows of one array that are printed; --csv and --json print all.
-MOST_ROWS = 60
 # Arrays of so few cells are printed in the list of a result's arrays.
 FEW_CELLS = 4
 # Draws and swept values that are named where they are missing.
@@ -33,7 +30,13 @@ def add(parser: ArgumentParser) -> None:
     parser.add_argument("store", metavar="STORE", help="the directory of a store, or a pack")
     parser.add_argument("label", nargs="?", metavar="LABEL", help="show this result")
     parser.add_argument("array", nargs="?", metavar="ARRAY", help="show the values of this array of it")
-    parser.add_argument("--run", metavar="NAME", help="of this run (default: the newest that has it)")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--run",
+        metavar="NAME",
+        help="of this run, or of the plan whose digest begins so (default: of the newest run that finished anything)",
+    )
+    which.add_argument("--all", action="store_true", help="of every run; tables have a column for it")
     parser.add_argument("--variant", metavar="NAME", help="of this variant (default: of each)")
     parser.add_argument("--null", metavar="NAME", help="compared with this null (default: with each)")
     form = parser.add_mutually_exclusive_group()
@@ -43,30 +46,57 @@ def add(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Print the tree of the store, one result, or one array of it."""
+    """Print the tree of a run, one result, or one array of it."""
     from ..store.read_results import open as open_store
 
     results = open_store(arguments.store)
     if arguments.run is not None:
-        results = results.run(arguments.run)
-    if arguments.variant is not None and arguments.variant not in results.variants:
+        results = results.named(arguments.run)
+    views = _having(results, arguments) if arguments.all else [results]
+    if arguments.variant is not None and all(arguments.variant not in view.variants for view in views):
         hint = did_you_mean(arguments.variant, results.variants)
         raise StoreError(f"{results.path} has no variant {arguments.variant!r}{hint}")
+    tree = arguments.label is None and not (arguments.csv or arguments.json or arguments.png)
     if arguments.png is not None:
-        return _draw(results, arguments)
-    if arguments.label is None:
-        _show_tree(results, arguments)
-        return 0
-    variants = _compared(results, _variants(results, arguments), arguments)
-    _tell_unfinished(results, arguments)
-    if arguments.csv or arguments.json:
-        _print_frame(_frames(results, variants, arguments), arguments)
-    elif arguments.array is not None:
-        _show_array(_frames(results, variants, arguments), arguments)
+        _draw(results, arguments)
+    elif arguments.label is None:
+        _show_trees(views, arguments)
     else:
-        for variant in variants:
-            _show_result(results, variant, arguments.label, arguments.null)
+        _show_label(views, arguments)
+    if not arguments.all:
+        print(end="\n" if tree and results.notes(runs=arguments.run is None) else "")
+        tell_what_is_not_shown(results, arguments.run, sys.stdout if tree else None)
     return 0
+
+
+def _having(results: Results, arguments: Namespace) -> list[Results]:
+    """The runs that have what is asked for; where none has it, the newest, which says what is wrong."""
+
+    def has(view: Results) -> bool:
+        return any(
+            arguments.variant in (None, variant)
+            and arguments.label in (None, label)
+            and arguments.null in (None, view.steps(variant, label)[0].against, *view.nulls(variant, label))
+            for variant, label in (view.planned if arguments.label is None else view)
+        )
+
+    return [view for view in results.all_runs().values() if has(view)] or [results]
+
+
+def _show_label(views: list[Results], arguments: Namespace) -> None:
+    """One result, or one array of it, in each run."""
+    found = [(view, _compared(view, _variants(view, arguments), arguments)) for view in views]
+    for view, _ in found:
+        _tell_unfinished(view, arguments)
+    if arguments.csv or arguments.json:
+        print_frame(_frames(found, arguments), arguments.json)
+    elif arguments.array is not None:
+        print_rows(_frames(found, arguments).drop(columns="variable"), arguments.array)
+    else:
+        for view, variants in found:
+            for variant in variants:
+                run = f"run {view.name}: " if arguments.all else ""
+                _show_result(view, variant, arguments.label, arguments.null, run)
 
 
 def _tell_unfinished(results: Results, arguments: Namespace) -> None:
@@ -82,13 +112,15 @@ def _tell_unfinished(results: Results, arguments: Namespace) -> None:
             print(f"not finished: {plain(variant)}, {plain(label)}: {words}{more}: run again", file=sys.stderr)
 
 
-def _draw(results: Results, arguments: Namespace) -> int:
+def _draw(results: Results, arguments: Namespace) -> None:
     """Write the figures of a result into a file and print where it is."""
     from pathlib import Path
 
     from ..notebook import draw
     from ..report.matplotlib_figures import save
 
+    if arguments.all:
+        raise InputError("--png draws one run: say which with --run NAME in place of --all")
     if arguments.label is None:
         raise InputError("--png draws one result: name its LABEL, as in `gausslens show STORE LABEL --png FILE`")
     if arguments.array is not None or arguments.null is not None:
@@ -102,7 +134,6 @@ def _draw(results: Results, arguments: Namespace) -> int:
         raise InputError(f"no section of the report has a figure of {arguments.label!r}")
     save([each.figure for each in drawn], target)
     print(arguments.png)
-    return 0
 
 
 def _variants(results: Results, arguments: Namespace) -> list[str]:
@@ -113,7 +144,9 @@ def _variants(results: Results, arguments: Namespace) -> list[str]:
         known = dict.fromkeys(label for _, label in results)
         if arguments.label not in known:
             hint = did_you_mean(arguments.label, known)
-            raise InputError(f"{plain(results.path)} has no finished result {arguments.label!r}{hint}")
+            others = [name for name, view in results.all_runs().items() if arguments.label in view.labels]
+            elsewhere = f"; it is in run {', '.join(others)}: --run shows it" if others and not arguments.all else ""
+            raise InputError(f"{plain(results.path)} has no finished result {arguments.label!r}{hint}{elsewhere}")
     return having or [*chosen]
 
 
@@ -134,9 +167,9 @@ def _compared(results: Results, variants: list[str], arguments: Namespace) -> li
     return having or variants
 
 
-def _chosen(results: Results, arguments: Namespace) -> set[tuple[str, str]]:
+def _chosen(view: Results, arguments: Namespace) -> set[tuple[str, str]]:
     """Variant and label of what --variant and --null leave of the tree, finished or not."""
-    planned = {(s.variant, s.label): s.against for m in results.manifests() for s in m.steps}
+    planned = {name: view.steps(*name)[0].against for name in view.planned}
     found = {name: null for name, null in planned.items() if arguments.variant in (None, name[0])}
     nulls = {null for null in found.values() if null is not None}
     if arguments.null is not None and arguments.null not in nulls:
@@ -144,31 +177,39 @@ def _chosen(results: Results, arguments: Namespace) -> set[tuple[str, str]]:
     return {name for name, null in found.items() if arguments.null in (None, null)}
 
 
-def _show_tree(results: Results, arguments: Namespace) -> None:
-    chosen = _chosen(results, arguments)
+def _show_trees(views: list[Results], arguments: Namespace) -> None:
+    """What there is of each run."""
     if arguments.csv or arguments.json:
-        table = results.table()
-        kept = [name in chosen for name in zip(table["variant"], table["label"], strict=True)]
-        _print_frame(table.loc[kept], arguments)
+        from ..store.tables import joined
+
+        tables = []
+        for view in views:
+            table, chosen = view.table(), _chosen(view, arguments)
+            tables.append(table.loc[[name in chosen for name in zip(table["variant"], table["label"], strict=True)]])
+        print_frame(joined(tables) if len(tables) > 1 else tables[0], arguments.json)
         return
-    print(plain(results.path))
-    for name in results.runs:
-        view = results if arguments.run else results.run(name)
-        rows = []
-        for variant in view.variants:
-            for label in sorted((n for v, n in view.planned if v == variant), key=lambda n: (variant, n) not in view):
-                if (variant, label) not in chosen:
-                    continue
-                steps = view.steps(variant, label)
-                done = [s for s in steps if view.finished(s)]
-                rows.append((variant, label, steps[0].analysis, _dimensions(steps), f"{len(done)} of {len(steps)}"))
-        if not rows:
-            continue
-        newest = view.manifest()
-        print(f"\n{plain(name)}   planned {plain(newest.created[:19])}, plan {plain(newest.plan[:8])}")
-        print_table(("variant", "label", "analysis", "over", "finished"), rows, right=(4,))
-    if not results.runs:
-        print("no run yet")
+    found = [(view, _chosen(view, arguments)) for view in views]
+    print(plain(views[0].path))
+    for view, names in found:
+        if view.runs:
+            _show_tree(view, names)
+        else:
+            print("no run yet")
+
+
+def _show_tree(view: Results, chosen: set[tuple[str, str]]) -> None:
+    rows = []
+    for variant in view.variants:
+        for label in sorted((n for v, n in view.planned if v == variant), key=lambda n: (variant, n) not in view):
+            if (variant, label) not in chosen:
+                continue
+            steps = view.steps(variant, label)
+            done = [s for s in steps if view.finished(s)]
+            rows.append((variant, label, steps[0].analysis, _dimensions(steps), f"{len(done)} of {len(steps)}"))
+    plan = view.manifest()
+    model = f", model {plan.asked_model}" if plan.asked_model else ""
+    print(f"\n{plain(view.name)}   planned {plain(plan.created[:19])}, plan {plan.plan[:8]}{plain(model)}")
+    print_table(("variant", "label", "analysis", "over", "finished"), rows, right=(4,))
 
 
 def _dimensions(steps: Any) -> str:
@@ -181,26 +222,30 @@ def _dimensions(steps: Any) -> str:
     return ", ".join(words)
 
 
-def _show_result(results: Results, variant: str, label: str, null: str | None) -> None:
+def _show_result(results: Results, variant: str, label: str, null: str | None, run: str = "") -> None:
     """One result; where its draws differ in shape, each draw by itself."""
     from ..store.read_parts import DifferentShapes
 
     nulls = results.nulls(variant, label) if null is None else (null,)
     try:
         against = {name: results.against(variant, label, name) for name in nulls}
-        _show_arrays(f"{variant}, {label}", results[variant, label], against)
+        _show_arrays(f"{run}{variant}, {label}", results[variant, label], against)
     except DifferentShapes:
         compared = {name: results.draws(variant, f"{label}.against.{name}") for name in nulls}
         for point, dataset in results.draws(variant, label).items():
-            words = ", ".join([variant, label, *(f"{n} {v}" for n, v in point)])
+            words = run + ", ".join([variant, label, *(f"{n} {v}" for n, v in point)])
             _show_arrays(words, dataset, {n: each[point] for n, each in compared.items() if point in each})
 
 
 def _show_arrays(title: str, dataset: xr.Dataset, nulls: Mapping[str, xr.Dataset]) -> None:
     """The arrays of a dataset: what each is, its range, and how it stands against each null."""
+    from ..store.read_parts import WITHOUT, beside
+
     print(f"\n{plain(title)}")
     rows = []
     for name, array in dataset.data_vars.items():
+        if beside(dataset, name) and str(name).endswith(WITHOUT):
+            continue
         shape = ", ".join(f"{d} {n}" for d, n in array.sizes.items())
         about = [str(array.attrs.get("long_name", "")), str(array.attrs.get("units", ""))]
         rows.append([name, shape, array.dtype, *about, _range(array)])
@@ -215,7 +260,7 @@ def _show_arrays(title: str, dataset: xr.Dataset, nulls: Mapping[str, xr.Dataset
 def _range(array: xr.DataArray) -> str:
     """The values where there are few, else the smallest, the mean and the largest."""
     if array.size <= FEW_CELLS or array.dtype.kind not in "biuf":
-        return " ".join(_number(v) for v in array.values.ravel()[:FEW_CELLS].tolist())
+        return " ".join(written(v) for v in array.values.ravel()[:FEW_CELLS].tolist())
     import numpy as np
 
     # A large array is read a stretch at a time; what is not finite is left out of the range and counted.
@@ -228,7 +273,7 @@ def _range(array: xr.DataArray) -> str:
             low, high = min(low, values.min()), max(high, values.max())
             total, count = total + values.sum(), count + values.size
     lost = f", {array.size - count} not finite" if count < array.size else ""
-    return f"{_number(low)} to {_number(high)}, mean {_number(total / count)}{lost}" if count else "none finite"
+    return f"{written(low)} to {written(high)}, mean {written(total / count)}{lost}" if count else "none finite"
 
 
 def _stands(against: xr.Dataset, name: str) -> str:
@@ -244,52 +289,17 @@ def _stands(against: xr.Dataset, name: str) -> str:
     return f"z to {largest:+.1f}, q < 0.05 in {int((q < 0.05).sum())} of {q.size}"
 
 
-def _frames(results: Results, variants: list[str], arguments: Namespace) -> pd.DataFrame:
-    """The cells of all variants in one table."""
+def _frames(found: list[tuple[Results, list[str]]], arguments: Namespace) -> pd.DataFrame:
+    """The cells of all variants in one table; of several runs only where all are asked for, each row with its run."""
     from ..store.tables import joined
 
     wanted = None if arguments.array is None else [arguments.array]
     tables = []
-    for variant in variants:
-        table = results.frame(variant, arguments.label, null=arguments.null, variables=wanted)
-        table.insert(0, "variant", variant)
-        tables.append(table)
+    for view, variants in found:
+        for variant in variants:
+            table = view.frame(variant, arguments.label, null=arguments.null, variables=wanted)
+            table.insert(0, "variant", variant)
+            if arguments.all:
+                table.insert(0, "run", view.name)
+            tables.append(table)
     return joined(tables)
-
-
-def _show_array(table: pd.DataFrame, arguments: Namespace) -> None:
-    columns = [str(c) for c in table if c != "variable"]
-    right = [i for i, c in enumerate(columns) if table[c].dtype.kind in "iuf"]
-    rows = [[_number(v) for v in row] for row in table[columns].head(MOST_ROWS).astype(object).values.tolist()]
-    print_table(columns, rows, right)
-    if len(table) > MOST_ROWS:
-        print(f"... {len(table) - MOST_ROWS:,} more rows of {plain(arguments.array)}; --csv prints them all")
-
-
-def _number(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.5g}"
-    return "" if value is None or type(value).__name__ == "NAType" else str(value)
-
-
-def _print_frame(table: pd.DataFrame, arguments: Namespace) -> None:
-    """Every row, with every digit."""
-    if arguments.json:
-        print(json.dumps([{c: _plain_json(v) for c, v in row.items()} for row in table.to_dict("records")], indent=1))
-        return
-    text = table.to_csv(index=False)
-    print("\n".join(map(plain, text.splitlines())) if sys.stdout.isatty() else text.rstrip("\n"))
-
-
-def _plain_json(value: Any) -> Any:
-    """A value as JSON has it: null for what is missing or not finite."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, complex):
-        return [value.real, value.imag]
-    if isinstance(value, bool | int | str):
-        return value
-    item = getattr(value, "item", None)
-    if item is not None and not hasattr(value, "isoformat"):
-        return _plain_json(item())
-    return str(value) if hasattr(value, "year") and value == value else None

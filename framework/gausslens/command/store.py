@@ -82,8 +82,11 @@ def _pack(root: Path, target: Path) -> int:
 
     number = pack(root, outside(target, root).absolute())
     results = open_results(root)
-    missing = sum(len(view.unfinished(*name)) for view in map(results.run, results.runs) for name in view.planned)
+    views = results.all_runs().values()
+    missing = sum(len(view.unfinished(*name)) for view in views for name in view.planned)
     left = f"; {missing} that were planned are not finished, and not in it" if missing else ""
+    others = sum(len(view.other_plans()) for view in views)
+    left += f"; results of {others} other plans of these runs are not in it (gausslens runs)" if others else ""
     print(f"{target}: {number} results, {size(target.stat().st_size)}{left}")
     return 0
 
@@ -108,7 +111,10 @@ def _gc(root: Path, yes: bool) -> int:
 
 
 def _show(root: Path, found: Superseded) -> None:
-    rows = [("plan", m.run, f"{len(m.steps)} steps, planned {m.created[:19]}", "") for m in found.manifests]
+    rows = [
+        ("plan", m.run, f"{len(m.steps)} steps, model {m.asked_model or 'none'}, planned {m.created[:19]}", "")
+        for m in found.manifests
+    ]
     for path, bytes_ in found.parts.items():
         names = [f"{run}: {s.variant}, {s.label} {s.member}" for run, s in found.steps[path]]
         what = names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "") if names else "named by no plan"

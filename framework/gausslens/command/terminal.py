@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import math
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Rows of a frame that are printed; --csv and --json print all.
+MOST_ROWS = 60
 
 
 def plain(text: object) -> str:
@@ -45,6 +54,46 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[object]], right: Se
     for row in cells:
         drawn.add_row(*(Text(c) for c in row))
     Console().print(drawn)
+
+
+def print_rows(frame: pd.DataFrame, what: str) -> None:
+    """The first rows of a frame, numbers with five digits."""
+    columns = [str(c) for c in frame]
+    right = [i for i, c in enumerate(columns) if frame[c].dtype.kind in "iuf"]
+    rows = [[written(v) for v in row] for row in frame.head(MOST_ROWS).astype(object).values.tolist()]
+    print_table(columns, rows, right)
+    if len(frame) > MOST_ROWS:
+        print(f"... {len(frame) - MOST_ROWS:,} more rows of {plain(what)}; --csv prints them all")
+
+
+def written(value: Any) -> str:
+    """A cell of a frame; nothing where it is missing."""
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    return "" if value is None or type(value).__name__ == "NAType" else str(value)
+
+
+def print_frame(frame: pd.DataFrame, as_json: bool) -> None:
+    """Every row, with every digit: as CSV, or as JSON."""
+    if as_json:
+        print(json.dumps([{c: _plain_json(v) for c, v in row.items()} for row in frame.to_dict("records")], indent=1))
+        return
+    text = frame.to_csv(index=False)
+    print("\n".join(map(plain, text.splitlines())) if sys.stdout.isatty() else text.rstrip("\n"))
+
+
+def _plain_json(value: Any) -> Any:
+    """A value as JSON has it: null for what is missing or not finite."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, complex):
+        return [value.real, value.imag]
+    if isinstance(value, bool | int | str):
+        return value
+    item = getattr(value, "item", None)
+    if item is not None and not hasattr(value, "isoformat"):
+        return _plain_json(item())
+    return str(value) if hasattr(value, "year") and value == value else None
 
 
 def size(count: int) -> str:

@@ -24,11 +24,16 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a step will need: bytes, and seconds beyond those of the pass itself."""
+    """What a step will need: bytes, and seconds beyond those of the pass itself.
+
+    ``state`` is the part of ``memory`` that one state of a stream analysis holds: errors over prompts hold several
+    (0: they are taken to hold all of ``memory`` several times).
+    """
 
     memory: int = 0
     disk: int = 0
     seconds: float = 0.0
+    state: int = 0
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,10 @@ class StreamAnalysis(Protocol):
     and merges the copies in the order of the shards. ``result`` is called after the last pass. An analysis that asks
     for several passes has a method ``end_pass(index)`` besides: called between passes, it fixes what was found and
     empties the accumulators; the next pass starts from copies of that.
+
+    For errors over prompts states are merged again and again, of all groups of prompts but one: ``merge`` leaves
+    ``other`` as it was and shares nothing with it that either will change, and ``result`` gives numbers of those
+    prompts that the state has seen.
     """
 
     def request(self) -> Request: ...
@@ -139,12 +148,45 @@ def attributes(long_name: str, units: str = "1", against: bool | None = None, **
 
 
 def variable(
-    dims: str | Sequence[str], values: Any, long_name: str, units: str = "1", against: bool | None = None, **more: Any
+    dims: str | Sequence[str],
+    values: Any,
+    long_name: str,
+    units: str = "1",
+    against: bool | None = None,
+    order: int | None = None,
+    **more: Any,
 ) -> Variable:
     """A variable for ``xarray.Dataset({"trace": variable("layer", values, "trace of the covariance")})``.
 
     ``units`` is "1" for pure numbers. ``against=False`` leaves it out of comparisons with a null, ``against=True`` puts
-    it in. ``more`` are attributes of your own.
+    it in. ``order=4`` says that it is a fourth moment, as a kurtosis: its error over prompts is then called a lower
+    bound. ``more`` are attributes of your own.
     """
     named = (dims,) if isinstance(dims, str) else tuple(dims)
-    return named, values, attributes(long_name, units, against, **more)
+    told = more if order is None else {"order": order} | more
+    return named, values, attributes(long_name, units, against, **told)
+
+
+def mean_over_prompts(
+    name: str, dims: str | Sequence[str], values: Any, long_name: str, units: str = "1", **more: Any
+) -> dict[str, Variable]:
+    """A variable that is the mean of values [prompt, ...], and beside it its error over prompts, ``<name>_se``.
+
+    For analyses of shape ``forward``, which have values of each prompt: ``xr.Dataset(mean_over_prompts("loss", (),
+    losses, "mean loss", "nat"))``. The error is s / sqrt(m), of prompts as the independent units; a missing value (NaN)
+    is left out.
+    """
+    from ..maths.resampling import mean_and_error
+
+    mean, error = mean_and_error(values, skip_missing=True)
+    return {
+        name: variable(dims, mean, long_name, units, **more),
+        f"{name}_se": error_of(name, dims, error, long_name, units),
+    }
+
+
+def error_of(
+    name: str, dims: str | Sequence[str], error: Any, long_name: str, units: str = "1", **more: Any
+) -> Variable:
+    """The variable ``<name>_se`` of standard errors over prompts of the variable ``name``: not compared with a null."""
+    return variable(dims, error, f"{long_name}: standard error over prompts", units, against=False, of=name, **more)

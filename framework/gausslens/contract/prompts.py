@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -77,11 +77,15 @@ class Tokens:
                 found.update(array.astype(dtype).tobytes())
         return found.hexdigest()
 
-    def shards(self, size: int = SHARD_TOKENS) -> list[np.ndarray]:
-        """Indices of prompts, sorted by length (then place), cut so that no shard is over ``size`` when padded."""
+    def shards(self, size: int = SHARD_TOKENS, among: Iterable[int] | None = None) -> list[np.ndarray]:
+        """Indices of prompts, sorted by length (then place), cut so that no shard is over ``size`` when padded.
+
+        ``among`` are the prompts to cut (None: all).
+        """
         import numpy as np
 
-        order = sorted(range(len(self)), key=lambda i: (len(self.ids[i]), i))
+        chosen = range(len(self)) if among is None else among
+        order = sorted(map(int, chosen), key=lambda i: (len(self.ids[i]), i))
         cut: list[list[int]] = []
         for index in order:
             # Sorted by length, so the newest is the longest: it sets the padded width.

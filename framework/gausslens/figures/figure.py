@@ -22,16 +22,21 @@ class BadFigure(GausslensError):
 
 @dataclass(frozen=True)
 class Source:
-    """Where the numbers of a figure are in the store: the step, by variant and label, and the array."""
+    """Where the numbers of a figure are in the store: the step, by variant and label, and the array.
+
+    ``run`` is named where a page shows several runs.
+    """
 
     variant: str
     label: str
     array: str
+    run: str = ""
 
     @property
     def line(self) -> str:
         """The line of Python that gets the array back."""
-        return f"store[{self.variant!r}, {self.label!r}][{self.array!r}]"
+        of = f"store.run({self.run!r})" if self.run else "store"
+        return f"{of}[{self.variant!r}, {self.label!r}][{self.array!r}]"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

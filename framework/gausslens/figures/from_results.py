@@ -21,6 +21,23 @@ def averaged(values: xr.DataArray, *kept: str, skip_missing: bool = False) -> np
     return found
 
 
+def error_band(data: xr.Dataset, name: str, *kept: str) -> np.ndarray | None:
+    """The standard error over prompts of ``averaged(data[name], *kept)``; None where there is none.
+
+    It is the jackknife of that average, from the values without each group of prompts: errors of cells that share their
+    prompts are not independent. Where there are no such values it is the mean of the cells' errors, which is no less.
+    """
+    from ..maths.resampling import delete_group_error
+
+    without, errors = data.get(f"{name}_without"), data.get(f"{name}_se")
+    found = None
+    if without is not None and "left_out" in without.dims:
+        found = delete_group_error(averaged(without, "left_out", *kept))
+    elif errors is not None and set(kept) <= set(errors.dims):
+        found = averaged(errors, *kept)
+    return found if found is not None and (found == found).any() else None
+
+
 def pooled_over(*several: Result, swept: bool = True) -> str:
     """The sentence that says over which draws and swept values a figure takes means; nothing if over none.
 

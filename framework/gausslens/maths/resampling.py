@@ -2,12 +2,14 @@
 
 Moments of numbers that come in groups of prompts (``PowerSums``) have errors by leaving out a group (``jackknife``);
 averages over prompts have plain errors (``mean_and_error``, ``ratio_and_error``) or Student intervals (``average``).
-``split_prompts`` parts prompts into those to fit on and those to measure on.
+``split_prompts`` parts prompts into those to fit on and those to measure on. Any statistic at all has an error by
+deleting groups of prompts: ``dealt`` makes the groups, ``delete_group_error`` the error, ``difference_error`` that of a
+model against its twins, and ``owned_by_one`` says where a single group makes most of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TypeAlias
@@ -19,6 +21,8 @@ from scipy.special import stdtrit
 Floats: TypeAlias = NDArray[np.float64]
 # Groups of prompts of which one at a time is left out, for standard errors.
 GROUPS = 16
+# One group that makes more than this of the spread of the leave-one-out values owns the error.
+OWNS = 0.5
 MOMENTS = ("mean", "variance", "skewness", "kurtosis")
 
 
@@ -158,9 +162,65 @@ def split_prompts(prompts: Sequence[ArrayLike], share: float) -> tuple[NDArray[n
     By the hash of their tokens: nothing depends on order, and equal prompts are on one side. Of the n different ones
     round(share n) are measured on, in ``GROUPS`` groups for the jackknife.
     """
-    hashes = [sha256(np.asarray(ids).astype("<i8").tobytes()).digest() for ids in prompts]
-    order = sorted(set(hashes))
-    place = {one: i for i, one in enumerate(order)}
-    places = np.array([place[one] for one in hashes], dtype=np.int64)
-    measured = places < round(share * len(order))
+    places = _places(prompts)
+    measured = places < round(share * len(np.unique(places)))
     return measured, np.where(measured, places % GROUPS, -1)
+
+
+def dealt(prompts: Sequence[ArrayLike], groups: int) -> NDArray[np.int64]:
+    """The group, 0 to ``groups`` - 1, of each prompt (its token ids): dealt round in the order of their hashes.
+
+    So groups do not depend on the order of prompts, equal prompts are in one group, and sizes differ by one at most
+    where all prompts differ. ValueError where there are fewer different prompts than groups.
+    """
+    places = _places(prompts)
+    different = len(np.unique(places))
+    if different < groups:
+        raise ValueError(f"{groups} groups need as many different prompts, there are {different}")
+    return places % groups
+
+
+def _places(prompts: Sequence[ArrayLike]) -> NDArray[np.int64]:
+    """The place of each prompt among the different ones, in the order of the hashes of their tokens."""
+    hashes = [sha256(np.asarray(ids).astype("<i8").tobytes()).digest() for ids in prompts]
+    place = {one: i for i, one in enumerate(sorted(set(hashes)))}
+    return np.array([place[one] for one in hashes], dtype=np.int64)
+
+
+def delete_group_error(without: ArrayLike) -> Floats:
+    """Standard error of a statistic from its values [group, ...] without each of g groups of prompts.
+
+    sqrt((g-1)/g sum_i (x_(-i) - mean x_(-.))^2), the delete-a-group jackknife (Kott, "The delete-a-group jackknife",
+    Journal of Official Statistics 17, 2001); compare with Student's t of g - 1 degrees.
+    """
+    x = np.asarray(without, dtype=np.float64)
+    return jackknife(x, np.ones(len(x), dtype=np.bool_))
+
+
+def difference_error(of: ArrayLike, twins: Sequence[ArrayLike], prompts: Sequence[Hashable] | None = None) -> Floats:
+    """Standard error over prompts of x - mean of the twins' x, from their values [group, ...] without each group.
+
+    ``prompts`` tells the prompts of each side, ``of`` first (None: all saw the same). Sides of the same prompts lose
+    the same groups together, so that what prompts do to both alike drops out: the error is the jackknife of the
+    difference. Those of different prompts are independent, and their errors add in quadrature.
+    """
+    sides = [np.asarray(one, dtype=np.float64) for one in (of, *twins)]
+    kinds = list(prompts) if prompts is not None else [None] * len(sides)
+    weights = [1.0, *[-1.0 / len(twins)] * len(twins)]
+    together: dict[tuple[Hashable, int], Floats] = {}
+    for kind, weight, values in zip(kinds, weights, sides, strict=True):
+        shared = kind, len(values)
+        together[shared] = together.get(shared, np.zeros_like(values)) + weight * values
+    squares = [np.square(delete_group_error(values)) for values in together.values()]
+    return np.asarray(np.sqrt(np.sum(squares, axis=0)))
+
+
+def owned_by_one(without: ArrayLike) -> NDArray[np.bool_]:
+    """Where one group makes more than ``OWNS`` of sum_i (x_(-i) - mean)^2, of values [group, ...]: an unsure error.
+
+    Of Gaussian values that is so in 13 % of cells with ten groups, in 0.6 % with twenty. Where there is no spread no
+    group owns it.
+    """
+    x = np.asarray(without, dtype=np.float64)
+    square = np.square(x - x.mean(axis=0))
+    return np.asarray(square.max(axis=0) > OWNS * square.sum(axis=0))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -75,19 +74,25 @@ def departures(found: Sequence[Statistic], rungs: dict[str, str]) -> dict[str, l
     return {null: sorted(each, key=lambda d: -abs(d.at("effect"))) for null, each in made.items()}
 
 
-def first_sentences(results: Results) -> Markup:
-    """What was found, for the head of the page."""
-    return joined(element("p", sentence, class_="finding") for sentence in results.sentences())
+def first_sentences(*views: Results) -> Markup:
+    """What was found, for the head of the page; each sentence with the name of its run where there are several."""
+    named = len(views) > 1
+    said = [(view.name, sentence) for view in views for sentence in view.sentences()]
+    return joined(element("p", f"{run}: {sentence}" if named else sentence, class_="finding") for run, sentence in said)
 
 
-def departures_table(results: Results) -> Markup:
-    """For each null that stands first a table of the ten largest effects; or why there is none."""
-    found = results.statistics()
-    if not found:
+def departures_table(*views: Results) -> Markup:
+    """Run by run, for each null that stands first a table of the ten largest effects; or why there is none."""
+    if not any(view.statistics() for view in views):
         return element("p", "Nothing was compared with a null: `against:` in the run file names one.", class_="note")
-    store = Path(results.path).name
-    tables = [draw(_table(null, each), store) for null, each in departures(found, results.rungs).items()]
+    tables = [table for view in views for table in _of_run(view, named=len(views) > 1)]
     return element("div", *tables, class_="figures") if tables else element("p", "Nothing departs.", class_="soft")
+
+
+def _of_run(view: Results, named: bool) -> list[Markup]:
+    """The tables of a run, which name it where there are several."""
+    found = departures(view.statistics(), view.rungs).items()
+    return [draw(_table(null, each, view.name if named else ""), view) for null, each in found]
 
 
 def columns(found: Sequence[Departure]) -> tuple[str, ...]:
@@ -95,10 +100,12 @@ def columns(found: Sequence[Departure]) -> tuple[str, ...]:
     return (*COLUMNS, "explained by") if any(d.explanation is not None for d in found) else COLUMNS
 
 
-def _table(null: str, found: Sequence[Departure]) -> Table:
+def _table(null: str, found: Sequence[Departure], run: str) -> Table:
     shown = found[:MOST]
     ladder = any(d.explanation is not None for d in found)
-    rows = [[*d.row(), *([NOTHING] if ladder and d.explanation is None else [])] for d in shown]
+    rows = [
+        [*([run] if run else []), *d.row(), *([NOTHING] if ladder and d.explanation is None else [])] for d in shown
+    ]
     return Table(
         title=f"The largest departures from {null}",
         caption="Of each statistic that departs, its cell of the largest effect: the difference from the null's mean "
@@ -106,11 +113,11 @@ def _table(null: str, found: Sequence[Departure]) -> Table:
         f"{len(shown)} largest of {len(found)}. q is the false discovery rate over the statistics; cells are those "
         f"with q below {LEVEL} within the statistic."
         + (" Explained by: the first null that gives the number too, in most of these cells." if ladder else ""),
-        sources=tuple(_source(d.statistic) for d in shown),
-        columns=columns(found),
+        sources=tuple(_source(d.statistic, run) for d in shown),
+        columns=("run", *columns(found)) if run else columns(found),
         rows=rows,
     )
 
 
-def _source(one: Statistic) -> Source:
-    return Source(one.variant, f"{one.label}.against.{one.null}", one.variable)
+def _source(one: Statistic, run: str) -> Source:
+    return Source(one.variant, f"{one.label}.against.{one.null}", one.variable, run)

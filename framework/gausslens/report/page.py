@@ -6,7 +6,7 @@ import base64
 import hashlib
 import os
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -17,7 +17,7 @@ from ..version import VERSION
 from .colours import SERIES_DARK, SERIES_LIGHT
 from .departures import departures_table, first_sentences
 from .markup import Markup, element
-from .page_figures import draw, left_out
+from .page_figures import draw, left_out, of_run
 from .runs import page_title, run_facts, step_table
 from .sections import Section, sections
 from .thinning import COARSE, FINE
@@ -40,13 +40,17 @@ class PagePart:
     body: Markup
 
 
-def write(path: Path | str, host: Host, out: Path | str | None = None) -> Path:
-    """Write the page of the store (or pack) at ``path``, by default into it as report.html. Returns where it is."""
+def write(store: Results | Path | str, host: Host, out: Path | str | None = None, every: bool = False) -> Path:
+    """Write the page of a run, or of the one that a store (or pack) shows; ``every``: of all runs of its store.
+
+    By default into the store as report.html. Returns where it is.
+    """
     from ..store.read_results import open as open_store
 
-    place = Path(path)
+    results = open_store(store) if isinstance(store, str | Path) else store
+    place = Path(store if isinstance(store, str | Path) else store.path)
     target = Path(out) if out is not None else place / "report.html" if place.is_dir() else place.with_suffix(".html")
-    text = page(open_store(place), host)
+    text = page(results, host, every)
     try:
         _replace(target, text)
     except OSError as error:
@@ -69,17 +73,19 @@ def _replace(target: Path, text: str) -> None:
         raise
 
 
-def page(results: Results, host: Host) -> str:
-    """The page as HTML."""
+def page(results: Results, host: Host, every: bool = False) -> str:
+    """The page as HTML: of one run, or of ``every`` run of its store, each under its own heading, the newest first."""
+    views = list(results.all_runs().values())[::-1] if every and results.runs else [results]
     about = "What departs from the nulls that the run names: how far, how surely, and which other null gives it too."
-    parts = [PagePart("departures", "Against the null", about, departures_table(results)), *_sections(results, host)]
-    told = "What was computed, and the files of the store that hold it (schemas/STORE.md has the format)."
-    parts.append(PagePart("steps", "Steps", told, step_table(results)))
-    name = page_title(results)
+    parts = [PagePart("departures", "Against the null", about, departures_table(*views))]
+    for view in views:
+        parts += _parts_of_run(view, host, LARGEST // len(views), view.name if every else "")
+    name = page_title(views)
     links = [element("a", part.heading, href=f"#{part.anchor}") for part in parts]
     kicker = element("p", "gausslens: what training put there, and what chance would have put there", class_="soft")
     nav = element("nav", *links, aria_label="parts")
-    head = element("header", kicker, element("h1", name), first_sentences(results), run_facts(results), nav)
+    facts = run_facts(results) if not every else None
+    head = element("header", kicker, element("h1", name), first_sentences(*views), facts, nav)
     main = element("main", *(_shown(part) for part in parts))
     foot = element("footer", f"Drawn by gausslens {VERSION} from the store alone.")
     tip = element("div", id="tip", hidden="hidden", role="status", aria_live="polite")
@@ -104,24 +110,35 @@ def _shown(part: PagePart) -> Markup:
     return element("section", element("h2", part.heading), about, part.body, id=part.anchor)
 
 
-def _sections(results: Results, host: Host) -> list[PagePart]:
-    """The sections of all plugins; each has an equal share of the page."""
+def _parts_of_run(results: Results, host: Host, room: int, run: str) -> list[PagePart]:
+    """What was run, the sections of all plugins, each with an equal share of the room, and the steps.
+
+    ``run`` is named in headings and anchors where the page shows several; else its facts are at the head.
+    """
     found = sections(results, host)
-    return [_part(section, results, LARGEST // len(found)) for section in found]
+    told = "What was computed, and the files of the store that hold it (schemas/STORE.md has the format)."
+    parts = [_part(section, results, room // len(found), run) for section in found]
+    parts.append(PagePart("steps", "Steps", told, step_table(results, run)))
+    if not run:
+        return parts
+    named = [replace(part, anchor=f"run-{run}-{part.anchor}", heading=f"{run}: {part.heading}") for part in parts]
+    facts = run_facts(results, alone=False)
+    return [PagePart(f"run-{run}", f"Run {run}", "What was run, on what and when.", facts), *named]
 
 
-def _part(section: Section, results: Results, share: int) -> PagePart:
+def _part(section: Section, results: Results, share: int, run: str) -> PagePart:
     anchor = f"section-{section.name}"
     if section.failed:
         return PagePart(anchor, section.name, section.summary, element("p", section.failed, class_="failed"))
-    store = Path(results.path).name
     drawn: list[Markup] = []
     used = 0
     for place, figure in enumerate(section.figures):
-        again = f"gausslens.draw(store, section={section.name!r})[{place}].plot()"
-        made = draw(figure, store, again, FINE if used < share // 2 else COARSE)
+        of = f"store.run({run!r})" if run else "store"
+        again = f"gausslens.draw({of}, section={section.name!r})[{place}].plot()"
+        figure = of_run(figure, run) if run else figure
+        made = draw(figure, results, again, FINE if used < share // 2 else COARSE)
         if used + len(made) > share:
-            made = left_out(figure, store, again)
+            made = left_out(figure, results, again)
         used += len(made)
         drawn.append(made)
     body = element("div", *drawn, class_="figures") if drawn else element("p", "Nothing to draw.", class_="soft")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import shlex
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..figures import ColourMap, Passages, Plot, TableRows
@@ -17,16 +20,27 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ..figures import Drawing, Figure, Source
+    from ..store.read_results import Results
 
 
-def draw(figure: Figure, store: str = "store", again: str = "", most: Most = FINE) -> Markup:
-    """The figure as an element of the page; ``again`` is the line of Python that makes it again."""
+def draw(figure: Figure, store: Results | str = "store", again: str = "", most: Most = FINE) -> Markup:
+    """The figure as an element of the page; ``again`` is the line of Python that makes it again.
+
+    ``store`` is the run that it was drawn from, or of several runs the name of their store.
+    """
     drawing, note = thinned(figure.drawing(), most)
     picture, said = _picture(drawing, figure.title)
     return _whole(figure, drawing, picture, " ".join(words for words in (note, said) if words), store, again)
 
 
-def left_out(figure: Figure, store: str, again: str) -> Markup:
+def of_run(figure: Figure, run: str) -> Figure:
+    """The same figure, its sources with their run: for a page of several runs."""
+    made = copy.copy(figure)
+    object.__setattr__(made, "sources", tuple(replace(source, run=run) for source in figure.sources))
+    return made
+
+
+def left_out(figure: Figure, store: Results | str, again: str) -> Markup:
     """The place of a figure for which the page has no room left."""
     note = "Left out, for the page is full: the lines under 'data' draw it."
     return _whole(figure, figure.drawing(), Markup(""), note, store, again)
@@ -47,7 +61,7 @@ def _picture(drawing: Drawing, title: str) -> tuple[Markup, str]:
     raise TypeError(f"there is no picture of a {type(drawing).__name__}")
 
 
-def _whole(figure: Figure, drawing: Drawing, picture: Markup, note: str, store: str, again: str) -> Markup:
+def _whole(figure: Figure, drawing: Drawing, picture: Markup, note: str, store: Results | str, again: str) -> Markup:
     # Plots and maps name the unit at an axis or a colour bar.
     unsaid = isinstance(drawing, TableRows | Passages) and figure.written_units
     caption = element(
@@ -73,20 +87,32 @@ def _table(drawing: TableRows) -> Markup:
     return element("div", table, class_="scroll", tabindex="0")
 
 
-def _sources(sources: Iterable[Source], store: str, again: str) -> Markup | None:
+def _sources(sources: Iterable[Source], store: Results | str, again: str) -> Markup | None:
     """Links to the steps that the numbers come from, and the lines that get the numbers and the figure back."""
     given = tuple(dict.fromkeys(sources))
     if not given:
         return None
     links = [
-        element("a", f"{variant}, {label}", href=f"#{step_anchor(variant, label)}")
-        for variant, label in dict.fromkeys((s.variant, s.label) for s in given)
+        element("a", f"{variant}, {label}", href=f"#{step_anchor(variant, label, run)}")
+        for variant, label, run in dict.fromkeys((s.variant, s.label, s.run) for s in given)
     ]
     arrays = ", ".join(dict.fromkeys(s.array for s in given))
     steps = element("p", "Step ", *(x for link in links for x in (link, "; ")), f"array {arrays}")
     label = given[0].label.split(".against.")[0]
-    where = [shlex.quote(word) for word in (store, label)]
-    code = ["import gausslens", f"store = gausslens.open({store!r})", *dict.fromkeys(s.line for s in given)]
+    opened, named = _opened(store, given[0].run)
+    where = [shlex.quote(word) for word in (named[0], label, *named[1:])]
+    code = ["import gausslens", f"store = {opened}", *dict.fromkeys(s.line for s in given)]
     python = joined(element("code", f"{line}\n") for line in [*code, *([again] if again else [])])
     shell = element("code", f"gausslens show {' '.join(where)} --png figures.png\n")
     return element("details", element("summary", "data"), steps, element("pre", python), element("pre", shell))
+
+
+def _opened(store: Results | str, run: str) -> tuple[str, list[str]]:
+    """The Python that opens a run, and what `gausslens show` is given to find it; ``run`` where sources name it."""
+    if isinstance(store, str):
+        return f"gausslens.open({store!r})", [store, *(["--run", run] if run else [])]
+    name, plan = Path(store.path).name, store.plan_to_name
+    if run or not store.name:
+        return _opened(name, run)
+    of = f"{store.name!r}, plan={plan!r}" if plan else repr(store.name)
+    return f"gausslens.open({name!r}).run({of})", [name, "--run", plan or store.name]

@@ -1,10 +1,12 @@
-"""The runs of a store on the page: at its top what was run, on what, when and how long; at its end every step."""
+"""A run on the page: at its top what was run, on what, when and how long, and what else there is; every step."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .markup import Markup, element, joined
@@ -19,36 +21,43 @@ NAMED = 3
 Fact = tuple[str, str, str]
 
 
-def page_title(results: Results) -> str:
-    """The name of the page: the runs it shows."""
-    runs = results.runs
-    shown = ", ".join(runs[-3:])
-    return shown + (f" and {len(runs) - 3} earlier runs" if len(runs) > 3 else "")
+def page_title(views: Sequence[Results]) -> str:
+    """The name of the page: the runs it shows, the newest first."""
+    names = [view.name for view in views]
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} earlier runs" if len(names) > 3 else "")
 
 
-def run_facts(results: Results) -> Markup:
-    """The facts of each run, the newest first."""
-    newest: dict[str, Manifest] = {m.run: m for m in results.manifests()}
-    runs = sorted(newest.values(), key=lambda m: m.age, reverse=True)
-    return joined(_run(results, manifest, heading=len(runs) > 1) for manifest in runs)
+def run_facts(results: Results, alone: bool = True) -> Markup:
+    """The facts of a run, and (``alone``) what else the store holds that a page of this run does not show."""
+    if not results.runs:
+        return Markup("")
+    notes = results.notes(runs=alone)
+    facts = _facts(results, results.manifest())
+    if not notes:
+        return facts
+    about = f"This page is of run {results.name} alone. " if alone else ""
+    said = " ".join(f"{note[0].upper()}{note[1:]}." for note in notes)
+    command = element("code", f"gausslens report {shlex.quote(Path(results.path).name)} --run NAME")
+    how = element("p", f"{about}{said} ", command, " draws one of them, ", element("code", "--all"), " every run.")
+    return joined([facts, element("div", how, class_="note")])
 
 
-def step_anchor(variant: str, label: str) -> str:
-    """The anchor of a result: any name becomes one that has no white space."""
-    return "step-" + re.sub(r"[^\w.-]", "_", f"{variant}-{label}")
+def step_anchor(variant: str, label: str, run: str = "") -> str:
+    """The anchor of a result, with its run on a page of several: any name becomes one that has no white space."""
+    return "step-" + re.sub(r"[^\w.-]", "_", "-".join(name for name in (run, variant, label) if name))
 
 
-def step_table(results: Results) -> Markup:
+def step_table(results: Results, run: str = "") -> Markup:
     """A table: each result that was planned, how much of it is finished, and in which files of the store it is."""
     head = element("tr", *(element("th", name, scope="col") for name in ("result", "analysis", "finished", "files")))
-    rows = [_row(results, variant, label) for variant, label in results.planned]
+    rows = [_row(results, variant, label, run) for variant, label in results.planned]
     table = element("table", element("thead", head), element("tbody", *rows))
     return element("div", table, class_="scroll", tabindex="0", role="region", aria_label="steps")
 
 
-def _run(results: Results, manifest: Manifest, heading: bool) -> Markup:
+def _facts(results: Results, manifest: Manifest) -> Markup:
     done = [step for step in manifest.steps if results.finished(step)]
-    made = _made(results, manifest, done)
+    made = _made(results, done)
     shown = [
         _model(manifest.resolved, made),
         _prompts(manifest.resolved),
@@ -61,15 +70,11 @@ def _run(results: Results, manifest: Manifest, heading: bool) -> Markup:
         element("div", element("dt", name), element("dd", value, element("small", more) if more else None))
         for name, value, more in shown
     ]
-    above = element("h4", f"Run {manifest.run}") if heading else None
-    return joined([above or Markup(""), element("dl", *cells, class_="facts")])
+    return element("dl", *cells, class_="facts")
 
 
-def _made(
-    results: Results, manifest: Manifest, done: Iterable[PlannedStep]
-) -> list[tuple[PlannedStep, Mapping[str, Any]]]:
+def _made(view: Results, done: Iterable[PlannedStep]) -> list[tuple[PlannedStep, Mapping[str, Any]]]:
     """Each finished step with what made it."""
-    view = results.run(manifest.run)
     found: list[tuple[PlannedStep, Mapping[str, Any]]] = []
     for variant, label in dict.fromkeys((step.variant, step.label) for step in done):
         steps = [s for s in view.steps(variant, label) if view.finished(s)]
@@ -164,14 +169,14 @@ def _duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def _row(results: Results, variant: str, label: str) -> Markup:
+def _row(results: Results, variant: str, label: str, run: str) -> Markup:
     planned = results.steps(variant, label)
     done = [step for step in planned if results.finished(step)]
     files = [element("code", f"{_file(step)}\n") for step in done[:NAMED]]
     more = f"and {len(done) - NAMED} more" if len(done) > NAMED else None
     cells = (f"{variant}, {label}", planned[0].analysis, f"{len(done)} of {len(planned)}")
     return element(
-        "tr", *(element("td", cell) for cell in cells), element("td", *files, more), id=step_anchor(variant, label)
+        "tr", *(element("td", cell) for cell in cells), element("td", *files, more), id=step_anchor(variant, label, run)
     )
 
 

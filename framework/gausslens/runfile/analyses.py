@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from ..runs.study import PromptCall, Use
+from ..runs.study import Errors, PromptCall, Use
 from . import blocks
 from .blocks import find
 from .check_parameters import checked
@@ -28,11 +28,12 @@ def read_uses(
     variants: Mapping[str, Node] | None,
     prompts: PromptCall | None,
     given: bool,
+    errors: Errors | None,
 ) -> list[Use]:
     """Every entry of `analyses:`.
 
     ``variants`` are those that there are by name, None where they are not known; ``prompts`` are those of the run, and
-    ``given`` says whether it has any, right or wrong.
+    ``given`` says whether it has any, right or wrong; ``errors`` are those of the run.
     """
     bringing = {name for name, node in (variants or {}).items() if has_own_prompts(node)}
     found, labels = [], dict[str, Node]()
@@ -47,11 +48,15 @@ def read_uses(
         parameters = reading.parameters(analysis, _parameters(table))
         on = tuple((block.variants if block else None) or variants or ())
         called = _prompts(reading, table, analysis, own or prompts, given or (bool(on) and bringing.issuperset(on)))
+        _check_errors(reading, table, analysis)
         if block is None or parameters is None:
             continue
         label = block.label or analysis.descriptor.name
         layers, heads = indices(block.layers), indices(block.heads)
-        found.append(Use(label, analysis, parameters, layers, heads, on, called, entry.place, own is not None))
+        over = errors_of(block.errors, "entry", errors)
+        found.append(
+            Use(label, analysis, parameters, layers, heads, on, called, entry.place, own is not None, errors=over)
+        )
     return found
 
 
@@ -78,6 +83,24 @@ def _check_variants(reading: Reading, node: Node | None, variants: Collection[st
             reading.problems.value(item, f"the variant {item.value} is named twice", "keep one")
         elif isinstance(item.value, str):
             seen.add(item.value)
+
+
+def errors_of(
+    block: blocks.ErrorsBlock | Literal[False] | None, asked: Literal["run", "entry"], otherwise: Errors | None
+) -> Errors | None:
+    """What `errors:` of the run or of an entry says; where it says nothing, what holds otherwise."""
+    if block is None:
+        return otherwise
+    return Errors(block.groups, asked) if block else None
+
+
+def _check_errors(reading: Reading, entry: Node, analysis: Owned[Analysis]) -> None:
+    """Errors asked for by name, of an analysis that the host cannot run again without some prompts."""
+    given, descriptor = entry.get("errors"), analysis.descriptor
+    if given is None or not given.is_table or (descriptor.shape == "stream" and not descriptor.bulk):
+        return
+    why = "writes arrays as they come" if descriptor.bulk else f"is of shape {descriptor.shape}, not stream"
+    reading.problems.key(given, f"{descriptor.name} {why}: it has no errors over prompts", "leave `errors` out")
 
 
 def _parameters(entry: Node) -> Node:
@@ -112,8 +135,13 @@ def _prompts(
     return default_prompts(reading, entry, analysis)
 
 
-def resolved(use: Use, of_run: PromptCall | None) -> dict[str, Any]:
-    """How an entry reads with every default filled in; the prompts of the run are not said again."""
+def resolved_errors(errors: Errors | None) -> dict[str, int] | bool:
+    """How `errors:` reads."""
+    return {"groups": errors.groups} if errors is not None else False
+
+
+def resolved(use: Use, of_run: PromptCall | None, errors_of_run: Errors | None) -> dict[str, Any]:
+    """How an entry reads with every default filled in; the prompts and errors of the run are not said again."""
     return {
         "use": use.analysis.descriptor.name,
         "as": use.label,
@@ -122,4 +150,5 @@ def resolved(use: Use, of_run: PromptCall | None) -> dict[str, Any]:
         "heads": list(use.heads) if use.heads else None,
         "variants": list(use.variants),
         "prompts": resolved_prompts(None if use.prompts is of_run else use.prompts),
+        "errors": None if use.errors == errors_of_run else resolved_errors(use.errors),
     }

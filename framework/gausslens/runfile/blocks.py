@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 WHOLE_RUN = "all"  # the variant under which results of the whole run are kept: no variant may be called so
 MOST_DRAWS = 10_000
+GROUPS = 10  # of prompts, of which one at a time is left out for errors
 NAME_WORDS = "a name of 1 to 100 letters, digits, '-' and '_'"
 NAME = name_pattern(r"^[A-Za-z0-9_-]{1,100}$", NAME_WORDS)
 LABEL = name_pattern(
@@ -53,6 +54,14 @@ class Block(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
+class ErrorsBlock(Block):
+    """How errors over prompts are made."""
+
+    groups: int = Field(
+        GROUPS, ge=2, le=100, description="Prompts are dealt into so many groups, which are left out one at a time."
+    )
+
+
 class RunBlock(Block):
     """A whole run file."""
 
@@ -69,6 +78,9 @@ class RunBlock(Block):
     analyses: list[Any] = Field(min_length=1, description="What to compute.")
     against: Any = Field(
         None, description="The variant, or variants, of several draws that the others are compared with."
+    )
+    errors: ErrorsBlock | Literal[False] | None = Field(
+        None, description="Errors over prompts of stream analyses: on where there are as many prompts; false: none."
     )
     report: bool = Field(True, description="Write the report page after the run.")
 
@@ -149,6 +161,9 @@ class AnalysisBlock(Block):
     heads: list[Index] | None = Field(None, min_length=1, description=HEADS)
     variants: list[str] | None = Field(None, min_length=1, description="Only on these variants; else on all.")
     prompts: dict[str, Any] | None = Field(None, description="Its own prompts, in place of those of the run.")
+    errors: ErrorsBlock | Literal[False] | None = Field(
+        None, description="Its own errors over prompts, in place of those of the run; false: none."
+    )
 
     @field_validator("label")
     @classmethod

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import Mark
-from ..runs.study import ModelCall, Study
+from ..runs.study import Errors, ModelCall, Study
 from . import blocks
-from .analyses import read_uses, resolved
+from .analyses import errors_of, read_uses, resolved, resolved_errors
 from .blocks import Reading
 from .check_parameters import checked
 from .model_and_prompts import LIVE, read_model_block, read_prompts_block, resolved_model, resolved_prompts
@@ -95,7 +95,8 @@ def _study(reading: Reading, root: Node, default_name: str) -> Study | None:
     analyses = root.get("analyses")
     has_prompts = given is not None and given.value is not None
     entries = analyses.value if analyses is not None and analyses.is_list else []
-    uses = read_uses(reading, entries, named, prompts, has_prompts)
+    errors = errors_of(top.errors if top is not None else None, "run", Errors(blocks.GROUPS))
+    uses = read_uses(reading, entries, named, prompts, has_prompts, errors)
     variants = {found[0].name: found for found in read if found is not None}
     against = read_against(reading, root.get("against"), named, {name: found[0] for name, found in variants.items()})
     if len(problems) or top is None or model is None:
@@ -108,8 +109,9 @@ def _study(reading: Reading, root: Node, default_name: str) -> Study | None:
         "model": resolved_model(model),
         "prompts": resolved_prompts(prompts),
         "variants": {name: found[1] for name, found in variants.items()},
-        "analyses": [resolved(use, prompts) for use in uses],
+        "analyses": [resolved(use, prompts, errors) for use in uses],
         "against": list(against),
+        "errors": resolved_errors(errors),
         "report": top.report,
     }
     ordered = tuple(found[0] for found in variants.values())

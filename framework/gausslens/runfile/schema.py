@@ -36,6 +36,7 @@ def run_schema(host: Host) -> Schema:
         "prompts": _prompts(host, parameters),
         "edit": _edit(host, parameters),
         "analysis": _analysis(host, parameters),
+        "errors": _of(blocks.ErrorsBlock),
     }
     run = _of(blocks.RunBlock)
     properties = run["properties"]
@@ -227,6 +228,9 @@ def _described(schema: Schema, like: Schema) -> Schema:
 def _of(block: type[blocks.Block]) -> Schema:
     schema = _tidied(block.model_json_schema())
     schema.pop("description", None)
+    if schema.pop("$defs", None):
+        # Of the host's blocks, these alone hold another: it is defined once, for all.
+        schema["properties"]["errors"]["anyOf"][0] = {"$ref": "#/$defs/errors"}
     return schema
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..maths.nulls import INTERVAL, Comparison, compare
+from ..maths.resampling import difference_error
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -44,11 +45,34 @@ def against(of: xr.Dataset, null: Sequence[xr.Dataset], exchangeable: Sequence[s
             left.append(f"{name}: {reason}")
             continue
         made |= _columns(str(name), variable, [n[name] for n in null], exchangeable)
+        made |= errors_beside(str(name), of, null)
     found = xr.Dataset(made)
     found.attrs["draws"] = len(null)
     if left:
         found.attrs["not_compared"] = "; ".join(left)
     return found
+
+
+def errors_beside(name: str, of: xr.Dataset, null: Sequence[xr.Dataset]) -> dict[str, xr.DataArray]:
+    """The errors over prompts of a compared variable v, where it has them: v_se of its own, v_difference_se.
+
+    The latter is that of the difference from the mean of the null, with the same groups of prompts left out of both.
+    """
+    made = {}
+    variable, own, values = of[name], f"{name}_se", f"{name}_without"
+    if own in of and of[own].dims == variable.dims:
+        made[own] = of[own].assign_attrs(of=name)
+    sides = [one[values] for one in (of, *null) if values in one]
+    if len(sides) == len(null) + 1:
+        of_without, *twins = [side.values for side in sides]
+        error = difference_error(of_without, twins, [side.attrs.get("prompts") for side in sides])
+        found = variable.copy(data=error)
+        long_name = variable.attrs.get("long_name", name)
+        text = f"{long_name}: standard error over prompts of the difference from the null's mean"
+        found.attrs = {"long_name": text, "units": variable.attrs.get("units", "1"), "of": name}
+        found.attrs["groups"] = len(of_without)
+        made[f"{name}_difference_se"] = found
+    return made
 
 
 def _cannot(name: str, variable: xr.DataArray, null: Sequence[xr.Dataset]) -> str | None:

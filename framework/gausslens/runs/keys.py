@@ -22,6 +22,9 @@ HOST_VERSION = 1
 # Raised when the numbers of comparisons with a null change.
 COMPARISON_VERSION = 4
 
+# Raised when errors over prompts are computed in another way.
+ERRORS_VERSION = 1
+
 Ingredients = Mapping[str, Any]
 
 
@@ -64,6 +67,11 @@ def of_edits(point: Point, seed: int, draw: int | None) -> dict[str, Any]:
     if is_random(point):
         made |= {"seed": seed, "draw": draw}
     return made
+
+
+def of_errors(groups: int) -> dict[str, Any]:
+    """Errors over prompts, of a step that has them: how prompts are dealt decides the cut into shards, too."""
+    return {"version": ERRORS_VERSION, "groups": groups}
 
 
 def of_results(use: Use, seed: int, inputs: Sequence[str]) -> dict[str, Any]:

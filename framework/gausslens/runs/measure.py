@@ -9,8 +9,9 @@ from ..contract.analyses import Context
 from ..contract.errors import ModelError
 from ..contract.model import ModelInfo, NoTensor
 from ..contract.reference import resolve
+from .errors import jackknifed
 from .outcome import Failure, Measured, Progress, labelled
-from .passes import Job, run_passes
+from .passes import Job, cut, run_passes
 from .plan import Step, step_seed
 
 if TYPE_CHECKING:
@@ -28,10 +29,7 @@ def measured(
     by_shape: dict[str, list[Step]] = {"stream": [], "weights": [], "forward": []}
     for step in steps:
         by_shape[_shape(step)].append(step)
-    by_tokens: dict[str, list[Step]] = {}
-    for step in by_shape["stream"]:
-        by_tokens.setdefault(step.ingredients["tokens"], []).append(step)
-    for sharing in by_tokens.values():
+    for sharing in _sharing(by_shape["stream"]):
         yield from _streamed(opened, twin, sharing, seed, writers)
     for step in by_shape["forward"]:
         yield Measured(step, _run_forward(opened, twin, step, seed))
@@ -41,10 +39,19 @@ def measured(
 
 def units(steps: Sequence[Step], info: ModelInfo) -> int:
     """How often ``measured`` will tell of progress."""
-    read = {s.ingredients["tokens"]: s.reads for s in steps if s.reads and _shape(s) == "stream"}
+    streams = _sharing([s for s in steps if _shape(s) == "stream"])
+    shards = sum(len(cut(same[0].tokens, same[0].groups)) for same in streams if same[0].tokens)
     forward = sum(_shape(s) == "forward" for s in steps)
     weights = {n for s in steps if _shape(s) == "weights" for n in _view(s, info).layers}
-    return sum(len(reads.tokens.shards()) for reads in read.values()) + forward + len(weights)
+    return shards + forward + len(weights)
+
+
+def _sharing(steps: Sequence[Step]) -> list[list[Step]]:
+    """Stream steps that see the same tokens, cut alike: they share their passes."""
+    found: dict[tuple[str, int | None], list[Step]] = {}
+    for step in steps:
+        found.setdefault((step.ingredients["tokens"], step.groups), []).append(step)
+    return list(found.values())
 
 
 def _shape(step: Step) -> str:
@@ -68,11 +75,11 @@ def _streamed(
             jobs[step.key] = _job(step, opened, seed, writers.get(step.key))
         except Exception as error:
             yield Measured(step, Failure(step, error), len(steps))
-    for text in run_passes(opened.running, twin, tokens, list(jobs.values())):
+    for text in run_passes(opened.running, twin, tokens, list(jobs.values()), steps[0].groups):
         yield Progress(text)
     for step in steps:
         if step.key in jobs:
-            yield Measured(step, _result(step, jobs[step.key]), len(steps))
+            yield Measured(step, _result(step, jobs.pop(step.key)), len(steps))
 
 
 def _job(step: Step, opened: Opened, seed: int, writer: PartWriter | None) -> Job:
@@ -96,6 +103,8 @@ def _result(step: Step, job: Job) -> xr.Dataset | Failure:
     if job.error is not None:
         return Failure(step, job.error, job.layer)
     try:
+        if job.groups:
+            return jackknifed(job, step.ingredients["tokens"])
         return labelled(job.state.result(), job.info, job.skipped)
     except Exception as error:
         return Failure(step, error)

@@ -1,19 +1,21 @@
 """One pass of a twin over its prompts, shared by all stream analyses that want it.
 
 The shard is the unit: an engine may hand it over in pieces, each analysis sees it whole. For each shard it works on a
-copy of its empty state; the copies are merged in the order of the shards: so the result depends on nothing else.
+copy of its empty state; the copies are merged in the order of the shards: so the result depends on nothing else. For
+errors over prompts shards are cut within groups of prompts, and each group has a state of its own.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..contract.batches import Batch, Request
 from ..contract.errors import ModelError, did_you_mean
 from ..contract.sites import HEAD_AXIS, KV_HEAD_AXIS, MODEL_SITES, SQUARE_SITES
+from ..maths.resampling import dealt
 
 if TYPE_CHECKING:
     import numpy as np
@@ -116,6 +118,7 @@ class Job:
     shared: tuple[Any, ...] = ()  # what copies of the state share: context, tokens, the writer of large arrays
     error: BaseException | None = None
     layer: int | None = None
+    groups: list[Any] = field(default_factory=list)  # where prompts are in groups: the state of each, of the last pass
 
     @property
     def layers(self) -> tuple[int | None, ...]:
@@ -139,7 +142,11 @@ class Job:
 
     def fresh(self) -> Any:
         """A copy of the empty state."""
-        return copy.deepcopy(self.state, {id(one): one for one in self.shared})
+        return self.copied(self.state)
+
+    def copied(self, state: Any) -> Any:
+        """A copy of a state."""
+        return copy.deepcopy(state, {id(one): one for one in self.shared})
 
     def failed(self, error: BaseException, layer: int | None = None) -> None:
         """Take the job out of the pass; the others go on."""
@@ -161,28 +168,47 @@ def check_request(analysis: Any, engine: CaptureEngine, model: OpenModel) -> Non
         raise ModelError(f"it asks for {request.passes} passes and has no end_pass, which ends one and begins the next")
 
 
-def run_passes(engine: CaptureEngine, twin: Twin, tokens: Tokens, jobs: Sequence[Job]) -> Iterator[str]:
+def cut(tokens: Tokens, groups: int | None) -> list[tuple[int, np.ndarray]]:
+    """The shards in their order, each with the group of prompts that it is of; without groups all are of group 0."""
+    if groups is None:
+        return [(0, shard) for shard in tokens.shards()]
+    import numpy as np
+
+    group = dealt(tokens.ids, groups)
+    return [(g, shard) for g in range(groups) for shard in tokens.shards(among=np.flatnonzero(group == g))]
+
+
+def run_passes(
+    engine: CaptureEngine, twin: Twin, tokens: Tokens, jobs: Sequence[Job], groups: int | None = None
+) -> Iterator[str]:
     """Run as many passes as the jobs want, saying after each shard how far it is.
 
-    Once it is exhausted, each job has its final state, or an error.
+    Once it is exhausted, each job has its final state, or an error; with ``groups`` of prompts the last pass of a job
+    gives a state of each group instead.
     """
-    shards = tokens.shards()
+    shards = cut(tokens, groups)
     for index in range(max((j.request.passes for j in jobs), default=0)):
         active = [j for j in jobs if j.request.passes > index and j.error is None]
         if not active:
             return
-        merged: dict[str, Any] = {}
-        for number, shard in enumerate(shards):
+        merged: dict[str, dict[int, Any]] = {job.name: {} for job in active}
+        for number, (group, shard) in enumerate(shards):
             copies = _run_shard(engine, twin, tokens, shard, active)
-            _merge(active, copies, merged)
+            for job in active:
+                # All passes but the last see all prompts: what they find is fixed, and the same for every group.
+                _merge(job, copies[job.name], merged[job.name], group if index + 1 == job.request.passes else 0)
             yield f"pass {index + 1}, shard {number + 1} of {len(shards)}"
             active = [j for j in active if j.error is None]
             if not active:
                 return
         for job in active:
-            job.state = merged[job.name]
             if index + 1 < job.request.passes:
+                job.state = merged[job.name][0]
                 _guarded(job, None, job.state.end_pass, index)
+            elif groups is None:
+                job.state = merged[job.name][0]
+            else:
+                job.groups = list(merged[job.name].values())
 
 
 def _run_shard(
@@ -250,14 +276,13 @@ def _guarded(job: Job, layer: int | None, call: Callable[..., None], *arguments:
         job.failed(error, layer)
 
 
-def _merge(jobs: Sequence[Job], copies: dict[str, Any], merged: dict[str, Any]) -> None:
-    for job in jobs:
-        if job.error is not None:
-            continue
-        if job.name in merged:
-            _guarded(job, None, merged[job.name].merge, copies[job.name])
-        else:
-            merged[job.name] = copies[job.name]
+def _merge(job: Job, copy: Any, merged: dict[int, Any], group: int) -> None:
+    if job.error is not None:
+        return
+    if group in merged:
+        _guarded(job, None, merged[group].merge, copy)
+    else:
+        merged[group] = copy
 
 
 def _union(jobs: Sequence[Job]) -> Request:

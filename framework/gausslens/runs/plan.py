@@ -15,6 +15,7 @@ from ..contract.prompts import SourceContext
 from ..contract.reference import resolve
 from ..contract.twin import check_edit
 from . import keys
+from .errors import no_errors
 from .passes import check_request
 from .provenance import distributions, now
 from .shuffled_prompts import Reads, shuffle_seed
@@ -40,7 +41,8 @@ class Step:
     """One analysis on one draw of one point of one variant, or one comparison with a null.
 
     ``inputs`` are the results it reads (derived steps and comparisons, whose ``against`` names the null variant; the
-    first input is then the result compared).
+    first input is then the result compared). ``groups`` says how many groups of prompts are left out in turn for
+    errors.
     """
 
     ref: StepRef
@@ -51,6 +53,7 @@ class Step:
     reads: Reads | None = None
     inputs: tuple[StepRef, ...] = ()
     against: str | None = None
+    groups: int | None = None
 
     @property
     def tokens(self) -> Tokens | None:
@@ -249,7 +252,7 @@ class _Planner:
         made["model"] = keys.of_model(opened.call, opened.model.info)
         made["twin"] = keys.of_edits(point, seed, draw)
         made["analysis"] = keys.of_use(use, seed)
-        reads = None
+        reads = groups = None
         if shape in ("stream", "forward"):
             if opened.engine is None:
                 raise PlanError(
@@ -259,9 +262,12 @@ class _Planner:
             reads = self._reads(use, opened, variant, draw)
             if shape == "stream":
                 self._check_request(use, opened, reads)
+                groups = self._groups(use, reads)
             made["engine"] = {"name": opened.engine.descriptor.name, "version": opened.engine.descriptor.version}
             made["tokens"] = reads.digest
-        self.steps[ref] = Step(ref, keys.key_of(made), made, use, point, reads)
+            if groups is not None:
+                made["errors"] = keys.of_errors(groups)
+        self.steps[ref] = Step(ref, keys.key_of(made), made, use, point, reads, groups=groups)
 
     def _reads(self, use: Use, opened: Opened, variant: Variant, draw: int | None) -> Reads:
         """An analysis' own prompts, else the variant's, else the run's; shuffled where the variant says so."""
@@ -279,6 +285,20 @@ class _Planner:
         if shuffled not in self.reads:
             self.reads[shuffled] = self._shuffled(variant, variant.prompts, self.prompts[name], draw, opened)
         return self.reads[shuffled]
+
+    def _groups(self, use: Use, reads: Reads) -> int | None:
+        """How many groups of prompts are left out in turn; None where there are no errors."""
+        if use.errors is None:
+            return None
+        reason = no_errors(use.analysis.descriptor, reads.tokens, use.errors.groups)
+        if reason is None:
+            return use.errors.groups
+        if use.errors.asked == "entry":
+            raise PlanError(f"{use.mark}: {use.label} has no errors over prompts: {reason}")
+        note = f"{use.label} has no errors over prompts: {reason}"
+        if use.errors.asked == "run" and note not in self.notes:
+            self.notes.append(note)
+        return None
 
     def _shuffled(self, variant: Variant, shuffle: Shuffle, plain: Tokens, draw: int | None, opened: Opened) -> Reads:
         of_draw = "" if draw is None else f", draw {draw}"

@@ -20,7 +20,11 @@ BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 
 def needs(step: Step, info: ModelInfo) -> Estimate:
-    """Memory while it runs, disk for its result, seconds: the analysis' own estimate on top of the host's."""
+    """Memory while it runs, disk for its result, seconds: the analysis' own estimate on top of the host's.
+
+    Errors over prompts hold G + log2 G states in place of the one that the estimate counts, and its own seconds, of
+    ``result``, come G times more.
+    """
     descriptor = step.use.analysis.descriptor
     view = info.narrowed(step.use.layers, step.use.heads)
     tokens = step.tokens
@@ -34,7 +38,16 @@ def needs(step: Step, info: ModelInfo) -> Estimate:
     layers = len(view.layers) if descriptor.all_layers else 1
     captured = layers * sum(_site_bytes(site, view, tokens) for site in sites)
     seconds = (request.passes if request else 1) * pass_seconds(info, tokens)
-    return Estimate(own.memory + captured, own.disk, own.seconds + seconds)
+    memory, own_seconds = own.memory, own.seconds
+    if step.groups is not None:
+        memory += (states_held(step.groups) - 1) * (own.state or own.memory)
+        own_seconds *= step.groups + 1
+    return Estimate(memory + captured, own.disk, own_seconds + seconds)
+
+
+def states_held(groups: int) -> int:
+    """How many states errors over prompts hold at once: one for each group, and log2 G of many groups."""
+    return groups + math.ceil(math.log2(groups))
 
 
 def model_bytes(info: ModelInfo) -> int:

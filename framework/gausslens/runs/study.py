@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from ..contract.descriptors import Analysis, Loader, Owned, PromptSource
@@ -72,6 +72,14 @@ class Variant:
 
 
 @dataclass(frozen=True)
+class Errors:
+    """Errors over prompts: by deleting one of so many groups at a time; ``asked`` says where the run file asks."""
+
+    groups: int
+    asked: Literal["nowhere", "run", "entry"] = "nowhere"
+
+
+@dataclass(frozen=True)
 class Use:
     """One entry of `analyses:`: an analysis with its parameters, on some variants; ``own``: with prompts of its own."""
 
@@ -84,6 +92,7 @@ class Use:
     prompts: PromptCall | None
     mark: Mark
     own: bool = False
+    errors: Errors | None = None
 
 
 @dataclass(frozen=True)

@@ -15,19 +15,22 @@ from . import checksums as seal
 from .disk import Temporary, Writer, explain_failure, locked
 from .hdf5_writing import NewFile
 from .layout import INDEX, LOCK, PARTS, TYPE_VERSION, NewerStore, check_version, entry_of, is_name
-from .manifest import manifests, newest_steps
+from .manifest import PlannedStep, manifests, shown_plans
 from .safety import open_checked
 
 
 def links(root: Path) -> dict[str, tuple[str, str]]:
     """What the index should hold now: for each ``run/variant/label/draw`` the part and the group in it."""
-    finished = {entry for entry, _ in parts(root)}
+    there = {entry for entry, _ in parts(root)}
+
+    def finished(step: PlannedStep) -> bool:
+        return (step.analysis, step.key) in there
+
     found = {}
-    for (run, variant, label), (_, steps) in newest_steps(manifests(root)).items():
-        for step in steps:
-            if (step.analysis, step.key) in finished:
-                target = f"{PARTS}/{step.analysis}/{step.key}.h5", entry_of(step.analysis, step.key)
-                found[f"{run}/{variant}/{label}/{step.member}"] = target
+    for run, manifest in shown_plans(manifests(root), finished).items():
+        for step in filter(finished, manifest.steps):
+            target = f"{PARTS}/{step.analysis}/{step.key}.h5", entry_of(step.analysis, step.key)
+            found[f"{run}/{step.variant}/{step.label}/{step.member}"] = target
     return found
 
 

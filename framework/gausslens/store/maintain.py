@@ -22,7 +22,7 @@ from .disk import explain_failure, locked
 from .hdf5_writing import kind_of
 from .index import links, listed, parts
 from .layout import INDEX, LOCK, PARTS, RUNS, TEMPORARY, NewerStore, check_name, entry_of
-from .manifest import Manifest, PlannedStep, manifest_paths, newest_steps, read_manifest
+from .manifest import Manifest, PlannedStep, manifest_paths, read_manifest, superseded_plans
 from .pack import PackReader
 from .read_parts import check_element_type, decode_arrays, dims_of_stored, explain_damage, read_attributes, read_values
 from .safety import arrays_of, check_link, follow, no_plugins, open_checked
@@ -252,11 +252,13 @@ class Superseded:
 
 
 def superseded(root: Path) -> Superseded:
-    """Manifests that are the newest for none of their results, and parts that no other manifest names."""
+    """Plans that newer ones of their runs replace with finished results, and parts that no other plan names."""
     everything = _all_manifests(root)
-    kept = {manifest.path for manifest, _ in newest_steps(everything).values()}
-    named = {(s.analysis, s.key) for m in everything if m.path in kept for s in m.steps}
-    loose = {path: found for found, path in parts(root) if found not in named and seal.sealed(path)}
+    there = {found: path for found, path in parts(root) if seal.sealed(path)}
+    gone = superseded_plans(everything, lambda step: (step.analysis, step.key) in there)
+    leaving = {m.path for m in gone}
+    named = {(s.analysis, s.key) for m in everything if m.path not in leaving for s in m.steps}
+    loose = {path: found for found, path in there.items() if found not in named}
     if loose and not everything:
         raise StoreError(f"{root} has results and no plan: were its runs/ removed? gc would remove all of them")
     by_key: dict[tuple[str, str], list[tuple[str, PlannedStep]]] = {}
@@ -266,7 +268,7 @@ def superseded(root: Path) -> Superseded:
     with explain_failure("read", root):
         sizes = {path: path.stat().st_size for path in loose}
     return Superseded(
-        tuple(m for m in everything if m.path not in kept),
+        tuple(gone),
         sizes,
         {path: tuple(by_key.get(found, ())) for path, found in loose.items()},
     )

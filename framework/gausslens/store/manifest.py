@@ -9,7 +9,7 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -69,29 +69,41 @@ class Manifest:
     distributions: Mapping[str, Any] = field(default_factory=dict)
     rungs: Mapping[str, str] = field(default_factory=dict)  # of each null its place on the ladder, in words
     path: Path = Path()
+    sequence: int | None = None
 
     @property
-    def age(self) -> tuple[datetime, str]:
-        """Orders manifests from oldest to newest."""
-        return datetime.fromisoformat(self.created), self.path.name
+    def age(self) -> tuple[int, datetime, str]:
+        """Orders manifests from oldest to newest: by sequence; those from before there was one by the clock, first."""
+        when = datetime.fromisoformat(self.created)
+        when = when if when.tzinfo else when.replace(tzinfo=UTC)
+        return self.sequence or 0, when, str(self.path)
+
+    @property
+    def asked_model(self) -> str:
+        """The model that the run file names; nothing where it names none."""
+        model = self.resolved.get("model")
+        return str(model.get("path", "")) if isinstance(model, Mapping) else ""
 
 
 def write_manifest(writer: Writer, run: str, manifest: Mapping[str, Any]) -> Path:
-    """Commit a manifest, unless the newest one of the store is of the same run and plan."""
+    """Commit a manifest, unless the newest one of the store is of the same run and plan.
+
+    Its sequence is one more than the largest there is: what was planned later is newer, whatever the clocks say.
+    """
     root = writer.root
-    body = {"format": FORMAT, "version": VERSION, **manifest, "run": check_name(run, "run")}
+    body = {"format": FORMAT, "version": VERSION, **manifest, "run": check_name(run, "run"), "sequence": 1}
     body.setdefault("created", datetime.now(UTC).isoformat())
     try:
-        body = {**body, "digest": digest(body)}
-        data = json.dumps(body, indent=1).encode()
-        plan = check_name(str(body["plan"]), "plan")
-        parse(body, Path(run))
+        digest(body)
+        plan = parse(body, Path(run)).plan
     except (KeyError, ValueError, TypeError) as error:
         raise StoreError(f"the manifest of run {run!r} cannot be stored: {error!r}") from None
     with locked(root / LOCK):  # gc decides under this lock what no plan names
-        newest = max(manifests(root), key=lambda m: m.age, default=None)
-        if newest is not None and (newest.run, newest.plan) == (run, plan):
-            return newest.path
+        found = manifests(root)
+        if found and (found[-1].run, found[-1].plan) == (run, plan):
+            return found[-1].path
+        body["sequence"] = max((m.sequence or 0 for m in found), default=0) + 1
+        data = json.dumps({**body, "digest": digest(body)}, indent=1).encode()
         return _commit(writer, run, plan, data)
 
 
@@ -174,6 +186,9 @@ def from_bytes(data: bytes, path: Path) -> Manifest:
 def parse(body: Mapping[str, Any], path: Path) -> Manifest:
     """A manifest from plain data; every name is checked, for names become paths."""
     datetime.fromisoformat(body["created"])
+    sequence = body.get("sequence")
+    if sequence is not None and (type(sequence) is not int or sequence < 1):
+        raise ValueError(f"sequence {sequence!r}")
     return Manifest(
         run=check_name(body["run"], "run"),
         plan=check_name(body["plan"], "plan"),
@@ -183,6 +198,7 @@ def parse(body: Mapping[str, Any], path: Path) -> Manifest:
         distributions=dict(body.get("distributions", {})),
         rungs={check_name(n["name"], "null"): check_name(n["rung"], "rung") for n in body.get("nulls", ())},
         path=path,
+        sequence=sequence,
     )
 
 
@@ -201,16 +217,43 @@ def _step(body: Mapping[str, Any]) -> PlannedStep:
     )
 
 
-def newest_steps(found: Sequence[Manifest]) -> dict[tuple[str, str, str], tuple[Manifest, tuple[PlannedStep, ...]]]:
-    """For each (run, variant, label) the newest manifest that has it, and its steps."""
-    newest: dict[tuple[str, str, str], tuple[Manifest, tuple[PlannedStep, ...]]] = {}
+def shown_plan(found: Sequence[Manifest], finished: Callable[[PlannedStep], bool]) -> Manifest | None:
+    """Of plans in their order, the newest that finished anything; where none did, the newest."""
+    done = (m for m in reversed(found) if any(finished(step) for step in m.steps))
+    return next(done, found[-1] if found else None)
+
+
+def shown_plans(found: Sequence[Manifest], finished: Callable[[PlannedStep], bool]) -> dict[str, Manifest]:
+    """The plan of each run that readers see, the run planned last at the end.
+
+    It is one plan alone: an edited run file may name another model under the same labels.
+    """
+    by_run: dict[str, list[Manifest]] = {}
     for manifest in found:
-        grouped: dict[tuple[str, str, str], list[PlannedStep]] = {}
-        for step in manifest.steps:
-            grouped.setdefault((manifest.run, step.variant, step.label), []).append(step)
-        newest |= {name: (manifest, tuple(steps)) for name, steps in grouped.items()}
-    return newest
+        by_run[manifest.run] = [*by_run.pop(manifest.run, []), manifest]
+    shown = ((run, shown_plan(plans, finished)) for run, plans in by_run.items())
+    return {run: manifest for run, manifest in shown if manifest is not None}
 
 
-# What stands for a value that one of two plans does not have.
-# Variant, label, and draw and swept values as text: what a step is called in any plan.
+def by_label(manifest: Manifest) -> dict[tuple[str, str], tuple[PlannedStep, ...]]:
+    """The steps of a plan, by variant and label."""
+    grouped: dict[tuple[str, str], list[PlannedStep]] = {}
+    for step in manifest.steps:
+        grouped.setdefault((step.variant, step.label), []).append(step)
+    return {name: tuple(steps) for name, steps in grouped.items()}
+
+
+def superseded_plans(found: Sequence[Manifest], finished: Callable[[PlannedStep], bool]) -> list[Manifest]:
+    """Plans that a newer one of their run replaces: it is the same, or newer ones have all its labels, finished."""
+    gone = []
+    seen: dict[str, tuple[set[str], set[tuple[str, str]]]] = {}
+    for manifest in reversed(found):
+        labels = by_label(manifest)
+        newer = seen.get(manifest.run)
+        if newer is not None and (manifest.plan in newer[0] or labels.keys() <= newer[1]):
+            gone.append(manifest)
+            continue
+        plans, whole = seen.setdefault(manifest.run, (set(), set()))
+        plans.add(manifest.plan)
+        whole |= {name for name, steps in labels.items() if all(map(finished, steps))}
+    return gone[::-1]

@@ -21,7 +21,7 @@ from .disk import explain_failure, sync_directory
 from .hdf5_writing import NewFile, write_values
 from .index import parts
 from .layout import CONVENTIONS, TYPE, NotAStore, check_version, entry_of, part_path
-from .manifest import Manifest, PlannedStep, from_bytes, manifests, newest_steps
+from .manifest import Manifest, PlannedStep, by_label, from_bytes, manifests, shown_plans
 from .read_parts import (
     check_element_type,
     dims_of_stored,
@@ -40,11 +40,18 @@ _BLOCK = 1 << 25
 
 
 def pack(root: Path, target: Path) -> int:
-    """Write the finished results of the newest plans into one new file, checking values; returns how many."""
+    """Write the finished results of the plan that each run shows into one new file; returns how many.
+
+    Values are checked on the way.
+    """
     if target.exists():
         raise StoreError(f"{target} exists: choose another name, or remove it")
-    finished = {named for named, _ in parts(root)}
-    newest = newest_steps(manifests(root))
+    there = {named for named, _ in parts(root)}
+
+    def finished(step: PlannedStep) -> bool:
+        return (step.analysis, step.key) in there
+
+    shown = shown_plans(manifests(root), finished)
     with explain_failure("write", target):
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -52,11 +59,9 @@ def pack(root: Path, target: Path) -> int:
             attrs = {"Conventions": CONVENTIONS, "created": datetime.now(UTC).isoformat()}
             with NewFile(descriptor, "store-pack", attrs) as out:
                 packing = _Packing(root, out)
-                for (run, variant, label), (_, steps) in newest.items():
-                    for step in steps:
-                        if (step.analysis, step.key) in finished:
-                            packing.add(f"/{run}/{variant}/{label}/{step.member}", step)
-                for manifest in {m.path: m for m, _ in newest.values()}.values():
+                for run, manifest in shown.items():
+                    for step in filter(finished, manifest.steps):
+                        packing.add(f"/{run}/{step.variant}/{step.label}/{step.member}", step)
                     packing.add_manifest(manifest)
             seal.seal(descriptor, packing.extents)
             os.fsync(descriptor)
@@ -141,7 +146,9 @@ class PackReader:
             found = [from_bytes(follow(file, name).asstr()[()].encode(), Path(name)) for name in names]
             self._manifests = sorted(found, key=lambda m: m.age)
             self._entries: dict[tuple[str, str], str] = {}
-            for (run, variant, label), (_, steps) in newest_steps(self._manifests).items():
+            # Packs had several plans of a run once; each place is of the newest of them.
+            newest = {(m.run, *name): steps for m in self._manifests for name, steps in by_label(m).items()}
+            for (run, variant, label), steps in newest.items():
                 for step in steps:
                     entry = f"/{run}/{variant}/{label}/{step.member}"
                     # A result of several names is at one of them; soft links lead there from the others.

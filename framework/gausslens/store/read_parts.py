@@ -25,6 +25,8 @@ from .safety import arrays_of, follow, no_plugins, open_checked
 
 # Arrays up to this size are read with the dataset, and checked against their crc32.
 EAGER_BYTES = 1 << 20
+# What a result holds of a variable over prompts: its standard error, and its values without each group of prompts.
+ERROR, WITHOUT = "se", "without"
 
 
 class Lazy(BackendArray):
@@ -183,6 +185,18 @@ def check_element_type(attrs: dict[str, Any], kind: str, where: str) -> None:
     if attrs.get(TYPE) != kind:
         raise StoreError(f"{where} is of type {attrs.get(TYPE)!r}, not {kind!r}: refused")
     check_version(attrs.get(TYPE_VERSION), kind, where)
+
+
+def beside(dataset: xr.Dataset, name: object) -> bool:
+    """Whether an array only says how sure another of the dataset is: it then has no rows of its own."""
+    of = dataset[name].attrs.get("of")
+    return of in dataset and name in (f"{of}_{ERROR}", f"{of}_{WITHOUT}")
+
+
+def error_beside(dataset: xr.Dataset, name: str) -> xr.DataArray | None:
+    """The standard errors over prompts of a variable, where it has them."""
+    found = dataset.get(f"{name}_{ERROR}")
+    return found if found is not None and found.attrs.get("of") == name else None
 
 
 class DifferentShapes(StoreError):

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..contract.errors import StoreError, did_you_mean
+from ..contract.errors import InputError, StoreError, did_you_mean
 from .disk import is_file
 from .index import has_index
 from .layout import RUNS, NotAStore, entry_of, is_store, part_path
-from .manifest import Manifest, PlannedStep, SweepPoint, manifests
+from .manifest import Manifest, PlannedStep, SweepPoint, by_label, manifests, shown_plan
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
     from ..verdicts import Statistic
+
+
+# Digits of a plan's digest that are shown; so few are enough to mean it.
+PLAN_DIGITS = 8
+FEWEST_DIGITS = 6
+# Other runs and plans that notes name.
+MOST_NAMED = 5
 
 
 class NoResult(StoreError, KeyError):
@@ -61,23 +68,19 @@ class Result:
 
 
 class Results:
-    """The results of a store, read-only.
+    """The results of one run of a store, read-only: of the newest that finished anything, unless another is asked for.
 
-    ``results["trained", "gaussian.moments"]`` is an xarray.Dataset of the newest plan that has it, with draws and swept
-    values as leading dimensions; ``results.run("name")`` looks at one run only. Large arrays are read when used.
+    ``results["trained", "gaussian.moments"]`` is an xarray.Dataset with draws and swept values as leading dimensions.
+    ``results.runs`` names all runs, ``results.run("name")`` reads another, ``all_runs()`` each by itself, and
+    ``compare`` sets two side by side: nothing else mixes them. Large arrays are read when used.
     """
 
-    def __init__(self, found: Reader, run: str | None = None, known: Sequence[Manifest] | None = None):
+    def __init__(self, found: Reader, known: Sequence[Manifest] | None = None, of: Sequence[Manifest] | None = None):
         self._reader = found
-        self._run = run
-        self._manifests = [m for m in (found.manifests() if known is None else known) if run in (None, m.run)]
+        self._known = tuple(found.manifests() if known is None else known)
+        self._plan = shown_plan(self._known if of is None else of, found.finished)
+        self._steps = {} if self._plan is None else by_label(self._plan)
         self._statistics: list[Statistic] | None = None
-        self._steps: dict[tuple[str, str], tuple[Manifest, list[PlannedStep]]] = {}
-        for manifest in self._manifests:
-            grouped: dict[tuple[str, str], tuple[Manifest, list[PlannedStep]]] = {}
-            for step in manifest.steps:
-                grouped.setdefault((step.variant, step.label), (manifest, []))[1].append(step)
-            self._steps |= grouped
 
     @property
     def path(self) -> str:
@@ -85,9 +88,14 @@ class Results:
         return str(self._reader.path)
 
     @property
+    def name(self) -> str:
+        """The run that is read; nothing where the store holds none."""
+        return "" if self._plan is None else self._plan.run
+
+    @property
     def runs(self) -> tuple[str, ...]:
-        """Names of the runs, the one planned last at the end."""
-        return tuple(reversed(dict.fromkeys(m.run for m in reversed(self._manifests))))
+        """Names of all runs of the store, the one planned last at the end; by sequence, not by the clock."""
+        return tuple(reversed(dict.fromkeys(m.run for m in reversed(self._known))))
 
     @property
     def variants(self) -> tuple[str, ...]:
@@ -97,35 +105,86 @@ class Results:
     @property
     def labels(self) -> tuple[str, ...]:
         """Labels of the results, without the comparisons with nulls."""
-        found = dict.fromkeys(label for (_, label), (_, steps) in self._steps.items() if steps[0].against is None)
-        return tuple(found)
+        return tuple(dict.fromkeys(label for (_, label), steps in self._steps.items() if steps[0].against is None))
 
-    def run(self, name: str) -> Results:
-        """The results of one run."""
-        if name not in self.runs:
+    def run(self, name: str, plan: str | None = None) -> Results:
+        """The results of one run: its newest plan that finished anything, or the one whose digest begins so."""
+        mine = [m for m in self._known if m.run == name]
+        if not mine:
             name = str(name)
             raise NoResult(f"{self.path} has no run {name!r}{did_you_mean(name, self.runs)}")
-        return Results(self._reader, name, self._manifests)
+        if plan is not None:
+            known = dict.fromkeys(m.plan[:8] for m in reversed(mine))
+            mine = [m for m in mine if plan and m.plan.startswith(str(plan))][-1:]
+            if not mine:
+                raise NoResult(f"run {name!r} has no plan that begins with {str(plan)!r}: {', '.join(known)}")
+        return Results(self._reader, self._known, mine)
+
+    def all_runs(self) -> dict[str, Results]:
+        """The results of each run by themselves, the run planned last at the end."""
+        return {name: self.run(name) for name in self.runs}
 
     def manifest(self) -> Manifest:
-        """The newest plan: ``.resolved`` is its run file, ``.steps`` what it planned."""
-        if not self._manifests:
+        """The plan that is read: ``.resolved`` is its run file, ``.steps`` what it planned."""
+        if self._plan is None:
             raise NotAStore(f"{self.path} holds no run yet")
-        return self._manifests[-1]
+        return self._plan
 
     def manifests(self) -> tuple[Manifest, ...]:
-        """All plans, oldest first."""
-        return tuple(self._manifests)
+        """All plans of all runs, oldest first."""
+        return self._known
+
+    @property
+    def plan_to_name(self) -> str:
+        """The first digits of this plan where ``run(name)`` reads another; nothing where the name is enough."""
+        if self._plan is None or self.run(self.name)._plan is self._plan:
+            return ""
+        return self._plan.plan[:PLAN_DIGITS]
+
+    def other_plans(self) -> list[Manifest]:
+        """Plans of this run with finished results that this one does not have, the newest first."""
+        if self._plan is None:
+            return []
+        mine = {(step.analysis, step.key) for step in self._plan.steps}
+        plans = {m.plan: m for m in self._known if m.run == self.name and m.plan != self._plan.plan}
+        newest = sorted(plans.values(), key=lambda m: m.age, reverse=True)
+        return [m for m in newest if any((s.analysis, s.key) not in mine and self.finished(s) for s in m.steps)]
+
+    def notes(self, runs: bool = True) -> list[str]:
+        """What a reader of this run is not shown, a line each: the other ``runs``, and other plans of this one."""
+        notes = []
+        others = [self.run(name) for name in reversed(self.runs) if runs and name != self.name]
+        if others:
+            notes.append(f"other runs in this store: {_some(_in_words(view) for view in others)}")
+        plans = self.other_plans()
+        if plans:
+            words = _some(f"{m.plan[:PLAN_DIGITS]} (model {m.asked_model or 'none'})" for m in plans)
+            notes.append(f"run {self.name} has results of other plans too: {words}")
+        newest = self._plan and next(m for m in reversed(self._known) if m.run == self.name)
+        if newest and newest is not self._plan and not any(map(self.finished, newest.steps)):
+            notes.append(f"the newest plan of run {self.name}, {newest.plan[:PLAN_DIGITS]}, has finished nothing yet")
+        return notes
 
     def steps(self, variant: str, label: str) -> tuple[PlannedStep, ...]:
-        """What the newest plan that has it planned for a variant and label: one step for each draw and swept value."""
+        """What was planned for a variant and label: one step for each draw and swept value."""
         if (variant, label) not in self._steps:
             variant, label = str(variant), str(label)
             if variant not in self.variants:
-                raise NoResult(f"{self.path} has no variant {variant!r}{did_you_mean(variant, self.variants)}")
+                hint = f"{did_you_mean(variant, self.variants)}{self._elsewhere(variant, label)}"
+                raise NoResult(f"{self._what_is_read} has no variant {variant!r}{hint}")
             known = [known for v, known in self._steps if v == variant]
-            raise NoResult(f"{variant} has no result {label!r}{did_you_mean(label, known)}")
-        return tuple(self._steps[variant, label][1])
+            hint = f"{did_you_mean(label, known)}{self._elsewhere(variant, label)}"
+            raise NoResult(f"{variant} has no result {label!r}{hint}")
+        return self._steps[variant, label]
+
+    @property
+    def _what_is_read(self) -> str:
+        return f"run {self.name} of {self.path}" if len(self.runs) > 1 else self.path
+
+    def _elsewhere(self, variant: str, label: str) -> str:
+        """Which other runs have what this one has not."""
+        having = [m.run for m in self._known if m.run != self.name and (variant, label) in by_label(m)]
+        return f"; it is in run {', '.join(dict.fromkeys(having))}: .run(name) reads it" if having else ""
 
     def finished(self, step: PlannedStep) -> bool:
         """Whether the result of a step is in the store."""
@@ -159,7 +218,7 @@ class Results:
         return stacked.assign_attrs(unfinished=missing) if missing else stacked
 
     def __contains__(self, name: object) -> bool:
-        return name in self._steps and any(self.finished(s) for s in self._steps[name][1])
+        return name in self._steps and any(self.finished(s) for s in self._steps[name])
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         return iter([name for name in self._steps if name in self])
@@ -173,7 +232,7 @@ class Results:
         A variant of which a draw or swept value is not finished yet is left out.
         """
         found: dict[str, dict[str, xr.Dataset]] = {}
-        for (variant, label), (_, steps) in self._steps.items():
+        for (variant, label), steps in self._steps.items():
             mine = steps[0].analysis == analysis and steps[0].against is None
             if mine and all(self.finished(s) for s in steps):
                 found.setdefault(label, {})[variant] = self[variant, label]
@@ -193,28 +252,14 @@ class Results:
         return found
 
     def _result(self, variant: str, label: str, data: xr.Dataset, nulls: tuple[str, ...], is_null: bool) -> Result:
-        steps = self._steps[variant, label][1]
+        steps = self._steps[variant, label]
         draws = None if steps[0].draw is None else data.sizes["draw"]
         return Result(variant, label, data, draws, tuple(steps[0].sweep), nulls, is_null)
 
     def nulls(self, variant: str, label: str) -> tuple[str, ...]:
-        """The nulls that a result is compared with: as they and the result now are, not as an older plan had them."""
-        compared = dict.fromkeys(steps[0].against for (v, _), (_, steps) in self._steps.items() if v == variant)
-        return tuple(n for n in compared if n is not None and self._compared(variant, label, n))
-
-    def _compared(self, variant: str, label: str, null: str) -> bool:
-        """Whether there is a comparison, made from the very results that go by these names now."""
-        name = variant, f"{label}.against.{null}"
-        if name not in self:
-            return False
-        manifest, steps = self._steps[name]
-        planned = self._steps.get((variant, label))
-        if planned is None or planned[0] is manifest:
-            return planned is not None
-        made_of = {s.ingredients.get("of") for s in steps}
-        draws = {key for s in steps for key in s.ingredients.get("null", ())}
-        now = {s.key for s in planned[1]}, {s.key for s in self._steps.get((null, label), (None, []))[1]}
-        return made_of <= now[0] and draws <= now[1]
+        """The nulls that a result is compared with, as far as the comparisons are finished."""
+        compared = dict.fromkeys(steps[0].against for (v, _), steps in self._steps.items() if v == variant)
+        return tuple(n for n in compared if n is not None and (variant, f"{label}.against.{n}") in self)
 
     def against(self, variant: str, label: str, null: str | None = None) -> xr.Dataset:
         """The comparison with a null: for each compared variable ``v`` also ``v_z``, ``v_p``, ``v_q``, ..."""
@@ -246,7 +291,7 @@ class Results:
     @property
     def rungs(self) -> dict[str, str]:
         """Of each null its place on the ladder of nulls, in words: by what its twins share with the model."""
-        return {name: rung for manifest in self._manifests for name, rung in manifest.rungs.items()}
+        return {} if self._plan is None else dict(self._plan.rungs)
 
     def statistics(self) -> list[Statistic]:
         """Every variable that is compared with a null: whether it departs, over all of the run, and in which cells."""
@@ -267,78 +312,122 @@ class Results:
     ) -> pd.DataFrame:
         """A result as a table, one row for each cell, with the null's mean, sd, z, p and q where there is a null.
 
+        ``se`` is the value's error over prompts, ``difference_se`` that of its difference from the null's mean.
         Where there are several, ``null`` picks one; else the columns are called ``<null>.z`` and so on.
         """
-        from ..verdicts import explanations, rung_columns, with_verdicts
         from .read_parts import DifferentShapes
-        from .tables import frame, frame_of_draws
+        from .tables import frame_of_draws, judged_frame
 
         variables = [variables] if isinstance(variables, str) else variables
         if null is not None:
             self.against(variant, label, null)
         nulls = self.nulls(variant, label) if null is None else (null,)
         judged = [one for one in (self.statistics() if nulls else []) if (one.variant, one.label) == (variant, label)]
-        short = {name: name if len(nulls) > 1 else "" for name in nulls}
         what = f"{variant}, {label}"
         try:
-            explained = explanations(judged, self.rungs) if null is None else {}
-            compared = {
-                short[name]: with_verdicts(self.against(variant, label, name), name, judged, explained)
-                for name in nulls
-            }
-            result = self[variant, label]
-            return frame(
-                result, {**compared, **({"": rung_columns(result, explained)} if explained else {})}, variables, what
-            )
+            compared = {name: self.against(variant, label, name) for name in nulls}
+            return judged_frame(self[variant, label], compared, judged, self.rungs, variables, what)
         except DifferentShapes:
+            short = {name: name if len(nulls) > 1 else "" for name in nulls}
             each = {short[name]: self.draws(variant, f"{label}.against.{name}") for name in nulls}
             return frame_of_draws(self.draws(variant, label), each, variables, what)
 
+    def compare(
+        self,
+        one: str,
+        other: str,
+        label: str,
+        variant: str | None = None,
+        variables: str | Sequence[str] | None = None,
+    ) -> pd.DataFrame:
+        """A result in two runs side by side, a row for each cell: ``<run>.value``, ``difference`` (other - one).
+
+        Where a result holds an error ``v_se`` of ``v``, there are also ``<run>.se`` and ``difference_se``, which is
+        sqrt(se_one^2 + se_other^2): the error of a difference of independent estimates, too large where runs share
+        prompts. A run is its name, or the first 6 digits or more of a plan. Cells are paired by their coordinates; one
+        that a run lacks is NaN. Variables that cannot be paired are named in ``.attrs["left_out"]``.
+        """
+        from .tables import side_by_side
+
+        if one == other:
+            raise StoreError(f"run {one!r} is to be compared with itself: name two")
+        pair = {one: self.named(one), other: self.named(other)}
+        having = [v for v in pair[one].variants if all((v, label) in view for view in pair.values())]
+        if not having and variant is None:
+            known = set.intersection(*({name for _, name in view} for view in pair.values()))
+            hint = did_you_mean(label, sorted(known))
+            raise NoResult(f"no variant has {label!r} finished in both {one} and {other}{hint}")
+        wanted = [variables] if isinstance(variables, str) else variables
+        chosen = having if variant is None else [variant]
+        each = {v: {run: view[v, label] for run, view in pair.items()} for v in chosen}
+        return side_by_side(each, wanted, label)
+
+    def named(self, name: str) -> Results:
+        """A run by its name, or by the first 6 digits or more of the digest of one of its plans."""
+        if name in self.runs:
+            return self.run(name)
+        found = [m for m in self._known if name and m.plan.startswith(name)]
+        if found and len(name) < FEWEST_DIGITS:
+            raise InputError(
+                f"{self.path} has no run {name!r}; to mean a plan whose digest begins so, "
+                f"give {FEWEST_DIGITS} digits or more: {found[-1].plan[:PLAN_DIGITS]}"
+            )
+        return self.run(found[-1].run, found[-1].plan) if found else self.run(name)
+
     def table(self) -> pd.DataFrame:
-        """What there is, one row for each step: run, variant, draw, swept values, label, key, when it was finished."""
+        """What the run planned, a row for each step: run, variant, draw, swept values, label, key, when finished."""
         from .tables import table
 
-        return table(self._steps_by_run(), self.finished, self._reader.facts)
+        return table(self._in_order(), self.finished, self._reader.facts)
 
     def tree(self) -> xr.DataTree:
-        """Everything as a tree: run, variant, label; results that differ in shape have a node for each draw."""
+        """The run as a tree: run, variant, label; results that differ in shape have a node for each draw."""
         import xarray as xr
 
         from .read_parts import DifferentShapes, stack
 
         nodes: dict[str, xr.Dataset | xr.DataTree | None] = {}
-        for run in self.runs:
-            view = self if self._run else self.run(run)
-            for variant, label in view:
-                where = f"/{run}/{variant}/{label}"
-                each = view.draws(variant, label)
-                try:
-                    nodes[where] = stack(each, f"{variant}, {label}")
-                except DifferentShapes:
-                    members = {step.point: step.member for step in view.steps(variant, label)}
-                    nodes |= {f"{where}/{members[point]}": dataset for point, dataset in each.items()}
+        for variant, label in self:
+            where = f"/{self.name}/{variant}/{label}"
+            each = self.draws(variant, label)
+            try:
+                nodes[where] = stack(each, f"{variant}, {label}")
+            except DifferentShapes:
+                members = {step.point: step.member for step in self.steps(variant, label)}
+                nodes |= {f"{where}/{members[point]}": dataset for point, dataset in each.items()}
         return xr.DataTree.from_dict(nodes)
 
     def facts(self, variant: str, label: str) -> list[Mapping[str, Any]]:
         """What made each finished result: plugin, versions, when, and its provenance, one mapping for each draw."""
         return [self._reader.facts(step) for step in self.steps(variant, label) if self.finished(step)]
 
-    def _steps_by_run(self) -> Iterator[tuple[Manifest, PlannedStep]]:
-        for run in self.runs:
-            view = self if self._run else self.run(run)
-            for manifest, steps in view._steps.values():
-                yield from ((manifest, step) for step in steps)
+    def _in_order(self) -> Iterator[tuple[Manifest, PlannedStep]]:
+        for steps in self._steps.values():
+            yield from ((self.manifest(), step) for step in steps)
 
     def __repr__(self) -> str:
         lines = [f"<gausslens.Results {self.path}>"]
-        for run in self.runs:
-            view = self if self._run else self.run(run)
-            steps = [step for _, found in view._steps.values() for step in found]
-            done = sum(self.finished(step) for step in steps)
-            lines.append(f"{run}: {done} of {len(steps)} steps finished, planned {view.manifest().created[:16]}")
-            for variant in view.variants:
-                lines.append(f"  {variant}: {', '.join(label for v, label in view._steps if v == variant)}")
-        return "\n".join(lines if len(lines) > 1 else [*lines, "no run yet"])
+        if self._plan is None:
+            return f"{lines[0]}\nno run yet"
+        done = sum(map(self.finished, self._plan.steps))
+        planned = f"planned {self._plan.created[:16]}, plan {self._plan.plan[:PLAN_DIGITS]}"
+        lines.append(f"run {self.name}: {done} of {len(self._plan.steps)} steps finished, {planned}")
+        for variant in self.variants:
+            lines.append(f"  {variant}: {', '.join(label for v, label in self._steps if v == variant)}")
+        return "\n".join([*lines, *self.notes()])
+
+
+def _in_words(view: Results) -> str:
+    """A run with its model, and whether it finished nothing."""
+    manifest = view.manifest()
+    nothing = "" if any(map(view.finished, manifest.steps)) else ", nothing finished"
+    return f"{view.name} (model {manifest.asked_model or 'none'}{nothing})"
+
+
+def _some(words: Iterable[str]) -> str:
+    """The first few."""
+    found = list(islice(words, MOST_NAMED + 1))
+    return ", ".join(found[:MOST_NAMED]) + (" and more" if len(found) > MOST_NAMED else "")
 
 
 class Reader(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -83,7 +83,7 @@ class _Sharded(Tokens):
 
     cut: tuple[np.ndarray, ...] = ()
 
-    def shards(self, size: int = SHARD_TOKENS) -> list[np.ndarray]:  # noqa: ARG002
+    def shards(self, size: int = SHARD_TOKENS, among: Iterable[int] | None = None) -> list[np.ndarray]:  # noqa: ARG002
         return list(self.cut)
 
 

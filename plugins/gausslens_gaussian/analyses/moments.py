@@ -368,7 +368,7 @@ def _of_shape(shape: RunningShape) -> dict[str, Variable]:
         "skewness": variable("projection", skewness, f"skewness {where}", against=False),
         "kurtosis": variable("projection", kurtosis, f"excess kurtosis {where}", against=False),
         "normality_p": variable("projection", p, f"p {where} under a Gaussian", against=False),
-        "kurtosis_mean": variable((), kurtosis.mean(axis=-1), "mean excess kurtosis, random directions"),
+        "kurtosis_mean": variable((), kurtosis.mean(axis=-1), "mean excess kurtosis, random directions", order=4),
         "not_normal": variable((), beyond, text),
         "skewness_null_sd": variable((), skewness_sd(count), "sd of the skewness of a Gaussian", against=False),
         "kurtosis_null_mean": variable((), mean, "mean excess kurtosis of a Gaussian", against=False),
@@ -434,4 +434,5 @@ def estimate(parameters: MomentsParameters, info: ModelInfo, tokens: Tokens | No
     sample = 2 * 4 * layers * heads * SAMPLE * width if parameters.robust else 0
     # Eigenvalues of a matrix of this width, about 10 d^3 flops each.
     seconds = 0.0 if sketched else layers * heads * fits * 10 * float(width) ** 3 / 2e10
-    return Estimate(memory=held + second + sample, disk=8 * layers * heads * kept * fits, seconds=seconds)
+    state = (held + second + sample) // 2
+    return Estimate(held + second + sample, 8 * layers * heads * kept * fits, seconds, state)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gausslens.figures import Figure, Line, Lines, Source
+from gausslens.figures import Figure, Line, Lines, Source, error_band
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -26,11 +26,13 @@ def by_layer(
 ) -> Figure:
     """Curves ``{name: (result, array)}`` over layers; the band is one standard deviation over draws.
 
+    A curve of a single twin has its standard error over prompts, where that is known.
+
     Each swept value has a curve of its own; heads and whatever else there is are averaged, infinite values left out.
     ``least`` is the smallest value that there can be. ``spread`` names an array that is the band in place of that over
     draws, which the caption then says.
     """
-    series = []
+    series, of_prompts = [], False
     for name, (result, array) in curves.items():
         # A point is called after its variant: here after its curve.
         for point, data in replace(result, variant=name).points():
@@ -42,11 +44,17 @@ def by_layer(
                 band = _by_twin(data[spread]).mean(axis=1)
             elif twins > 1:
                 band = values.std(axis=1, ddof=1)
+            else:
+                band = error_band(data, array, "layer")
+                of_prompts |= band is not None
             low, high = (None, None) if band is None else (np.maximum(middle - band, least), middle + band)
             series.append(Line(point if twins == 1 else f"{point}, mean of {twins} twins", middle, low, high))
     result, array = next(iter(curves.values()))
-    if not spread and any(line.low is not None for line in series):
+    over_twins = any(line.low is not None and line.name.endswith("twins") for line in series)
+    if not spread and over_twins:
         caption += " The band is one standard deviation over the twins."
+    if of_prompts:
+        caption += f" The band {'of a single model ' if over_twins else ''}is one standard error over prompts."
     return Lines(
         title=title,
         caption=caption,

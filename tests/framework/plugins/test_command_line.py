@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gausslens import command_line as parser
 from gausslens.__main__ import main
-from gausslens.command import COMMANDS, parser
+from gausslens.command import COMMANDS
 from gausslens.contract.errors import GausslensError, InputError
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ def test_warnings_send_the_terminal_nothing(doing: Any) -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        FileNotFoundError(errno.ENOENT, "No such file", str(Path(parser.__file__).parent.parent / "report/page.css")),
+        FileNotFoundError(errno.ENOENT, "No such file", str(Path(parser.__file__).parent / "report/page.css")),
         OSError(errno.EBADF, "Bad file descriptor", "x"),
         OSError(errno.EACCES, "Permission denied"),
         OSError("words alone"),

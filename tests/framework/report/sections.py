@@ -49,6 +49,16 @@ def every_kind(results: Any) -> list[Figure]:
     ]
 
 
+def first_result(results: Any) -> list[Figure]:
+    """The first array of the first result of the run that it is given."""
+    label, found = next(iter(results.of("probe.scores").items()))
+    source = Source("trained", label, "mass")
+    line = Line("trained", found["trained"]["mass"].values)
+    return [
+        Lines(title=label, caption="Mass.", sources=(source,), x=range(3), x_name="layer", series=(line,)),
+    ]
+
+
 def hostile(results: Any) -> list[Figure]:
     about = {
         "title": HOSTILE,

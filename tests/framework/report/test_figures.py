@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xarray as xr
 
 from gausslens import figures
 from gausslens.figures import (
@@ -22,7 +23,9 @@ from gausslens.figures import (
     Text,
     Texts,
     TokenMap,
+    error_band,
 )
+from gausslens.maths.resampling import delete_group_error
 
 ABOUT: dict[str, Any] = {"title": "Ranks", "caption": "What is seen.", "sources": [Source("trained", "values", "rank")]}
 MAP: dict[str, Any] = {"rows": [0, 1], "columns": "abc", "row_name": "layer", "column_name": "head"}
@@ -101,3 +104,21 @@ def test_a_kind_of_figure_is_found_by_its_module_alone(tmp_path: Path, monkeypat
         assert sorted(figures.kinds()) == sorted([*before, "Sayings"])
     figures.kinds.cache_clear()
     del sys.modules["gausslens.figures.sayings"], figures.sayings
+
+
+def test_a_band_over_prompts_is_the_error_of_the_mean_that_is_drawn() -> None:
+    rng = np.random.default_rng(0)
+    without = rng.normal(size=(10, 3, 4)) + rng.normal(size=(10, 1, 1))
+    data = xr.Dataset(
+        {
+            "x": (("layer", "head"), np.zeros((3, 4))),
+            "x_se": (("layer", "head"), delete_group_error(without)),
+            "x_without": (("left_out", "layer", "head"), without),
+        }
+    )
+    band = error_band(data, "x", "layer")
+    np.testing.assert_allclose(band, delete_group_error(without.mean(axis=2)))
+    own = error_band(data.drop_vars("x_without"), "x", "layer")
+    np.testing.assert_allclose(own, data["x_se"].mean("head"))
+    assert (band <= own + 1e-12).all()
+    assert error_band(data.drop_vars(["x_without", "x_se"]), "x", "layer") is None

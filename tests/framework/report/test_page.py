@@ -231,12 +231,21 @@ def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
         write(tmp_path / "nowhere", host_with(f"{HERE}:every_kind"))
 
 
-def test_several_runs_are_each_told(written: Written) -> None:
+def test_a_page_is_of_one_run_and_names_the_others(written: Written) -> None:
     written.result("trained", "scores", measured(0))
-    written.planned("first", "2026-01-01T00:00:00+00:00")
-    store = written.planned("second", "2026-01-02T00:00:00+00:00")
-    text = shown(store).text
-    assert text.index("Run second") < text.index("Run first")
+    written.planned("first", "2026-01-02T00:00:00+00:00")
+    store = written.planned("second", "2026-01-01T00:00:00+00:00")  # planned later, by a clock that went back
+    page = shown(store)
+    assert (
+        page.texts[
+            page.texts.index("This page is of run second alone. Other runs in this store: first (model builtin:made). ")
+            + 1
+        ]
+        == "gausslens report store --run NAME"
+    )
+    assert "store = gausslens.open('store').run('second')" in page.text
+    assert "gausslens show store scores --run second --png figures.png" in page.text
+    assert "first" not in "".join(page.texts).replace("store: first (model", "")
 
 
 def test_infinite_values_do_not_break_a_figure(written: Written) -> None:
@@ -244,3 +253,53 @@ def test_infinite_values_do_not_break_a_figure(written: Written) -> None:
     data["score"][0, 0] = np.inf
     page = shown(written.result("trained", "scores", data).planned())
     assert any("layer 0, head 0: ∞ nat" in t for t in page.texts)
+
+
+def two_runs(written: Written) -> Path:
+    """Two runs of one label; the effect of the second is a hundred times larger."""
+    for run, effect in (("first", 40.0), ("second", 4000.0)):
+        trained, chance = measured(0), [measured(draw + 1) for draw in range(4)]
+        trained["score"][1, 2] = effect
+        written.steps = []
+        for label in (f"{run}-scores",):
+            written.result("trained", label, trained).compared("trained", label, trained, chance)
+            for draw, dataset in enumerate(chance):
+                written.result("chance", label, dataset, draw)
+        written.planned(run)
+    return written.path
+
+
+def test_a_page_of_all_runs_has_each_under_its_own_heading_and_a_column(written: Written) -> None:
+    from gausslens.store.read_results import open as open_store
+
+    store, host = two_runs(written), host_with(f"{HERE}:first_result")
+    everything = Page(page(open_store(store), host, every=True))
+    assert everything.texts.index("Run second") < everything.texts.index("Run first")
+    table = everything.texts[everything.texts.index("run") :]
+    assert table.index("second-scores") < table.index("first-scores")
+    anchors = [a["id"] for _, a in everything.elements if "id" in a]
+    assert len(anchors) == len(set(anchors))
+    assert {str(a["href"])[1:] for a in everything.all("a")} <= set(anchors)
+    assert "store.run('second')['trained', 'second-scores.against.chance']['score']" in everything.text
+    assert "gausslens.draw(store.run('first'), section='probe.section')[0].plot()" in everything.text
+    for run, other in (("first", "second"), ("second", "first")):
+        alone = Page(page(open_store(store).run(run), host))
+        assert f"{other}-scores" not in alone.text
+        assert "run" not in alone.texts
+        assert f"store = gausslens.open('store').run('{run}')" in alone.text
+        anchors = [a["id"] for _, a in alone.elements if "id" in a]
+        assert {str(a["href"])[1:] for a in alone.all("a")} <= set(anchors)
+
+
+def test_a_page_of_a_plan_that_its_run_does_not_show_names_the_plan(written: Written) -> None:
+    from gausslens.store.read_results import open as open_store
+
+    written.result("trained", "old", measured(0)).planned(created="2026-01-01T00:00:00+00:00")
+    written.steps = []
+    written.result("trained", "new", measured(1)).planned(created="2026-01-02T00:00:00+00:00")
+    results = open_store(written.path)
+    plan = results.manifests()[0].plan
+    text = Page(page(results.named(plan), host_with(f"{HERE}:first_result"))).text
+    assert f"store = gausslens.open('store').run('study', plan='{plan[:8]}')" in text
+    assert f"gausslens show store old --run {plan[:8]} --png figures.png" in text
+    assert "store['trained', 'new']" not in text

@@ -87,9 +87,10 @@ def test_defaults(host: Host, tmp_path: Path) -> None:
         "variants": {"trained": {"edits": [], "draws": None}},
         "analyses": [
             {"use": "probe.norms", "as": "probe.norms", "with": {}, "layers": None, "heads": None,
-             "variants": ["trained"], "prompts": None}
+             "variants": ["trained"], "prompts": None, "errors": None}
         ],
         "against": [],
+        "errors": {"groups": 10},
         "report": True,
     }  # fmt: skip
 

@@ -102,8 +102,8 @@ def test_large_arrays_are_stacked_without_being_read(store: Store) -> None:
     assert np.array_equal(found.values, values)
 
 
-def test_the_newest_plan_that_has_it_is_read(store: Store) -> None:
-    days = [f"2026-01-0{i}T00:00:00+00:00" for i in range(1, 6)]
+def test_one_plan_of_one_run_is_read(store: Store) -> None:
+    days = [f"2026-01-0{i}T00:00:00+00:00" for i in (5, 1, 4, 2, 3)]  # the clock says nothing
     store.manifest("a", manifest("p1", [step("v", "x", "old"), step("v", "y", "only")], days[0]))
     store.manifest("a", manifest("p2", [step("v", "x", "new")], days[1]))
     store.manifest("b", manifest("p3", [step("v", "x", "other")], days[2]))
@@ -111,10 +111,20 @@ def test_the_newest_plan_that_has_it_is_read(store: Store) -> None:
         store.commit("probe.score", key(name), small(i), META)
     results = gausslens.open(store.path)
     assert results.runs == ("a", "b")
+    assert results.name == "b"
     assert results["v", "x"]["mass"] == 2
-    assert results["v", "y"]["mass"] == 3
+    with pytest.raises(GausslensError, match=r"no result 'y'.*; it is in run a"):
+        results["v", "y"]
     assert results.run("a")["v", "x"]["mass"] == 1
-    assert results.run("a")["v", "y"]["mass"] == 3
+    assert ("v", "y") not in results.run("a")  # another plan of the run has it, perhaps of another model
+    assert results.run("a", plan=key("p1")[:6])["v", "y"]["mass"] == 3
+    assert results.run("a", plan=key("p1"))["v", "x"]["mass"] == 0
+    assert results.run("a").notes() == [
+        "other runs in this store: b (model none)",
+        f"run a has results of other plans too: {key('p1')[:8]} (model none)",
+    ]
+    with pytest.raises(GausslensError, match=f"no plan that begins with 'zzz': {key('p2')[:8]}, {key('p1')[:8]}"):
+        results.run("a", plan="zzz")
     # a plan that comes back after another is the newest again; the same plan twice in a row is one manifest
     first = store.manifest("a", manifest("p1", [step("v", "x", "old"), step("v", "y", "only")], days[3]))
     again = store.manifest("a", manifest("p1", [step("v", "x", "old"), step("v", "y", "only")], days[4]))
@@ -136,7 +146,7 @@ def test_what_there_is(results: gausslens.Results) -> None:
     assert [f["key"] for f in facts] == [key(f"c{i}") for i in range(3)]
     assert facts[0]["provenance"]["name"] == "naïve"
     shown = repr(results)
-    assert "first: 14 of 14 steps finished" in shown
+    assert "run first: 14 of 14 steps finished" in shown
     assert "  chance: score" in shown
 
 

@@ -148,7 +148,7 @@ def compared(of: str, null: list[str]) -> dict[str, object]:
     return {**found, "against": "chance", "ingredients": {"of": key(of), "null": [key(n) for n in null]}}
 
 
-def test_a_comparison_of_other_results_is_not_shown_beside_these(tmp_path: Path) -> None:
+def test_a_comparison_of_another_plan_is_not_shown_beside_these(tmp_path: Path) -> None:
     store = Store(tmp_path / "s").create()
 
     def planned(plan: str, run: str, day: int, trained: str, chance: str, against: bool) -> None:
@@ -161,8 +161,8 @@ def test_a_comparison_of_other_results_is_not_shown_beside_these(tmp_path: Path)
 
     planned("p1", "one", 1, "a", "b", against=True)
     assert gausslens.open(store.path).nulls("trained", "score") == ("chance",)
-    planned("p2", "two", 2, "a", "b", against=False)  # the same results: what was compared holds
-    assert gausslens.open(store.path).nulls("trained", "score") == ("chance",)
+    planned("p2", "two", 2, "a", "b", against=False)  # the same results, and this run compares nothing
+    assert gausslens.open(store.path).nulls("trained", "score") == ()
     planned("p3", "two", 3, "a", "bb", against=False)  # another null goes by that name now
     assert gausslens.open(store.path).nulls("trained", "score") == ()
     planned("p4", "three", 4, "aa", "b", against=False)  # another result does

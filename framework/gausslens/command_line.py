@@ -9,9 +9,9 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, NoReturn
 
-from ..contract.errors import did_you_mean, near
-from . import COMMANDS
-from .terminal import plain_lines
+from .command import COMMANDS
+from .command.terminal import plain_lines
+from .contract.errors import did_you_mean, near
 
 
 class Parser(argparse.ArgumentParser):
@@ -78,7 +78,7 @@ def parsed(argv: Sequence[str]) -> tuple[ModuleType, argparse.Namespace]:
     first.add_argument("rest", nargs=argparse.REMAINDER)
     arguments = first.parse_args(argv)
     if arguments.version:
-        from ..version import VERSION
+        from .version import VERSION
 
         print(f"gausslens {VERSION}")
         first.exit()
@@ -89,7 +89,7 @@ def parsed(argv: Sequence[str]) -> tuple[ModuleType, argparse.Namespace]:
         arguments.command, arguments.rest = arguments.rest[0], ["--help"]
     if arguments.command not in COMMANDS:
         first.error(f"there is no command {arguments.command!r}{did_you_mean(arguments.command, COMMANDS)}")
-    module = import_module(f"{__package__}.{arguments.command.replace('-', '_')}")
+    module = import_module(f"{__package__}.command.{arguments.command.replace('-', '_')}")
     text = COMMANDS[arguments.command]
     parser = Parser(prog=f"gausslens {arguments.command}", description=f"{text[0].upper()}{text[1:]}.")
     module.add(parser)
