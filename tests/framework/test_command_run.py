@@ -50,11 +50,18 @@ def test_a_run_ends_with_tables(file, capsys):
     out = capsys.readouterr().out
     assert "small: 10 steps: 10 computed" in out
     assert "probe.power  probe.power  trained, chance x 3" in out
-    assert "against chance, 3 draws: the strongest departures" in out
-    assert "layer 1, head 2" in out
+    assert "Nothing can be said: 3 draws of chance tell no probability, 5 or more do." in out
     assert str(file.parent / "store") in out
     assert main(["run", str(file)]) == 0
     assert "10 found in the store" in capsys.readouterr().out
+
+
+def test_a_run_ends_with_what_was_found(file, capsys):
+    assert main(["run", str(file), "--set", "variants.chance.draws=8"]) == 0
+    out = capsys.readouterr().out
+    assert "depart" in out.split("statistic", 1)[1].split(" from chance (8 draws). The largest effect: ")[0]
+    assert "the largest departures from chance" in out
+    assert "layer 1, head 2" in out
 
 
 def test_store_is_chosen_by_option_then_environment(file, capsys, monkeypatch, tmp_path):

@@ -104,7 +104,10 @@ def test_the_planted_head_departs_from_its_null(ran):
     frame = gausslens.open(ran.path).frame("trained", "probe.norm")
     strongest = frame.loc[frame["effect"].idxmax()]
     assert (strongest["layer"], strongest["head"]) == (1, 2)
-    assert frame["q"].isna().all()  # three draws tell no probability
+    assert strongest["difference"] > 2 * frame["null_mean"].max()
+    # Four draws tell no probability.
+    assert frame["q"].isna().all()
+    assert not frame["called"].any()
 
 
 def test_comparison_is_that_of_the_draws(ran):

@@ -1,4 +1,4 @@
-"""What departs from the nulls among the stored comparisons: the first sentences, and the table below them."""
+"""What departs from the nulls among the stored comparisons: the first sentences, and the tables."""
 
 from __future__ import annotations
 
@@ -74,20 +74,25 @@ def departures(found: Sequence[Statistic], rungs: dict[str, str]) -> dict[str, l
     return {null: sorted(each, key=lambda d: -abs(d.at("effect"))) for null, each in made.items()}
 
 
+def first_sentences(*views: Results) -> Markup:
+    """What was found, for the head of the page; each sentence with the name of its run where there are several."""
+    named = len(views) > 1
+    said = [(view.name, sentence) for view in views for sentence in view.sentences()]
+    return joined(element("p", f"{run}: {sentence}" if named else sentence, class_="finding") for run, sentence in said)
+
+
 def departures_table(*views: Results) -> Markup:
-    """What was found in a sentence, and a table of the ten largest effects, run by run; or why there is none."""
-    shown = [part for view in views for part in _of_run(view, named=len(views) > 1)]
-    none = "Nothing was compared with a null: `against:` in the run file names one."
-    return joined(shown) if shown else element("p", none, class_="note")
+    """Run by run, for each null that stands first a table of the ten largest effects; or why there is none."""
+    if not any(view.statistics() for view in views):
+        return element("p", "Nothing was compared with a null: `against:` in the run file names one.", class_="note")
+    tables = [table for view in views for table in _of_run(view, named=len(views) > 1)]
+    return element("div", *tables, class_="figures") if tables else element("p", "Nothing departs.", class_="soft")
 
 
 def _of_run(view: Results, named: bool) -> list[Markup]:
-    """The sentences and the tables of a run, which name it where there are several."""
-    before = f"{view.name}: " if named else ""
-    said = [element("p", f"{before}{sentence}", class_="finding") for sentence in view.sentences()]
+    """The tables of a run, which name it where there are several."""
     found = departures(view.statistics(), view.rungs).items()
-    tables = [draw(_table(null, each, view.name if named else ""), view) for null, each in found]
-    return [*said, element("div", *tables, class_="figures")] if tables else said
+    return [draw(_table(null, each, view.name if named else ""), view) for null, each in found]
 
 
 def columns(found: Sequence[Departure]) -> tuple[str, ...]:

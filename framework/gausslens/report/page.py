@@ -1,4 +1,4 @@
-"""The page as a whole: what was run, the strongest departures from the null, each plugin's section; its one script."""
+"""The page as a whole: what was run and found, the largest departures, each plugin's section; its one script."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ..contract.errors import StoreError
 from ..version import VERSION
 from .colours import SERIES_DARK, SERIES_LIGHT
-from .departures import departures_table
+from .departures import departures_table, first_sentences
 from .markup import Markup, element
 from .page_figures import draw, left_out, of_run
 from .runs import page_title, run_facts, step_table
@@ -76,7 +76,7 @@ def _replace(target: Path, text: str) -> None:
 def page(results: Results, host: Host, every: bool = False) -> str:
     """The page as HTML: of one run, or of ``every`` run of its store, each under its own heading, the newest first."""
     views = list(results.all_runs().values())[::-1] if every and results.runs else [results]
-    about = "What stands out from what chance puts there: the same numbers on randomly re-initialised twins."
+    about = "What departs from the nulls that the run names: how far, how surely, and which other null gives it too."
     parts = [PagePart("departures", "Against the null", about, departures_table(*views))]
     for view in views:
         parts += _parts_of_run(view, host, LARGEST // len(views), view.name if every else "")
@@ -84,7 +84,8 @@ def page(results: Results, host: Host, every: bool = False) -> str:
     links = [element("a", part.heading, href=f"#{part.anchor}") for part in parts]
     kicker = element("p", "gausslens: what training put there, and what chance would have put there", class_="soft")
     nav = element("nav", *links, aria_label="parts")
-    head = element("header", kicker, element("h1", name), run_facts(results) if not every else None, nav)
+    facts = run_facts(results) if not every else None
+    head = element("header", kicker, element("h1", name), first_sentences(*views), facts, nav)
     main = element("main", *(_shown(part) for part in parts))
     foot = element("footer", f"Drawn by gausslens {VERSION} from the store alone.")
     tip = element("div", id="tip", hidden="hidden", role="status", aria_live="polite")

@@ -8,7 +8,7 @@ from math import isfinite
 
 import numpy as np
 
-from ..maths.ladder import ARRANGEMENT, UNDECIDED, WORDS, ladder_order
+from ..maths.ladder import ARRANGEMENT, UNDECIDED, WEIGHT_RUNGS, WORDS, ladder_order
 from ..maths.nulls import FEWEST_DRAWS
 from .explanations import Explanation, explanations
 from .selection import Statistic, prompts_half_width
@@ -48,7 +48,8 @@ def _of_variant(found: Sequence[Statistic], rungs: Mapping[str, str], variant: s
         return f"Nothing{of} departs from {first}: it keeps every number that was compared with it."
     departing = [one for one in tested if one.selected]
     subject = f"Of {len(tested)} statistic{'s' if len(tested) != 1 else ''}{of}"
-    against = f"{_TWINS.get(rungs.get(first, first), first)} ({first}, {draws} draws)"
+    against = f"{_TWINS[rungs[first]]} ({first}, {draws} draws)" if rungs.get(first) in _TWINS else ""
+    against = against or f"{first} ({draws} draws)"
     if not departing:
         nearest = min(one.q for one in tested)
         return f"{subject} none departs from {against}; the smallest q over them is {nearest:.2g}."
@@ -56,11 +57,22 @@ def _of_variant(found: Sequence[Statistic], rungs: Mapping[str, str], variant: s
     ladder = [explained[one.name] for one in departing if one.name in explained]
     said = f"{subject} {len(departing)} depart{'s' if len(departing) == 1 else ''} from {against}"
     if not ladder:
-        return f"{said}. {_largest(departing)}{_prompts_alone(departing)}"
+        return f"{said}. {_largest(departing, rungs)}{_prompts_alone(departing)}"
+    alone = len(departing) - len(ladder)
+    more = f", {alone} compared with no other null" if alone else ""
+    return f"{said}: {_by_rung(ladder)}{more}. {_beyond(ladder, rungs)}{_prompts_alone(departing)}"
+
+
+def _by_rung(ladder: Sequence[Explanation]) -> str:
+    """How many statistics each null explains: "3 explained by scale, 2 by spectrum, 4 left to arrangement"."""
     counts = Counter(each.rung for each in ladder)
-    words = [*dict.fromkeys([*WORDS, *counts])]
-    by = [f"{counts[w]} {'undecided' if w == UNDECIDED else f'by {w}'}" for w in words if counts[w]]
-    return f"{said}: {', '.join(by)}. {_beyond(ladder)}{_prompts_alone(departing)}"
+    words = [w for w in dict.fromkeys([*WORDS, *counts]) if counts[w] and w not in (ARRANGEMENT, UNDECIDED)]
+    # Only of twins of its weights can it be said that what none of them gives is in the arrangement of the weights.
+    weights = all(set(each.rungs) & set(WEIGHT_RUNGS) for each in ladder)
+    left = "left to arrangement" if weights else "beyond every null"
+    said = [f"{counts[w]} {'' if i else 'explained '}by {w}" for i, w in enumerate(words)]
+    last = ((ARRANGEMENT, left), (UNDECIDED, "undecided"))
+    return ", ".join([*said, *(f"{counts[w]} {text}" for w, text in last if counts[w])])
 
 
 def _prompts_alone(departing: Sequence[Statistic]) -> str:
@@ -69,20 +81,30 @@ def _prompts_alone(departing: Sequence[Statistic]) -> str:
     return f" {alone} of them on these prompts only: their error over prompts is larger." if alone else ""
 
 
-def _largest(departing: Sequence[Statistic]) -> str:
+def _largest(departing: Sequence[Statistic], rungs: Mapping[str, str]) -> str:
     one = max(departing, key=_size)
     cell = one.furthest()
-    return f"The largest effect: {_clause(one, cell, one.null)}" if cell is not None else ""
+    return f"The largest effect: {_clause(one, cell, _twins(one.null, rungs))}" if cell is not None else ""
 
 
-def _beyond(ladder: Sequence[Explanation]) -> str:
+def _beyond(ladder: Sequence[Explanation], rungs: Mapping[str, str]) -> str:
     """The largest effect of what no null explains."""
     left = [each for each in ladder if each.rung == ARRANGEMENT]
     if not left:
-        return "No number is left for their arrangement."
+        undecided = any(each.rung == UNDECIDED for each in ladder)
+        return "None is beyond every null for sure." if undecided else "No number needs more than these nulls."
     each = max(left, key=lambda e: _size(e.first, e))
     cell = _furthest(each.first, each)
-    return f"Beyond {each.rungs[-1]}: {_clause(each.first, cell, each.nulls[-1], each)}" if cell is not None else ""
+    if cell is None:
+        return ""
+    return (
+        f"The largest effect beyond {each.rungs[-1]}: {_clause(each.first, cell, _twins(each.nulls[-1], rungs), each)}"
+    )
+
+
+def _twins(null: str, rungs: Mapping[str, str]) -> str:
+    """What a null's draws are called: by what they share with the model, where that is known."""
+    return _TWINS.get(rungs.get(null, null), null)
 
 
 def _size(one: Statistic, each: Explanation | None = None) -> float:
@@ -99,8 +121,8 @@ def _furthest(one: Statistic, each: Explanation | None) -> tuple[int, ...] | Non
     return cell if size[cell] >= 0 else None
 
 
-def _clause(one: Statistic, cell: tuple[int, ...], null: str, each: Explanation | None = None) -> str:
-    """A number with its unit, its place, its null and its error over prompts."""
+def _clause(one: Statistic, cell: tuple[int, ...], twins: str, each: Explanation | None = None) -> str:
+    """A number with its unit and place; in brackets its result, where 95 % of the null lie, its error over prompts."""
     attrs = one.comparison[one.variable].attrs
     name, units = str(attrs.get("long_name", one.variable)), str(attrs.get("units", ""))
     place = ", ".join(f"{dim} {value}" for dim, value in one.place(cell).items())
@@ -109,11 +131,12 @@ def _clause(one: Statistic, cell: tuple[int, ...], null: str, each: Explanation 
         low, high = (float(one.column(c)[cell]) for c in ("null_low", "null_high"))
     else:
         low, high = each.interval(cell)
-    beside = f"{null} {_number(low)} to {_number(high)}" if isfinite(low) else null
+    beside = [f"in {one.label}", f"{twins}: {_number(low)} to {_number(high)}" if isfinite(low) else twins]
     half = prompts_half_width(one)
-    prompts = f"; prompts \u00b1 {_number(float(half[cell]))}" if half is not None and np.isfinite(half[cell]) else ""
+    if half is not None and np.isfinite(half[cell]):
+        beside.append(f"prompts \u00b1 {_number(float(half[cell]))}")
     where = f" at {place}" if place else ""
-    return f"{one.label}, {name}, is {_number(float(one.column('')[cell]))}{unit}{where} ({beside}{prompts})."
+    return f"{name}, {_number(float(one.column('')[cell]))}{unit}{where} ({'; '.join(beside)})."
 
 
 def _number(value: float) -> str:

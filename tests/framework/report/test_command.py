@@ -13,7 +13,7 @@ from gausslens.__main__ import main
 def test_it_prints_where_the_page_is(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(study)]) == 0
     assert capsys.readouterr().out == f"{study / 'report.html'}\n"
-    assert "The strongest departures" in (study / "report.html").read_text(encoding="utf-8")
+    assert "The largest departures" in (study / "report.html").read_text(encoding="utf-8")
 
 
 def test_it_writes_where_it_is_told_to(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

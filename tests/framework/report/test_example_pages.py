@@ -21,9 +21,10 @@ REAL = [path for path in EXAMPLES if "On SmolLM2" in path.read_text(encoding="ut
 _ONE_PROMPT = ("prompts.targets=[Ant]", "prompts.shots=2")
 FEWER = {
     "attention-budgets": (*_ONE_PROMPT, "analyses.kernels.with.features=[16]"),
-    "attention-roles": (*_ONE_PROMPT, "variants.chance.draws=2"),
+    "attention-roles": (*_ONE_PROMPT, "variants.chance.draws=2", "variants.rotated.draws=2"),
     "attention-swap": (
         *_ONE_PROMPT,
+        *(f"variants.{null}.draws=2" for null in ("chance", "rotated")),
         *(f"analyses.all-heads.with.{each}" for each in ("band=[8]", "budget=[2]", "keys=[8]", "rank=[8]")),
         "analyses.all-heads-linear.layers=[3, 7]",
         "analyses.each-head.layers=[7]",

@@ -36,14 +36,15 @@ def test_it_opens_with_what_was_run_on_what_when_and_how_long(study: Path) -> No
     assert "3.0 GiB at most" in text
 
 
-def test_it_shows_the_strongest_departures_first(study: Path) -> None:
+def test_it_opens_with_what_was_found_and_shows_the_largest_departures_first(study: Path) -> None:
     page = shown(study)
-    assert "The strongest departures from chance" in page.text
-    place, rows = page.text.index("layer 1, head 2"), page.text.index("What is seen.")
-    assert place < rows
-    # Two variables were compared: each has one row, its strongest cell.
-    assert "the 2 largest of 2" in page.text
-    assert page.text.index("score", page.text.index("q < 0.05")) < page.text.index("mass", page.text.index("q < 0.05"))
+    said = next(text for text in page.texts if text.startswith("Of 2 statistics 2 depart from chance (8 draws). "))
+    assert "The largest effect: a score, 40 nat at layer 1, head 2 (in scores; chance: -2.54 to 1.47)." in said
+    assert page.text.index(said) < page.text.index("fingerprint")
+    # Of each variable that departs one row, its cell of the largest effect, before the sections.
+    assert "2 largest of 2" in page.text
+    rows = page.text[page.text.index("The largest departures from chance") : page.text.index("What is seen.")]
+    assert rows.index("layer 1, head 2") < rows.index("mass")
 
 
 def test_without_a_null_it_says_so(written: Written) -> None:
@@ -51,21 +52,26 @@ def test_without_a_null_it_says_so(written: Written) -> None:
     assert "Nothing was compared with a null" in shown(store).text
 
 
-def test_what_a_null_keeps_and_nulls_themselves_are_no_departures(written: Written) -> None:
-    trained, chance = measured(0), [measured(d) for d in range(1, 5)]
+def test_what_a_null_keeps_is_no_departure(written: Written) -> None:
+    trained, chance = measured(0, shift=1000.0), [measured(d) for d in range(1, 9)]
     for dataset in (trained, *chance):
         dataset["mass"][:] = 1.0
     for number, dataset in enumerate(chance):
         dataset["mass"] += 1e-9 * number
     trained["mass"][:] = 1.5
-    other = measured(9, shift=1000.0)
-    written.result("trained", "scores", trained).result("chance", "scores", other)
-    written.compared("trained", "scores", trained, chance).compared("chance", "scores", other, chance)
-    page = shown(written.planned())
-    assert "the 1 largest of 1" in page.text
-    cells = page.text[page.text.index("The strongest departures") : page.text.index("the 1 largest")]
+    page = shown(written.result("trained", "scores", trained).compared("trained", "scores", trained, chance).planned())
+    assert "The 1 largest of 1" in page.text
+    cells = page.text[page.text.index("The largest departures") : page.text.index("The 1 largest")]
     assert "score" in cells
     assert "mass" not in cells
+
+
+def test_where_nothing_departs_it_says_so(written: Written) -> None:
+    trained, chance = measured(0), [measured(d) for d in range(1, 9)]
+    written.result("trained", "scores", trained).compared("trained", "scores", trained, chance)
+    page = shown(written.planned())
+    assert "Of 2 statistics none departs from chance (8 draws)" in page.text
+    assert "Nothing departs." in page.text
 
 
 def test_unfinished_results_are_counted_and_the_rest_is_shown(written: Written) -> None:
@@ -151,7 +157,7 @@ def test_a_section_that_fails_is_a_note_with_its_plugins_name(study: Path, secti
     failed = next(t for t in page.texts if "could not be drawn" in t)
     assert "The section probe.section of the plugin probe (" in failed
     assert words in failed
-    assert "The strongest departures" in page.text
+    assert "The largest departures" in page.text
     assert any("failed" in str(a.get("class")) for _, a in page.elements)
 
 

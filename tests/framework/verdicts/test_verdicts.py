@@ -70,8 +70,8 @@ def test_layers_that_a_sweep_leaves_alone_count_once():
 def test_the_sentence_says_what_was_found():
     comparisons = run(0, ["v3", "v7"])
     (said,) = sentences(statistics(comparisons), {})
-    assert said.startswith("Of 20 statistics 2 depart from chance (chance, 8 draws). The largest effect: label, the v")
-    assert "at layer 1, head 2" in said
+    assert said.startswith("Of 20 statistics 2 depart from chance (8 draws). The largest effect: the v")
+    assert "at layer 1, head 2 (in label; chance: -" in said
     value = float(comparisons["trained", "label", "chance"]["v3"][1, 2])
     other = float(comparisons["trained", "label", "chance"]["v7"][1, 2])
     assert f"{value:.3g} nat" in said or f"{other:.3g} nat" in said
@@ -118,10 +118,46 @@ def test_explanations_and_their_sentence():
     by_name = {name: each.rung for (_, _, name), each in explanations(found, rungs).items()}
     assert by_name == {"w": "scale", "v": "arrangement", "u": "undecided"}
     (said,) = sentences(found, rungs)
-    assert (
-        "3 depart from the model before training (fresh, 8 draws): 1 by scale, 1 by arrangement, 1 undecided." in said
+    assert said.startswith(
+        "Of 3 statistics 3 depart from the model before training (fresh, 8 draws): 1 explained by scale, 1 left to "
+        "arrangement, 1 undecided. The largest effect beyond scale: v, "
     )
-    assert "Beyond scale: label, v, is" in said
+    assert "(in label; twins with matrices of its size: " in said
+
+
+def test_the_sentence_gives_the_numbers_of_the_largest_effect_beyond_all_nulls():
+    comparisons = ladder()
+    (said,) = sentences(statistics(comparisons), {"fresh": "before", "sized": "scale"})
+    first, last = (comparisons["trained", "label", n] for n in ("fresh", "sized"))
+    cell = np.unravel_index(np.abs(first["v_effect"].values).argmax(), first["v"].shape)
+    value, low, high = (
+        float(d[n].values[cell]) for d, n in ((first, "v"), (last, "v_null_low"), (last, "v_null_high"))
+    )
+    assert f"v, {value:.3g} at layer {cell[0]}, head {cell[1]} (" in said
+    assert f": {low:.3g} to {high:.3g})." in said
+
+
+def test_what_no_null_of_weights_was_asked_of_is_not_arrangement():
+    (said,) = sentences(statistics(ladder()), {})
+    assert ": 1 explained by sized, 1 beyond every null, 1 undecided. " in said
+    assert "arrangement" not in said
+
+
+def test_what_is_beside_one_null_alone_is_counted_apart():
+    comparisons = ladder()
+    other = comparisons["trained", "label", "fresh"]
+    comparisons["trained", "other", "fresh"] = other[[n for n in other if n.startswith("v")]]
+    comparisons["trained", "other", "fresh"].attrs = other.attrs
+    (said,) = sentences(statistics(comparisons), {"fresh": "before", "sized": "scale"})
+    assert "1 undecided, 1 compared with no other null. " in said
+
+
+def test_where_the_nulls_explain_everything_it_says_so():
+    comparisons = {key: data[[n for n in data if n.startswith("w")]] for key, data in ladder().items()}
+    for data in comparisons.values():
+        data.attrs["draws"] = 8
+    (said,) = sentences(statistics(comparisons), {"fresh": "before", "sized": "scale"})
+    assert said.endswith("(fresh, 8 draws): 1 explained by scale. No number needs more than these nulls.")
 
 
 def test_a_strangers_null_has_its_own_name():
