@@ -39,7 +39,8 @@ class Comparison:
 
     z, p and q are NaN where the null has no spread, or none but that of rounding, and where draws are too few. ``low``
     and ``high`` enclose 95 % of draws of the null. ``scale`` is that on which p is computed; ``p_variable`` is one p
-    for all cells (Simes, judged by that of the draws against each other, with the floor of p), ``p_family`` that of the largest departure by rank, NaN below 19 draws.
+    for all cells (Simes, held against that of each draw beside the others, with the floor of p), ``p_family`` that of
+    the largest departure by rank, NaN below 19 draws.
     """
 
     mean: Floats

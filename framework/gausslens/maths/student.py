@@ -146,10 +146,10 @@ def _unlikely(squared: Floats, at: Floats) -> tuple[float, Floats, Floats]:
 def predicted(p: float, alike: Floats) -> float:
     """p of a test over many cells, held against the same p of each of m draws beside the others.
 
-    Where cells are as independent as the test takes them for, -log p is exponential of mean 1; where the cells of a draw
-    depart together its tail is longer, which m draws show: its mean is taken as theirs, and 1 at least. That they are m
-    is in the law of one more (Geisser 1993, predictive law of an exponential): p' = (1 + t / S)^-m, t = -log p, S = max(m,
-    sum of -log p_i).
+    Where cells are as independent as the test takes them for, -log p is exponential of mean 1. Where the cells of a
+    draw depart together its tail is longer, which m draws show: its mean is taken as theirs, and 1 at least. That it is
+    known from m draws is in the law of one more (Geisser 1993, predictive law of an exponential): with t = -log p and
+    S = max(m, sum of -log p_i), p' = (1 + t / S)^-m.
     """
     known = alike[np.isfinite(alike) & (alike > 0)]
     if np.isnan(p) or known.size == 0:

@@ -82,7 +82,7 @@ def test_a_tail_gives_its_own_p():
 
 @pytest.mark.parametrize("mean", [1.0, 2.0])
 def test_a_predicted_p_is_at_most_its_share(mean):
-    """-log p of twins and draws exponential of one mean, that cells in common stretch: p' is uniform, or less often small.
+    """-log p of twins and draws exponential of one mean, that cells in common stretch: p' is seldom small.
 
     20,000 trials: 3 standard errors.
     """
