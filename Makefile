@@ -4,7 +4,7 @@ VENV   ?= .venv
 STAMP  := $(VENV)/.installed
 BIN    := $(VENV)/bin
 
-.PHONY: help install demo test lint benchmarks schemas clean
+.PHONY: help install demo test lint benchmarks soak schemas clean
 
 help:
 	@echo "make demo        run the example study on the built-in model: a table, and a report to look at"
@@ -12,6 +12,7 @@ help:
 	@echo "make install     only set up the environment"
 	@echo "make lint        ruff, mypy, import-linter"
 	@echo "make benchmarks  ratios to what the machine can do"
+	@echo "make soak        hours of the same, outside CI; killed, it goes on where it was (docs/SOAK.md)"
 	@echo "make schemas     write the JSON Schemas again"
 	@echo "make clean       remove the environment and everything that was built"
 
@@ -38,7 +39,19 @@ lint: $(STAMP)
 	$(BIN)/lint-imports --no-logo
 
 benchmarks: $(STAMP)
-	@for script in benchmarks/*.py; do echo "== $$script"; OMP_NUM_THREADS=1 $(BIN)/python $$script || exit 1; done
+	@for script in $(filter-out $(SOAKED),$(wildcard benchmarks/*.py)); do echo "== $$script"; OMP_NUM_THREADS=1 $(BIN)/python $$script || exit 1; done
+
+# What is too long for CI: scripts, each with --store for what it keeps, and the models that they are tried on.
+comma       := ,
+SOAK_STORE  ?= soak
+SOAK_MODELS ?= builtin:tiny builtin:clue-tiny $(if $(GAUSSLENS_MODELS),$(GAUSSLENS_MODELS)/stories15m $(GAUSSLENS_MODELS)/smollm2:0$(comma)14$(comma)29)
+SOAK        := benchmarks/calibration.py
+SOAKED      := $(SOAK) benchmarks/calibration_ladder.py
+
+soak: $(STAMP)
+	@mkdir -p $(SOAK_STORE)
+	@for script in $(SOAK); do for model in $(SOAK_MODELS); do echo "== $$script $$model"; \
+	OMP_NUM_THREADS=1 $(BIN)/python $$script $$model --store $(SOAK_STORE)/$$(basename $$script .py) $(SOAK_OPTIONS) || exit 1; done; done
 
 schemas: $(STAMP)
 	$(BIN)/gausslens schema --write schemas

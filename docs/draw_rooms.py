@@ -25,6 +25,8 @@ WORDS = {
     "command": "one module a command",
     "testing": "checks for plugins",
     "notebook": "draw, load",
+    "command_line": "what was typed",
+    "verdicts": "what departs, and why",
     "perform": "a run, top to bottom",
     "report": "the page",
     "runfile": "YAML to a study",

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from .student import Tail, fitted_tail, moderated, residuals
+from .student import Tail, fitted_tail, moderated, predicted, residuals
 
 Floats: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
@@ -39,7 +39,8 @@ class Comparison:
 
     z, p and q are NaN where the null has no spread, or none but that of rounding, and where draws are too few. ``low``
     and ``high`` enclose 95 % of draws of the null. ``scale`` is that on which p is computed; ``p_variable`` is one p
-    for all cells (Simes, with the floor of p), ``p_family`` that of the largest departure by rank, NaN below 19 draws.
+    for all cells (Simes, held against that of each draw beside the others, with the floor of p), ``p_family`` that of
+    the largest departure by rank, NaN below 19 draws.
     """
 
     mean: Floats
@@ -68,7 +69,9 @@ def compare(
     sqrt(v (1 + 1/m)), v the variance of the draws moderated over cells. Its law is not taken for granted: a t is fitted
     to the residuals of each draw against the others, over all cells and within each layer (``layers`` is that axis),
     and p is the larger tail of the two; z is t over the fitted scale. p is never below 1 / (10 residuals). q is
-    Benjamini-Hochberg on p over all cells; cells that hold the same numbers count once.
+    Benjamini-Hochberg on p over all cells; cells that hold the same numbers count once. p_variable is Simes over them,
+    before any floor, held against that of each draw beside the others (``student.predicted``), for the cells of one
+    draw depart together.
 
     p_empirical is twice the smaller share of draws at or beyond x, x counted among them; axes of ``values`` named in
     ``pooled`` are those over which the null makes the cells exchangeable, and are pooled for it. docs/nulls.md says why
@@ -115,7 +118,7 @@ def _comparison(
         scale=judged.scale,
         tail=judged.tail,
         tests=int((~np.isnan(once)).sum()),
-        p_variable=float(np.maximum(simes(once), judged.floor)),
+        p_variable=float(np.maximum(predicted(simes(once), judged.alike), judged.floor)),
         p_family=judged.p_family,
         notes=judged.notes,
     )
@@ -142,7 +145,10 @@ def effect(values: NDArray[Any], draws: NDArray[Any]) -> Floats:
 
 @dataclass(frozen=True)
 class _Judged:
-    """Cells with spread [cell]: see ``Comparison``; p is not yet held above its floor."""
+    """Cells with spread [cell]: see ``Comparison``; p is not yet held above its floor.
+
+    ``alike`` [draw] is the p over all cells that each draw has beside the others.
+    """
 
     scale: Scale
     tail: Tail | None
@@ -151,13 +157,14 @@ class _Judged:
     z: Floats
     p: Floats
     floor: float
+    alike: Floats
     p_family: float = np.nan
     notes: tuple[str, ...] = ()
 
 
 _ARRAYS = ("low", "high", "z", "p")
 _NONE: Floats = np.empty(0)
-_NOTHING = _Judged("identity", None, _NONE, _NONE, _NONE, _NONE, 0.0)
+_NOTHING = _Judged("identity", None, _NONE, _NONE, _NONE, _NONE, 0.0, _NONE)
 _TOO_FEW = replace(_NOTHING, notes=(f"fewer than {FEWEST_DRAWS} draws tell no probability",))
 
 
@@ -213,15 +220,18 @@ def _tested(x: Floats, cells: _Cells, scale: Scale, found: Floats) -> _Judged:
         t = (here - mean) / spread
     tail = fitted_tail(found)
     p, width = tail.p(t), np.full(x.shape, tail.half_width(INTERVAL))
+    of_draws = tail.p(found)
     for of_row, mine in _layers_of(cells, found):
-        own = fitted_tail(of_row)
+        own, distinct = fitted_tail(of_row), mine[cells.first]
         p[mine] = np.maximum(p[mine], own.p(t[mine]))
+        of_draws[:, distinct] = np.maximum(of_draws[:, distinct], own.p(found[:, distinct]))
         width[mine] = np.maximum(width[mine], own.half_width(INTERVAL))
     low, high = mean - width * spread, mean + width * spread
     if scale == "log":
         with np.errstate(over="ignore"):
             low, high = np.exp(low), np.exp(high)
-    return _Judged(scale, tail, low, high, t / tail.scale, p, 1 / (BEYOND * found.size))
+    alike = np.array([simes(row) for row in of_draws])
+    return _Judged(scale, tail, low, high, t / tail.scale, p, 1 / (BEYOND * found.size), alike)
 
 
 def _layers_of(cells: _Cells, found: Floats) -> Iterator[tuple[Floats, Bools]]:

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import digamma, gammaln, polygamma, stdtr, stdtrit
+from scipy.special import digamma, gammaln, stdtr, stdtrit, zeta
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -31,7 +31,7 @@ def moderated(s2: Floats, degrees: int) -> Floats:
     log_s2 = np.log(np.maximum(np.maximum(s2, floor), np.finfo(np.float64).tiny))
     e = log_s2 - digamma(degrees / 2) + np.log(degrees / 2)
     centre = e.mean(axis=-1, keepdims=True)
-    excess = e.var(axis=-1, ddof=1, keepdims=True) - polygamma(1, degrees / 2)
+    excess = e.var(axis=-1, ddof=1, keepdims=True) - zeta(2, degrees / 2)
     half = _trigamma_inverse(np.maximum(excess, 1e-12))
     alike = excess <= 1e-6
     with np.errstate(over="ignore"):
@@ -41,12 +41,14 @@ def moderated(s2: Floats, degrees: int) -> Floats:
 
 
 def _trigamma_inverse(y: Floats) -> Floats:
-    """x with trigamma(x) = y > 0, by Newton's method on 1 / trigamma, which is nearly linear (Smyth 2004, appendix)."""
+    """x with trigamma(x) = y > 0, by Newton's method on 1 / trigamma, which is nearly linear (Smyth 2004, appendix).
+
+    Trigamma is zeta(2, x), and its slope -2 zeta(3, x).
+    """
     x = 0.5 + 1 / y
     for _ in range(8):
-        now = polygamma(1, x)
-        x = x + now * (1 - now / y) / polygamma(2, x)
-        x = np.maximum(x, 1e-8)
+        now = zeta(2, x)
+        x = np.maximum(x - now * (1 - now / y) / (2 * zeta(3, x)), 1e-8)
     return np.asarray(x)
 
 
@@ -56,12 +58,14 @@ def residuals(draws: Floats) -> Floats:
     r_ic = (x_ic - mean_(-i)c) / sqrt(v_(-i)c (1 + 1/(m-1))), v the moderated variances of the other m - 1 draws.
     """
     m = draws.shape[0]
-    mean, variance = np.empty(draws.shape), np.empty(draws.shape)
-    for i in range(m):
-        others = np.delete(draws, i, axis=0)
-        mean[i], variance[i] = others.mean(axis=0), others.var(axis=0, ddof=1)
+    # Without draw i: the mean is further from it by m / (m - 1), the sum of squares less by d_i^2 m / (m - 1).
+    far = (draws - draws.mean(axis=0)) * (m / (m - 1))
+    squares = far**2 * ((m - 1) / m)
+    left = (squares.sum(axis=0) * ((m - 1) / m) - squares) / (m - 2)
+    # What one draw makes up alone leaves rounding.
+    variance = np.maximum(left, 1e-12 * squares)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray((draws - mean) / np.sqrt(moderated(variance, m - 2) * (1 + 1 / (m - 1))))
+        return np.asarray(far / np.sqrt(moderated(variance, m - 2) * (1 + 1 / (m - 1))))
 
 
 @dataclass(frozen=True)
@@ -83,26 +87,73 @@ class Tail:
 def fitted_tail(found: Floats) -> Tail:
     """The t whose degrees and scale make residuals most likely; a scale below 1 is then taken as 1.
 
-    Both are free in the fit: held at 1 or more, the scale would let the degrees be too many.
+    Both are free in the fit: held at 1 or more, the scale would let the degrees be too many. Newton's method on
+    (log degrees, log scale), a step halved until it helps; the degrees stay between their limits.
     """
-    from scipy.optimize import minimize  # a quarter of a second, which reading a store does not need
-
     squared = np.sort(np.square(found[np.isfinite(found)].ravel()))
     if squared.size > MOST_RESIDUALS:
         squared = squared[np.linspace(0, squared.size - 1, MOST_RESIDUALS).round().astype(int)]
     if squared.size == 0:
         return Tail(FEWEST_DEGREES, 1.0)
-
-    def unlikely(at: Floats) -> tuple[float, Floats]:
-        """Minus the mean log density at (log degrees, log scale), and its slopes."""
-        nu, s2 = float(np.exp(at[0])), float(np.exp(2 * at[1]))
-        w = squared / (nu * s2)
-        logs, share = float(np.log1p(w).mean()), float((w / (1 + w)).mean())
-        density = gammaln((nu + 1) / 2) - gammaln(nu / 2) - 0.5 * np.log(nu * np.pi * s2)
-        by_nu = 0.5 * (logs - (nu + 1) / nu * share - digamma((nu + 1) / 2) + digamma(nu / 2) + 1 / nu)
-        return float((nu + 1) / 2 * logs - density), np.array([nu * by_nu, 1 - (nu + 1) * share])
-
+    least, most = np.log(FEWEST_DEGREES), np.log(MOST_DEGREES)
     middle = max(float(np.sqrt(np.median(squared))) / 0.7, 1e-6)
-    limits = [(np.log(FEWEST_DEGREES), np.log(MOST_DEGREES)), (np.log(middle) - 5, np.log(middle) + 5)]
-    best = minimize(unlikely, [np.log(6.0), np.log(middle)], jac=True, method="L-BFGS-B", bounds=limits)
-    return Tail(float(np.exp(best.x[0])), max(float(np.exp(best.x[1])), 1.0))
+    at = np.array([np.log(6.0), np.log(middle)])
+    now, slope, bend = _unlikely(squared, at)
+    for _ in range(50):
+        step = _newton(slope, bend, at[0] <= least, at[0] >= most)
+        while True:
+            there = np.array([min(max(at[0] + step[0], least), most), at[1] + step[1]])
+            then, *slopes = _unlikely(squared, there)
+            if then <= now or np.abs(step).max() < 1e-7:
+                break
+            step = step / 2
+        moved = float(np.abs(there - at).max())
+        at, now, (slope, bend) = there, then, slopes
+        if moved < 1e-6:
+            break
+    return Tail(float(np.exp(at[0])), max(float(np.exp(at[1])), 1.0))
+
+
+def _newton(slope: Floats, bend: Floats, at_least: bool, at_most: bool) -> Floats:
+    """The step of Newton's method, at most 2 long, downhill where the surface bends the other way."""
+    if (at_least and slope[0] >= 0) or (at_most and slope[0] <= 0):
+        step = np.array([0.0, -slope[1] / max(bend[1, 1], 1e-6)])
+    else:
+        values, vectors = np.linalg.eigh(bend)
+        step = -vectors @ ((vectors.T @ slope) / np.maximum(np.abs(values), 1e-6))
+    return np.asarray(step / max(1.0, float(np.abs(step).max()) / 2))
+
+
+def _unlikely(squared: Floats, at: Floats) -> tuple[float, Floats, Floats]:
+    """Minus the mean log density of squared residuals at (log degrees, log scale), its slopes and second slopes.
+
+    With w = r^2 / (nu s^2) and means A of log(1 + w), B of w / (1 + w), C of w / (1 + w)^2.
+    """
+    nu = float(np.exp(at[0]))
+    w = squared / (nu * np.exp(2 * at[1]))
+    beyond = w / (1 + w)
+    A, B, C = float(np.log1p(w).mean()), float(beyond.mean()), float((beyond / (1 + w)).mean())
+    half, more = nu / 2, (nu + 1) / 2
+    first = float(digamma(more) - digamma(half))
+    second = float(zeta(2, more) - zeta(2, half))
+    value = more * A - float(gammaln(more) - gammaln(half)) + 0.5 * np.log(nu * np.pi) + at[1]
+    by_nu = half * A - more * B - half * first + 0.5
+    across = (nu + 1) * C - nu * B
+    bend = half * A - nu * B + more * C - half * first - half**2 * second
+    return float(value), np.array([by_nu, 1 - 2 * more * B]), np.array([[bend, across], [across, 4 * more * C]])
+
+
+def predicted(p: float, alike: Floats) -> float:
+    """p of a test over many cells, held against the same p of each of m draws beside the others.
+
+    Where cells are as independent as the test takes them for, -log p is exponential of mean 1. Where the cells of a
+    draw depart together its tail is longer, which m draws show: its mean is taken as theirs, and 1 at least. That it is
+    known from m draws is in the law of one more (Geisser 1993, predictive law of an exponential): with t = -log p and
+    S = max(m, sum of -log p_i), p' = (1 + t / S)^-m.
+    """
+    known = alike[np.isfinite(alike) & (alike > 0)]
+    if np.isnan(p) or known.size == 0:
+        return p
+    total = max(float(known.size), float(-np.log(known).sum()))
+    with np.errstate(divide="ignore"):
+        return float((1 - np.log(p) / total) ** -float(known.size))
