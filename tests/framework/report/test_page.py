@@ -258,7 +258,7 @@ def test_infinite_values_do_not_break_a_figure(written: Written) -> None:
 def two_runs(written: Written) -> Path:
     """Two runs of one label; the effect of the second is a hundred times larger."""
     for run, effect in (("first", 40.0), ("second", 4000.0)):
-        trained, chance = measured(0), [measured(draw + 1) for draw in range(4)]
+        trained, chance = measured(0), [measured(draw + 1) for draw in range(8)]
         trained["score"][1, 2] = effect
         written.steps = []
         for label in (f"{run}-scores",):
