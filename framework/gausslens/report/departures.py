@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 # Rows of the table.
 MOST = 10
+_EXPLAINED = (
+    " Explained by: what gives most of these cells too: scale, twins with matrices of the same size; entries, the same "
+    "entries shuffled; spectrum, the same singular values. Arrangement: none of the nulls. Undecided: too few draws."
+)
 COLUMNS = ("result", "variant", "variable", "furthest at", "value", "null", "effect", "q", "cells")
 
 
@@ -111,8 +115,7 @@ def _table(null: str, found: Sequence[Departure], run: str) -> Table:
         caption="Of each statistic that departs, its cell of the largest effect: the difference from the null's mean "
         "over the spread of cells, model and null alike; of a statistic of one cell, the ratio less one. The "
         f"{len(shown)} largest of {len(found)}. q is the false discovery rate over the statistics; cells are those "
-        f"with q below {LEVEL} within the statistic."
-        + (" Explained by: the first null that gives the number too, in most of these cells." if ladder else ""),
+        f"with q below {LEVEL} within the statistic." + (_EXPLAINED if ladder else ""),
         sources=tuple(_source(d.statistic, run) for d in shown),
         columns=("run", *columns(found)) if run else columns(found),
         rows=rows,

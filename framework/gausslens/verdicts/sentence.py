@@ -67,9 +67,9 @@ def _by_rung(ladder: Sequence[Explanation]) -> str:
     """How many statistics each null explains: "3 explained by scale, 2 by spectrum, 4 left to arrangement"."""
     counts = Counter(each.rung for each in ladder)
     words = [w for w in dict.fromkeys([*WORDS, *counts]) if counts[w] and w not in (ARRANGEMENT, UNDECIDED)]
-    # Only of twins of its weights can it be said that what none of them gives is in the arrangement of the weights.
-    weights = all(set(each.rungs) & set(WEIGHT_RUNGS) for each in ladder)
-    left = "left to arrangement" if weights else "beyond every null"
+    # Only where twins with its singular values do not give it either is it the arrangement of the weights.
+    asked = all(WEIGHT_RUNGS[-1] in each.rungs for each in ladder)
+    left = "left to arrangement" if asked else "beyond every null"
     said = [f"{counts[w]} {'' if i else 'explained '}by {w}" for i, w in enumerate(words)]
     last = ((ARRANGEMENT, left), (UNDECIDED, "undecided"))
     return ", ".join([*said, *(f"{counts[w]} {text}" for w, text in last if counts[w])])

@@ -119,10 +119,14 @@ def test_explanations_and_their_sentence():
     assert by_name == {"w": "scale", "v": "arrangement", "u": "undecided"}
     (said,) = sentences(found, rungs)
     assert said.startswith(
-        "Of 3 statistics 3 depart from the model before training (fresh, 8 draws): 1 explained by scale, 1 left to "
-        "arrangement, 1 undecided. The largest effect beyond scale: v, "
+        "Of 3 statistics 3 depart from the model before training (fresh, 8 draws): 1 explained by scale, 1 beyond "
+        "every null, 1 undecided. The largest effect beyond scale: v, "
     )
     assert "(in label; twins with matrices of its size: " in said
+    (said,) = sentences(found, {"fresh": "before", "sized": "spectrum"})
+    assert (
+        "1 explained by spectrum, 1 left to arrangement, 1 undecided. The largest effect beyond spectrum: v, " in said
+    )
 
 
 def test_the_sentence_gives_the_numbers_of_the_largest_effect_beyond_all_nulls():
@@ -137,7 +141,7 @@ def test_the_sentence_gives_the_numbers_of_the_largest_effect_beyond_all_nulls()
     assert f": {low:.3g} to {high:.3g})." in said
 
 
-def test_what_no_null_of_weights_was_asked_of_is_not_arrangement():
+def test_without_a_null_of_weights_nothing_is_left_to_arrangement():
     (said,) = sentences(statistics(ladder()), {})
     assert ": 1 explained by sized, 1 beyond every null, 1 undecided. " in said
     assert "arrangement" not in said
