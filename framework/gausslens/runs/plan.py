@@ -129,7 +129,7 @@ def manifest_of(plan: Plan) -> dict[str, Any]:
 def rung_of(variant: Variant) -> str:
     """What a null is called on the ladder: what its one edit claims to keep of the whole model, else its own name."""
     calls = variant.points[0].edits
-    if len(calls) != 1 or calls[0].layers is not None or calls[0].heads is not None:
+    if len(calls) != 1 or calls[0].layers is not None or calls[0].heads is not None or variant.prompts is not None:
         return variant.name
     keeps = calls[0].edit.descriptor.keeps
     if keeps is not None and ":" in keeps:
