@@ -78,7 +78,7 @@ def _one_twin(
         rungs = []
         for name in names:
             beside = found if name == names[0] else by_name[name][place].beside(x, chosen[name])
-            rungs.append(Rung(name, len(chosen[name]), beside.mean, beside.low, beside.high))
+            rungs.append(Rung(name, len(chosen[name]), beside.mean, beside.low, beside.high, called=beside.q < LEVEL))
         words = explained(x, departs, rungs).rung
         means = {name: by_name[name][place].values.mean(axis=0) for name in names}
         for cell in map(tuple, np.argwhere(departs)):

@@ -36,7 +36,8 @@ class Rung:
     """One null beside values, arrays of their shape.
 
     ``low`` and ``high`` enclose 95 % of its draws (``maths.nulls.Comparison``); ``error`` is half the 95 % interval of
-    the difference from its mean by the prompts, if that is known.
+    the difference from its mean by the prompts, if that is known; ``called`` says which values depart from it as tests
+    over all values say, if that is known: of many values one in twenty lies outside of its own null's interval.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Rung:
     low: Floats
     high: Floats
     error: Floats | None = None
+    called: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True)
@@ -69,9 +71,9 @@ def explained(values: NDArray[np.generic], departs: NDArray[np.bool_], rungs: Se
     """Which null of a ladder explains each value; ``departs`` says which values depart from the first null.
 
     With d_k = x - mean_k, null k explains a value where the interval of d_k, by the spread of draws and by the prompts'
-    error each, lies within a tenth of d_1. Where an interval lies neither within nor wholly beyond, it is undecided:
-    not to be told from a null is no explanation. What departs from all is arrangement; what does not depart from the
-    first has its name. share_k = 1 - d_k / d_1.
+    error each, lies within a tenth of d_1. Where an interval lies neither within nor wholly beyond, or beyond and the
+    value is not called, it is undecided: not to be told from a null is no explanation. What departs from all is
+    arrangement; what does not depart from the first has its name. share_k = 1 - d_k / d_1.
     """
     x = np.asarray(values, dtype=np.float64)
     first, *others = rungs
@@ -104,6 +106,8 @@ def _within_and_beyond(x: Floats, other: Rung, near: Floats) -> tuple[NDArray[np
         d, e = x - other.mean, np.nan_to_num(other.error)
         within &= np.abs(d) + e <= near
         beyond &= np.abs(d) - e > near
+    if other.called is not None:
+        beyond &= other.called
     return within, beyond
 
 

@@ -103,3 +103,12 @@ def test_planted_explanations_are_found(kept):
         called += int(np.isin(found, names[1:]).sum() + (found == ARRANGEMENT).sum())
     assert called > 0
     assert right / called >= 0.95
+
+
+def test_what_lies_beyond_a_null_and_is_not_called_is_undecided():
+    x = np.array([10.0, 10.0])
+    first = Rung("before", 8, np.zeros(2), np.full(2, -1.0), np.full(2, 1.0))
+    called = np.array([True, False])
+    other = Rung("scale", 8, np.full(2, 5.0), np.full(2, 4.0), np.full(2, 6.0), called=called)
+    found = explained(x, np.ones(2, dtype=bool), [first, other]).rung
+    assert found.tolist() == ["arrangement", "undecided"]
