@@ -69,4 +69,6 @@ def explanations(found: Sequence[Statistic], rungs: Mapping[str, str]) -> dict[t
 
 def _rung(one: Statistic, word: str) -> Rung:
     mean, low, high = (one.column(c) for c in ("null_mean", "null_low", "null_high"))
-    return Rung(word, int(one.comparison.attrs.get("draws", 0)), mean, low, high, prompts_half_width(one), one.called)
+    # What is not tested, for the null does not vary, is told by the interval alone.
+    called = one.called | np.isnan(one.column("p"))
+    return Rung(word, int(one.comparison.attrs.get("draws", 0)), mean, low, high, prompts_half_width(one), called)
