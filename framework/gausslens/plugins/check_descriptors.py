@@ -111,6 +111,12 @@ def _touches(value: object) -> str | None:
     return None if has_form(value) else f"not a tuple of names (write ({value!r},)) nor 'package.module:name'"
 
 
+def _rung(value: object) -> str | None:
+    if value is None or (isinstance(value, str) and (has_form(value) or _FORMS["plain"][0].fullmatch(value))):
+        return None
+    return "not a word of letters, digits, _ and - nor 'package.module:name'"
+
+
 def _prompts(value: object) -> str | None:
     if value is None or (isinstance(value, Mapping) and isinstance(value.get("source"), str)):
         return None
@@ -132,6 +138,7 @@ _CHECKS: Mapping[str, Callable[[object], str | None]] = {
     "serves": _names,
     "analyses": _names,
     "touches": _touches,
+    "keeps": _rung,
     "names": _names_or_nothing,
     "exchangeable": _names_or_nothing,
     "shape": _one_of(get_args(Shape)),

@@ -48,6 +48,7 @@ BAD: dict[str, tuple[Any, ...]] = {
     "estimate": tuple(r for r in REFERENCES if r is not None),
     "name": ("", "a b", "a.b.c", ".a", "a.", "-a", "ä", "a/b", None, 1, ["a"]),
     **dict.fromkeys(("parameters", "claims", "open", "engine", "edit", "analysis", "section"), REFERENCES),
+    "keeps": (1, "", "two words", ("scale",), "a.b"),
 }
 CASES = [
     (hook, field.name, value)
