@@ -55,7 +55,7 @@ def found(gausslens_run: Callable[..., Any]) -> Any:
     study = {
         "model": {"path": "builtin:clue-tiny"},
         "prompts": same,
-        "variants": {"trained": [], "chance": {"edits": [{"edit": "reinit.config"}], "draws": 3}},
+        "variants": {"trained": [], "chance": {"edits": [{"edit": "reinit.config"}], "draws": 8}},
         "analyses": [
             {"use": "model.loss", "with": {"segments": ["answer"]}},
             {"use": "model.attention", "with": {"maps": "none"}},

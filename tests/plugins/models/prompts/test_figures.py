@@ -16,7 +16,7 @@ from gausslens_models.figures import attention, tables
 STUDY = {
     "model": {"path": "builtin:tiny"},
     "prompts": {"source": "text", "text": ["abcd abcd abcd", "the ant", "x y"]},
-    "variants": {"trained": [], "chance": {"edits": [{"edit": "reinit.config"}], "draws": 2}},
+    "variants": {"trained": [], "chance": {"edits": [{"edit": "reinit.config"}], "draws": 5}},
     "analyses": [
         {"use": "model.loss"},
         {"use": "model.attention", "with": {"level": "word"}},
@@ -122,12 +122,12 @@ def test_variants_of_runs_with_other_prompts_stand_apart(gausslens_run: Callable
     other = {"source": "few-shot", "words": "animals", "shots": 1, "targets": ["Ant"]}
     twin = {"chance": [{"edit": "reinit.config"}]}
     gausslens_run(study | {"name": "other", "prompts": other, "variants": twin}, "models", "reinit")
-    both = gausslens.open(tmp_path / "store")
-    _, segments = tables.loss(both)
-    assert isinstance(segments, Table)
-    cells = {row[0]: row[1:] for row in segments.rows}
-    assert cells["text"][1] is None
-    assert cells["target"][0] is None
-    assert set(segments.columns) == {"segment", "trained", "chance"}
-    texts = [f for f in tables.generate(both) if isinstance(f, Texts)]
+    store = gausslens.open(tmp_path / "store")
+    for name, segment, variant in (("test", "text", "trained"), ("other", "target", "chance")):
+        _, segments = tables.loss(store.run(name))
+        assert isinstance(segments, Table)
+        assert segments.columns == ("segment", variant)
+        assert segment in [row[0] for row in segments.rows]
+    assert not {row[0] for row in tables.loss(store.run("test"))[1].rows} & {"target"}
+    texts = [f for f in tables.generate(store.run("test")) if isinstance(f, Texts)]
     assert [[t.name for t in f.texts] for f in texts] == [["trained"]] * 3
