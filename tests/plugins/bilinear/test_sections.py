@@ -42,7 +42,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
         "name": "all",
         "model": {"path": "builtin:testing"},
         "prompts": {"source": "text", "text": WORDS},
-        "variants": {"trained": [], "chance": {"edits": [{"edit": "reinit.config"}], "draws": 3}},
+        "variants": {"trained": [], "chance": {"edits": [{"edit": "reinit.config"}], "draws": 5}},
         "analyses": [{"use": name, "with": parameters} for name, parameters in ALL.items()],
         "against": "chance",
     }

@@ -33,7 +33,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
         "name": "all",
         "model": {"path": "builtin:testing"},
         "prompts": {"source": "text", "text": WORDS},
-        "variants": {"trained": [], "chance": {"edits": [{"edit": "reinit.config"}], "draws": 3}},
+        "variants": {"trained": [], "chance": {"edits": [{"edit": "reinit.config"}], "draws": 5}},
         "analyses": [
             {"use": "gaussian.moments", "with": {"principal": 2, "robust": True}},
             {"use": "gaussian.moments", "as": "queries", "with": {"site": "q", "tokens": "all"}},
