@@ -84,6 +84,7 @@ def compare(
         raise ValueError(f"a null needs at least 2 draws, there are {m}")
     mean, sd = _mean_and_sd(null)
     constant = (sd == 0) | _rounding(x, null)
+    p_empirical = np.where(constant, np.nan, _empirical(x, null, pooled))
     arrays = {name: np.full(x.shape, np.nan) for name in _ARRAYS}
     for end in ("low", "high"):
         arrays[end] = np.where(constant, mean, np.nan)
@@ -94,25 +95,22 @@ def compare(
         judged = _judged(x[usable], null[:, usable], rows)
         for name, array in arrays.items():
             array[usable] = getattr(judged, name)
-    return _comparison(x, null, judged, arrays, np.where(constant, np.nan, _empirical(x, null, pooled)))
+    return _comparison(x, null, judged, arrays | {"mean": mean, "sd": sd, "p_empirical": p_empirical})
 
 
-def _comparison(
-    x: Floats, null: Floats, judged: _Judged, arrays: Mapping[str, Floats], p_empirical: Floats
-) -> Comparison:
+def _comparison(x: Floats, null: Floats, judged: _Judged, arrays: Mapping[str, Floats]) -> Comparison:
     """Everything together; cells that hold the same numbers count once."""
-    mean, sd = _mean_and_sd(null)
     first, which = _distinct(_beside(x, null))
     once = arrays["p"].ravel()[first]
     p = np.maximum(arrays["p"], judged.floor)
     return Comparison(
-        mean=mean,
-        sd=sd,
+        mean=arrays["mean"],
+        sd=arrays["sd"],
         low=arrays["low"],
         high=arrays["high"],
         z=arrays["z"],
         p=p,
-        p_empirical=p_empirical,
+        p_empirical=arrays["p_empirical"],
         q=benjamini_hochberg(p.ravel()[first])[which].reshape(x.shape),
         effect=effect(x, null),
         scale=judged.scale,

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..figures import Source, Table
-from ..maths.ladder import ladder_order
-from ..verdicts import LEVEL, Explanation, Statistic, explanations, prompts_half_width
+from ..verdicts import LEVEL, Explanation, Statistic, explanations, first_nulls, prompts_half_width
 from .markup import Markup, element, joined
 from .numbers import NOTHING, number
 from .page_figures import draw
@@ -68,10 +67,10 @@ class Departure:
 def departures(found: Sequence[Statistic], rungs: dict[str, str]) -> dict[str, list[Departure]]:
     """For each null that stands first on a ladder what departs from it, the largest effect first."""
     explained = explanations(found, rungs)
+    firsts = first_nulls(found, rungs)
     made: dict[str, list[Departure]] = {}
     for one in found:
-        nulls = list(dict.fromkeys(other.null for other in found if other.variant == one.variant))
-        first = nulls[ladder_order([rungs.get(n, n) for n in nulls])[0]]
+        first = firsts[one.variant]
         cell = one.furthest()
         if one.null == first and one.selected and cell is not None:
             made.setdefault(first, []).append(Departure(one, cell, explained.get(one.name)))

@@ -67,6 +67,18 @@ def explanations(found: Sequence[Statistic], rungs: Mapping[str, str]) -> dict[t
     return made
 
 
+def first_nulls(found: Sequence[Statistic], rungs: Mapping[str, str]) -> dict[str, str]:
+    """Of each variant the null that shares least with the model, of those that it is compared with."""
+    nulls: dict[str, dict[str, None]] = {}
+    for one in found:
+        nulls.setdefault(one.variant, {})[one.null] = None
+    firsts = {}
+    for variant, names in nulls.items():
+        each = list(names)
+        firsts[variant] = each[ladder_order([rungs.get(name, name) for name in each])[0]]
+    return firsts
+
+
 def _rung(one: Statistic, word: str) -> Rung:
     mean, low, high = (one.column(c) for c in ("null_mean", "null_low", "null_high"))
     # What is not tested, for the null does not vary, is told by the interval alone.

@@ -8,9 +8,9 @@ from math import isfinite
 
 import numpy as np
 
-from ..maths.ladder import ARRANGEMENT, UNDECIDED, WEIGHT_RUNGS, WORDS, ladder_order
+from ..maths.ladder import ARRANGEMENT, UNDECIDED, WEIGHT_RUNGS, WORDS
 from ..maths.nulls import FEWEST_DRAWS
-from .explanations import Explanation, explanations
+from .explanations import Explanation, explanations, first_nulls
 from .selection import Statistic, prompts_half_width
 
 # What twins of each rung share with the model, as it is said of them.
@@ -37,8 +37,7 @@ def sentences(found: Sequence[Statistic], rungs: Mapping[str, str]) -> list[str]
 
 
 def _of_variant(found: Sequence[Statistic], rungs: Mapping[str, str], variant: str) -> str:
-    nulls = list(dict.fromkeys(one.null for one in found))
-    first = nulls[ladder_order([rungs.get(n, n) for n in nulls])[0]]
+    (first,) = first_nulls(found, rungs).values()
     tested = [one for one in found if one.null == first and one.tests]
     draws = max((int(one.comparison.attrs.get("draws", 0)) for one in found if one.null == first), default=0)
     of = f" of {variant}" if variant else ""
