@@ -200,6 +200,7 @@ class _Planner:
     def plan_comparisons(self) -> None:
         """Comparisons of every variant that is no null with each null."""
         finished = list(self.steps.values())
+        alone: dict[str, list[str]] = {}
         for null in self.study.against:
             for use in self.study.uses:
                 draws = [s for s in finished if (s.ref.variant, s.ref.label) == (null, use.label)]
@@ -207,10 +208,12 @@ class _Planner:
                 others = [s for s in finished if s.ref.label == use.label and s.ref.variant not in apart]
                 known = any((r.variant, r.label) == (null, use.label) for r in self.left_out)
                 if others and not draws and not known:
-                    self.notes.append(f"{use.mark}: {use.label} is not computed on {null}: it has no null columns")
+                    alone.setdefault(f"{use.mark}: {use.label}", []).append(null)
                 if others and draws:
                     for step in others:
                         self._compare(step, null, draws)
+        for label, nulls in alone.items():
+            self.notes.append(f"{label} is not computed on {', '.join(nulls)}: it has no null columns")
 
     def _needs_model(self, use: Use) -> Opened:
         if self.opened is None:
