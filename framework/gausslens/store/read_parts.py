@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import product
@@ -25,6 +27,8 @@ from .safety import arrays_of, follow, no_plugins, open_checked
 
 # Arrays up to this size are read with the dataset, and checked against their crc32.
 EAGER_BYTES = 1 << 20
+# Of what was read lately so much is held.
+RECENT_BYTES = 1 << 26
 # What a result holds of a variable over prompts: its standard error, and its values without each group of prompts.
 ERROR, WITHOUT = "se", "without"
 
@@ -74,10 +78,66 @@ def explain_damage(where: str) -> Iterator[None]:
         raise StoreError(f"{where} cannot be read: {error!r}; `gausslens store verify` says more") from error
 
 
+class Recent:
+    """Results that were read, up to so many bytes; a reader gets a copy, to do with as he likes.
+
+    Parts never change, and a report, a table and a comparison want the same ones; HDF5 takes some 50 ms for each.
+    Large arrays stay on disk here too.
+    """
+
+    def __init__(self, most: int):
+        self.most = most
+        self.bytes = 0
+        self.held: OrderedDict[tuple[Any, ...], xr.Dataset] = OrderedDict()
+        self.lock = threading.Lock()
+
+    def get(self, mark: tuple[Any, ...]) -> xr.Dataset | None:
+        """A copy of what is held under this mark."""
+        with self.lock:
+            found = self.held.get(mark)
+            if found is None:
+                return None
+            self.held.move_to_end(mark)
+            return _copied(found)
+
+    def put(self, mark: tuple[Any, ...], found: xr.Dataset) -> None:
+        """Hold a copy; the oldest go."""
+        with self.lock:
+            if mark not in self.held:
+                self.held[mark] = _copied(found)
+                self.bytes += _in_memory(found)
+            while self.bytes > self.most:
+                self.bytes -= _in_memory(self.held.popitem(last=False)[1])
+
+
+def _in_memory(found: xr.Dataset) -> int:
+    return sum(v.nbytes for v in found.variables.values() if isinstance(v._data, np.ndarray))
+
+
+def _copied(found: xr.Dataset) -> xr.Dataset:
+    copy = found.copy(deep=False)
+    for variable in copy.variables.values():
+        if isinstance(variable._data, np.ndarray):
+            variable._data = variable._data.copy()  # `.data =` would look at each text
+    return copy
+
+
+_RECENT = Recent(RECENT_BYTES)
+
+
 def read_part(root: Path, analysis: str, key: str) -> xr.Dataset:
     """The result of one step."""
     path = part_path(root, analysis, key)
-    return read_result(root, path, entry_of(analysis, key))
+    try:
+        state = path.stat()
+    except OSError:
+        return read_result(root, path, entry_of(analysis, key))  # which says what is wrong
+    mark = (str(path), state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+    found = _RECENT.get(mark)
+    if found is None:
+        found = read_result(root, path, entry_of(analysis, key))
+        _RECENT.put(mark, found)
+    return found
 
 
 def read_result(root: Path, path: Path, entry: str) -> xr.Dataset:

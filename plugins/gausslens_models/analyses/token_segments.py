@@ -43,9 +43,9 @@ def bytes_of(tokens: Tokens, prompt: int, counted: NDArray[np.bool_]) -> int:
 def group_texts(tokens: Tokens, prompt: int, groups: NDArray[np.int64]) -> list[str]:
     """The text of each group: the characters that its tokens stand for."""
     rendered, spans, pieces = tokens.rendered[prompt], tokens.span[prompt], tokens.pieces[prompt]
-    texts = []
-    for group in range(int(groups.max()) + 1):
-        members = np.flatnonzero(groups == group)
-        start, end = int(spans[members, 0].min()), int(spans[members, 1].max())
-        texts.append(rendered[start:end].strip() or "".join(pieces[i] for i in members))
-    return texts
+    starts = np.full(int(groups.max()) + 1, len(rendered))
+    ends = np.zeros_like(starts)
+    np.minimum.at(starts, groups, spans[:, 0])
+    np.maximum.at(ends, groups, spans[:, 1])
+    texts = [rendered[start:end].strip() for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+    return [text or "".join(pieces[i] for i in np.flatnonzero(groups == n)) for n, text in enumerate(texts)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ from store.stored import META, every_type, key, manifest, null_of, small, step
 
 import gausslens
 from gausslens import GausslensError
-from gausslens.store import Store
+from gausslens.store import Store, read_parts
+from gausslens.store.layout import part_path
 
 
 @pytest.fixture
@@ -22,6 +24,37 @@ def results(filled_once: Path) -> gausslens.Results:
 
 def test_one_result_is_as_it_was_stored(results: gausslens.Results) -> None:
     xr.testing.assert_identical(results["trained", "score"].load(), small(0))
+
+
+def test_what_a_reader_changes_is_his_alone(results: gausslens.Results) -> None:
+    first = results["trained", "score"]
+    first["score"].values[...] = -1
+    first.attrs["note"] = "mine"
+    xr.testing.assert_identical(results["trained", "score"].load(), small(0))
+
+
+def test_what_is_held_of_results_is_bounded_and_of_the_file_that_is_there(store: Store) -> None:
+    recent = read_parts.Recent(most=3 * small(0).nbytes)
+    for number in range(20):
+        recent.put((number,), small(number))
+    assert 1 <= len(recent.held) <= 3
+    assert recent.get((0,)) is None
+    held = recent.get((19,))
+    assert held is not None
+    xr.testing.assert_identical(held, small(19))
+    # Another file under the same name, of the same size and time, is read.
+    store.commit("probe.score", key("one"), small(0), META)
+    path = part_path(store.path, "probe.score", key("one"))
+    before = read_parts.read_part(store.path, "probe.score", key("one"))
+    state = path.stat()
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    path.unlink()
+    path.write_bytes(damaged)
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    xr.testing.assert_identical(before.load(), small(0))
+    with pytest.raises(GausslensError):
+        read_parts.read_part(store.path, "probe.score", key("one"))
 
 
 def test_draws_are_stacked(results: gausslens.Results) -> None:
