@@ -88,17 +88,19 @@ ANALYSES: list[dict[str, Any]] = [
     {"use": "attention.roles", "as": "roles"},
     {"use": "spectrum.effect", "as": "effect", "with": {"tokens": 0}},
 ]
+# What all of these analyses say of themselves.
+EXCHANGEABLE = ("head", "kv_head")
 WITHOUT_LAYERS = {"model.loss", "spectrum.effect"}
 
 
 @dataclass(frozen=True)
 class Variable:
-    """One variable of a result on all twins of a null: values [twin, *cells]; which axis of the cells is the layer."""
+    """One variable of a result on all twins of a null: values [twin, *cells]; along which axes cells are unlike."""
 
     label: str
     name: str
     values: np.ndarray
-    layers: int | None
+    unlike: tuple[int, ...]
 
     @property
     def spread(self) -> np.ndarray:
@@ -108,7 +110,7 @@ class Variable:
 
     def beside(self, x: np.ndarray, draws: Sequence[int]) -> Comparison:
         """Values beside these draws."""
-        return compare(x, self.values[list(draws)], (), self.layers)
+        return compare(x, self.values[list(draws)], (), self.unlike)
 
 
 def run_name(model: str) -> str:
@@ -167,8 +169,8 @@ def load(store: str | os.PathLike[str], run: str, null: str, twins: int, labels:
         for name, one in each[both[0]].data_vars.items() if both else ():
             if compared(one) and all(name in each[i] and each[i][name].shape == one.shape for i in both):
                 values = np.stack([each[i][name].transpose(*one.dims).values for i in both[:twins]]).astype(float)
-                layer = one.dims.index("layer") if "layer" in one.dims else None
-                found.append(Variable(label, str(name), values, layer))
+                unlike = tuple(i for i, dim in enumerate(one.dims) if dim not in EXCHANGEABLE)
+                found.append(Variable(label, str(name), values, unlike))
     return found
 
 

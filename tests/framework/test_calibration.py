@@ -57,9 +57,9 @@ def test_no_more_than_five_per_cent_is_called(calibration, twins):
     assert found["false share"] <= 0.06 + 3 * np.sqrt(0.06 * 0.94 / 300)
 
 
-def plain(x, draws, pooled=(), layers=None):
+def plain(x, draws, pooled=(), unlike=()):
     """Student's t with each cell's own sd, and Benjamini-Hochberg."""
-    found = nulls.compare(x, draws, pooled, layers)
+    found = nulls.compare(x, draws, pooled, unlike)
     m = len(draws)
     with np.errstate(divide="ignore", invalid="ignore"):
         p = 2 * stats.t.sf(np.abs((x - found.mean) / (found.sd * np.sqrt(1 + 1 / m))), m - 1)

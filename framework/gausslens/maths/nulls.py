@@ -23,8 +23,8 @@ _ARRAY = 64 * float(np.finfo(np.float64).eps)
 FEWEST_DRAWS = 5
 # With so many draws the rank of the model among them can be 0.05.
 FAMILY_DRAWS = 19
-# A layer with so many residuals has tails of its own.
-LAYER_RESIDUALS = 80
+# Cells of a layer, a matrix, a rank, ... that have so many residuals have a tail of their own.
+ENOUGH_RESIDUALS = 80
 # Nothing is said of probabilities below one in so many times the residuals that they are judged by.
 BEYOND = 10
 # Residuals count up to here when their skewness is judged.
@@ -61,17 +61,17 @@ class Comparison:
 
 
 def compare(
-    values: NDArray[Any], draws: NDArray[Any], pooled: tuple[int, ...] = (), layers: int | None = None
+    values: NDArray[Any], draws: NDArray[Any], pooled: tuple[int, ...] = (), unlike: tuple[int, ...] = ()
 ) -> Comparison:
     """Compare values with m draws of their null; ``draws`` is [m, *values.shape], m >= 2.
 
     On the values or, where all draws are positive and it leaves less skew, on their logarithms: t = (x - mean) /
     sqrt(v (1 + 1/m)), v the variance of the draws moderated over cells. Its law is not taken for granted: a t is fitted
-    to the residuals of each draw against the others, over all cells and within each layer (``layers`` is that axis),
-    and p is the larger tail of the two; z is t over the fitted scale. p is never below 1 / (10 residuals). q is
-    Benjamini-Hochberg on p over all cells; cells that hold the same numbers count once. p_variable is Simes over them,
-    before any floor, held against that of each draw beside the others (``student.predicted``), for the cells of one
-    draw depart together.
+    to the residuals of each draw against the others, over all cells and in each layer, matrix, rank, ...: ``unlike``
+    are the axes along which cells are not taken for alike. p is the largest of these tails, z is t over the scale of
+    the first. p is never below 1 / (10 residuals). q is Benjamini-Hochberg on p over all cells; cells that hold the
+    same numbers count once. p_variable is Simes over them, before any floor, held against that of each draw beside the
+    others (``student.predicted``), for the cells of one draw depart together.
 
     p_empirical is twice the smaller share of draws at or beyond x, x counted among them; axes of ``values`` named in
     ``pooled`` are those over which the null makes the cells exchangeable, and are pooled for it. docs/nulls.md says why
@@ -91,8 +91,8 @@ def compare(
     judged = _NOTHING if m >= FEWEST_DRAWS else _TOO_FEW
     usable = ~constant & np.isfinite(null).all(axis=0) & np.isfinite(x)
     if m >= FEWEST_DRAWS and usable.any():
-        rows = None if layers is None else np.broadcast_to(_along(layers, x.shape), x.shape)[usable]
-        judged = _judged(x[usable], null[:, usable], rows)
+        places = [np.broadcast_to(_along(axis, x.shape), x.shape)[usable] for axis in unlike]
+        judged = _judged(x[usable], null[:, usable], places)
         for name, array in arrays.items():
             array[usable] = getattr(judged, name)
     return _comparison(x, null, judged, arrays | {"mean": mean, "sd": sd, "p_empirical": p_empirical})
@@ -168,17 +168,17 @@ _TOO_FEW = replace(_NOTHING, notes=(f"fewer than {FEWEST_DRAWS} draws tell no pr
 
 @dataclass(frozen=True)
 class _Cells:
-    """Draws [m, cell]; where the distinct cells are, and which of these each cell is; the layer of each, if known."""
+    """Draws [m, cell]; where the distinct cells are, and which of these each is; its place along each unlike axis."""
 
     null: Floats
     first: NDArray[np.int64]
     which: NDArray[np.int64]
-    rows: NDArray[np.int64] | None
+    places: Sequence[NDArray[np.int64]]
 
 
-def _judged(x: Floats, null: Floats, rows: NDArray[np.int64] | None) -> _Judged:
-    """Cells [cell] beside draws [m, cell] that all have spread; ``rows`` is the layer of each."""
-    cells = _Cells(null, *_distinct(null), rows)
+def _judged(x: Floats, null: Floats, places: Sequence[NDArray[np.int64]]) -> _Judged:
+    """Cells [cell] beside draws [m, cell] that all have spread; ``places`` are theirs along each unlike axis."""
+    cells = _Cells(null, *_distinct(null), places)
     scale, found = _scale(null[:, cells.first])
     made = _tested(x, cells, scale, found)
     notes: tuple[str, ...] = ()
@@ -219,8 +219,8 @@ def _tested(x: Floats, cells: _Cells, scale: Scale, found: Floats) -> _Judged:
     tail = fitted_tail(found)
     p, width = tail.p(t), np.full(x.shape, tail.half_width(INTERVAL))
     of_draws = tail.p(found)
-    for of_row, mine in _layers_of(cells, found):
-        own, distinct = fitted_tail(of_row), mine[cells.first]
+    for of_group, mine in _groups_of(cells, found):
+        own, distinct = fitted_tail(of_group), mine[cells.first]
         p[mine] = np.maximum(p[mine], own.p(t[mine]))
         of_draws[:, distinct] = np.maximum(of_draws[:, distinct], own.p(found[:, distinct]))
         width[mine] = np.maximum(width[mine], own.half_width(INTERVAL))
@@ -232,15 +232,14 @@ def _tested(x: Floats, cells: _Cells, scale: Scale, found: Floats) -> _Judged:
     return _Judged(scale, tail, low, high, t / tail.scale, p, 1 / (BEYOND * found.size), alike)
 
 
-def _layers_of(cells: _Cells, found: Floats) -> Iterator[tuple[Floats, Bools]]:
-    """The residuals of each layer that has enough of them, and its cells."""
-    if cells.rows is None:
-        return
-    of_distinct = cells.rows[cells.first]
-    for row in np.unique(of_distinct):
-        of_row = found[:, of_distinct == row]
-        if LAYER_RESIDUALS <= of_row.size < found.size:
-            yield of_row, cells.rows == row
+def _groups_of(cells: _Cells, found: Floats) -> Iterator[tuple[Floats, Bools]]:
+    """The residuals of each place along an unlike axis that has enough of them, and its cells."""
+    for places in cells.places:
+        of_distinct = places[cells.first]
+        for place in np.unique(of_distinct):
+            of_group = found[:, of_distinct == place]
+            if ENOUGH_RESIDUALS <= of_group.size < found.size:
+                yield of_group, places == place
 
 
 def _family_p(x: Floats, null: Floats) -> float:

@@ -98,8 +98,8 @@ def _columns(
     import xarray as xr
 
     pooled = tuple(i for i, dim in enumerate(variable.dims) if dim in exchangeable)
-    layers = variable.dims.index("layer") if "layer" in variable.dims else None
-    found = compare(variable.values, np.stack([n.values for n in null]), pooled, layers)
+    unlike = tuple(i for i in range(variable.ndim) if i not in pooled)
+    found = compare(variable.values, np.stack([n.values for n in null]), pooled, unlike)
     long_name = variable.attrs.get("long_name", name)
     units = variable.attrs.get("units", "")
     share = f"{100 * INTERVAL:.0f} %"

@@ -96,7 +96,7 @@ def test_planted_explanations_are_found(kept):
         means = [rng.normal(size=(4, 6)) * 0.2 + 40 * i for i in range(4)]
         draws = [m + rng.normal(size=(8, 4, 6)) for m in means]
         x = means[kept] + rng.normal(size=(4, 6))
-        each = [compare(x, d, (), 0) for d in draws]
+        each = [compare(x, d, (), (0,)) for d in draws]
         ladder = [Rung(n, 8, c.mean, c.low, c.high) for n, c in zip(names, each, strict=True)]
         found = explained(x, each[0].q < 0.05, ladder).rung
         right += int((found == names[kept]).sum())
