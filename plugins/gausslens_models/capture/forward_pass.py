@@ -24,6 +24,8 @@ HANDED: Mapping[str, Callable[[Call], torch.Tensor]] = {
     "q_rot": lambda call: call.query.transpose(1, 2),
     "k_rot": lambda call: call.key.transpose(1, 2),
 }
+# What is added to the stream, in some families multiplied on the way.
+ADDED = ("attn_out", "mlp_out")
 # replace(layer, scores, pattern, v) -> pattern or head outputs, or None
 Replace = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor | None]
 
@@ -132,6 +134,10 @@ class Capture:
         form = "query" if name in HEAD_AXIS else "key_value" if name in KV_HEAD_AXIS else "as is"
         if tap.part or form != "as is":
             tensor = split(tensor, -1, form, tap.part, self.model.layout.sizes)
+        if name in ("q", "k", "v") and self.model.info.facts.clip is not None:
+            tensor = tensor.clone()  # the model clips it where it stands
+        if name in ADDED and self.model.info.facts.residual_scale != 1:
+            tensor = tensor * self.model.info.facts.residual_scale
         self.captured[layer].add(name, tensor)
 
     def _attended(self, layer: int, call: Call) -> torch.Tensor | None:
