@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gausslens import ModelError
+from gausslens import ModelError, did_you_mean
 
 from .decoders import DECODERS
 from .mixtures import MIXTURES
@@ -119,17 +119,58 @@ def _heads(tensor: torch.Tensor, axis: int, form: str, part: str, sizes: Sizes) 
 
 
 def family_of(config: Any, path: str, names: Iterable[str] = ()) -> Family:
-    """The family of a config, or an error that names the known ones, and the tensors that nobody claims."""
+    """The family of a config, or an error that says where the known ones are, and what nobody claims."""
     model_type = getattr(config, "model_type", "")
     for family in FAMILIES:
         if model_type in family.model_types:
             return family
-    known = ", ".join(t for f in FAMILIES for t in f.model_types)
+    near = did_you_mean(model_type, [t for f in FAMILIES for t in f.model_types])
     unclaimed = sorted(names)
     told = f"; nobody claims {_listed(unclaimed)}" if unclaimed else ""
     raise ModelError(
-        f"{path}: the model type {model_type!r} is not one whose weights gausslens knows; it knows {known}{told}"
+        f"{path}: the model type {model_type!r} is not one whose weights gausslens knows{near}; docs/models.md lists "
+        f"them; `loader: transformer-lens` may show its patterns, without weights{told}"
     )
+
+
+def families_of(
+    config: Any,
+    path: str,
+    shapes: Mapping[str, tuple[int, ...]],
+    headed: bool,
+    stored: Mapping[str, Stored] | None = None,
+) -> tuple[Family, ...]:
+    """The family of a config; of a type that no table names, each that its tensors could be of by names and shapes.
+
+    Such a family has ``read_as``: it must be proved before it is used, as what its tensors do, they do not tell.
+    """
+    try:
+        return (family_of(config, path, shapes),)
+    except ModelError as unlisted:
+        name = getattr(config, "model_type", "")
+        could = tuple(
+            replace(family, name=f"{name}, read as {family.name} by its structure", read_as=family.name)
+            for family in FAMILIES
+            if _fits(family, config, shapes, path, headed, stored)
+        )
+        if not could:
+            raise unlisted
+        return could
+
+
+def _fits(
+    family: Family,
+    config: Any,
+    shapes: Mapping[str, tuple[int, ...]],
+    path: str,
+    headed: bool,
+    stored: Mapping[str, Stored] | None,
+) -> bool:
+    """Whether a family's slots match all tensors of a checkpoint, and none of them is left over."""
+    try:
+        return not make_layout(family, config, shapes, path, headed, stored).unclaimed
+    except (ModelError, AttributeError):  # a config without layers or heads is of none
+        return False
 
 
 def make_layout(
