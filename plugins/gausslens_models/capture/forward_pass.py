@@ -24,6 +24,8 @@ HANDED: Mapping[str, Callable[[Call], torch.Tensor]] = {
     "q_rot": lambda call: call.query.transpose(1, 2),
     "k_rot": lambda call: call.key.transpose(1, 2),
 }
+# What is added to the stream, in some families multiplied on the way.
+ADDED = ("attn_out", "mlp_out")
 # replace(layer, scores, pattern, v) -> pattern or head outputs, or None
 Replace = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor | None]
 
@@ -132,7 +134,9 @@ class Capture:
         form = "query" if name in HEAD_AXIS else "key_value" if name in KV_HEAD_AXIS else "as is"
         if tap.part or form != "as is":
             tensor = split(tensor, -1, form, tap.part, self.model.layout.sizes)
-        self.captured[layer].add(name, tensor)
+        if name in ("q", "k", "v") and self.model.info.facts.clip is not None:
+            tensor = tensor.clone()  # the model clips it where it stands
+        self.captured[layer].add(name, scaled(self.model, name, tensor))
 
     def _attended(self, layer: int, call: Call) -> torch.Tensor | None:
         sites = self.wanted.get(layer, ())
@@ -196,6 +200,12 @@ class Capture:
                 raise ModelError(f"{self.model.name}: {name} never fired: nothing was captured there")
             if asked and tuple(found[name].shape) != site(name).shape(self.model.info, *self._shape):
                 raise ModelError(f"{self.model.name}: {name} has the shape {list(found[name].shape)}")
+
+
+def scaled(model: PretrainedModel, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """What a site holds: of what is added to the stream, the product with what it is multiplied by there."""
+    factor = model.info.facts.residual_scale if name in ADDED else 1.0
+    return tensor if factor == 1 else tensor * factor
 
 
 def _replaced(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +14,11 @@ class Slot:
     """Where a tensor of ours lies in the checkpoint; "a|b" where files and modules name it differently.
 
     ``form`` is how it is cut into heads or turned (layout.FORMS). ``part`` picks one of several that are fused: "q",
-    "k", "v" behind each other, "q|", "k|", "v|" interleaved head by head, "0/2", "1/2" halves. ``turned`` says that the
-    checkpoint stores [in, out] (Conv1D) where a linear layer stores [out, in]. ``plus`` is added to what is stored; the
-    first ``skip`` rows are nobody's.
+    "k", "v" behind each other, "q|", "k|", "v|" interleaved head by head, "q*", "k*", "v*" group by group (the queries
+    of a key/value head before it), "q4", "k4", "v4" in four parts of query, value, key each, "0/2", "1/2" halves,
+    "0::2", "1::2" every other. ``turned`` says that the checkpoint stores [in, out] (Conv1D) where a linear layer
+    stores [out, in]. ``plus`` is added to what is stored; the first ``skip`` rows are nobody's. A tensor of experts has
+    their axis first.
     """
 
     tensor: str
@@ -51,13 +54,40 @@ class Other:
 
 
 @dataclass(frozen=True)
+class Mixture:
+    """A mixture of experts in place of the MLP of a layer: its tensors, those that may be absent, where it is seen.
+
+    The layers whose tensors are these are found by their names: families mix them with layers that have one MLP.
+    """
+
+    tensors: dict[str, Slot]
+    optional: tuple[str, ...] = ()
+
+
+ATTENTION_BIASES = ("b_Q", "b_K", "b_V", "b_O")
+NO_ROTATION = "position is not applied to q and k in this family"
+PARALLEL = "attention and MLP read the same stream: there is nothing between them"
+MLP_TENSORS = ("W_in", "W_gate", "W_out", "b_in", "b_gate", "b_out")
+OF_EXPERTS = "the MLP of this layer is a mixture of experts: each token goes through some of them"
+
+
+@dataclass(frozen=True)
 class Family:
     """A family: where its layers, tensors and sites are.
 
     ``optional`` tensors may be absent from a whole checkpoint. ``ignored`` are parts of names that hold nothing of
     ours (buffers, heads of other tasks). ``lacking`` gives reasons for sites that no layer has; ``when`` rows apply
     where the config has that value: (key, value, taps, lacking). ``others`` are layers without attention, by what the
-    config calls them in ``layer_types``.
+    config calls them in ``layer_types``; ``mixture`` is the MLP of the layers that have experts.
+
+    What the mathematics of a family adds, as facts.py reads it: ``pairs`` rotates neighbours (2 i, 2 i + 1), not
+    halves; ``backwards`` by negative angles; ``unrotated`` says which layers are not rotated: the key of a list with 0
+    for them, or what ``layer_types`` calls them; ``scale`` is what q . k is multiplied by, or the config's key of it;
+    ``multipliers`` are {fact: (key, power)} or {fact: (key, power, key that switches it on)}. ``query_norm`` says over
+    what norms of q and k go: "head", each head by itself, or "all" heads together. A model has them where their gains
+    are among its tensors, or where the key ``query_norm_bare`` of the config says that it has some without;
+    ``query_norm_late``: after the rotation, in layers that rotate. ``parallel`` says whether attention and MLP read the
+    same stream, or which key of the config says so.
     """
 
     name: str
@@ -76,6 +106,17 @@ class Family:
     norm: str = "rms"
     norm_first: bool = True
     causal: bool = True
+    mixture: Mixture | None = None
+    pairs: bool = False
+    unrotated: str = ""
+    scale: str | float = ""
+    multipliers: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    query_norm: str = "head"
+    query_norm_bare: str = ""
+    query_norm_late: bool = False
+    backwards: bool = False
+    parallel: bool | str = False
+    read_as: str = ""  # the table of another family that a model is read by, as nobody listed its type
 
     def kind(self, config: Any, layer: int) -> str:
         """The kind of a layer where it has no attention, else nothing."""
@@ -87,15 +128,30 @@ class Family:
         at = {name for name, tap in self.taps.items() if f"{tap.module}.".startswith(f"{self.attention}.")}
         return tuple(name for name in SITES if name in HEAD_AXIS or name in KV_HEAD_AXIS or name in at)
 
-    def slots(self, kind: str) -> dict[str, Slot]:
-        """The tensors of a layer of this kind."""
-        return self.others[kind].tensors if kind else self.tensors
+    def slots(self, kind: str, mixed: bool = False) -> dict[str, Slot]:
+        """The tensors of a layer of this kind; ``mixed`` with experts in place of the MLP."""
+        found = self.others[kind].tensors if kind else self.tensors
+        if not mixed or self.mixture is None:
+            return found
+        return {name: slot for name, slot in found.items() if name not in MLP_TENSORS} | self.mixture.tensors
+
+    def may_lack(self, ours: str, mixed: bool) -> bool:
+        """Whether a whole checkpoint may be without this tensor."""
+        of_experts = mixed and self.mixture is not None and ours in self.mixture.tensors
+        return ours in (self.mixture.optional if of_experts and self.mixture is not None else self.optional)
+
+    def is_mixed(self, names: Iterable[str]) -> bool:
+        """Whether a layer with these tensors is one of experts."""
+        if self.mixture is None:
+            return False
+        own = {s.tensor for s in self.mixture.tensors.values()} - {s.tensor for s in self.tensors.values()}
+        return any(name.partition("#")[0] in own for name in names)
 
 
 def norm(ours: str, theirs: str, plus: float = 0.0, bias: bool = False) -> dict[str, Slot]:
     """The gain of a norm, and its bias."""
-    slots = {f"{ours}.w": Slot(f"{theirs}.weight", plus=plus)}
-    return slots | ({f"{ours}.b": Slot(f"{theirs}.bias")} if bias else {})
+    gain, added = ("|".join(f"{name}.{part}" for name in theirs.split("|")) for part in ("weight", "bias"))
+    return {f"{ours}.w": Slot(gain, plus=plus)} | ({f"{ours}.b": Slot(added)} if bias else {})
 
 
 def attention(q: str, k: str, v: str, o: str) -> dict[str, Slot]:
@@ -130,3 +186,45 @@ def mlp(up: str, down: str, turned: bool = False) -> dict[str, Slot]:
         "W_out": Slot(f"{down}.weight", "in_out", turned=turned),
         "b_out": Slot(f"{down}.bias"),
     }
+
+
+def gated_mlp(gate: str, up: str, down: str) -> dict[str, Slot]:
+    """An MLP whose up projection is multiplied by an activated gate."""
+    return mlp(up, down) | {"W_gate": Slot(f"{gate}.weight", "in_out"), "b_gate": Slot(f"{gate}.bias")}
+
+
+def fused_gate(gate_up: str, down: str) -> dict[str, Slot]:
+    """A gated MLP with gate and up behind each other in one matrix."""
+    return {
+        "W_gate": Slot(f"{gate_up}.weight", "in_out", "0/2"),
+        "W_in": Slot(f"{gate_up}.weight", "in_out", "1/2"),
+        "W_out": Slot(f"{down}.weight", "in_out"),
+    }
+
+
+def experts(
+    router: str,
+    at: str = "mlp.experts",
+    shared: str = "",
+    shared_router: str = "",
+    bias: str = "",
+    turned: bool = False,
+) -> Mixture:
+    """Experts fused as transformers holds them, gate and up behind each other; a router, and experts of every token."""
+    found = {
+        "W_router": Slot(f"{router}.weight", "in_out"),
+        "W_gate": Slot(f"{at}.gate_up_proj", "in_out", "0/2", turned=turned),
+        "W_in": Slot(f"{at}.gate_up_proj", "in_out", "1/2", turned=turned),
+        "W_out": Slot(f"{at}.down_proj", "in_out", turned=turned),
+    }
+    optional: tuple[str, ...] = ()
+    if bias:
+        found["b_choice"] = Slot(bias)
+        optional = ("b_choice",)
+    if shared:
+        own = gated_mlp(f"{shared}.gate_proj", f"{shared}.up_proj", f"{shared}.down_proj")
+        found |= {name[:2] + "shared_" + name[2:]: slot for name, slot in own.items()}
+        optional += tuple(name for name in found if "shared_" in name)
+    if shared_router:
+        found["W_shared_router"] = Slot(f"{shared_router}.weight", "in_out")
+    return Mixture(found, optional)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from gausslens import ModelError, ModelInfo, ModelSpec
 
 from ..families.facts import model_info
-from ..families.layout import Layout, family_of, make_layout
+from ..families.layout import Layout, families_of, make_layout
+from ..families.stored_names import as_in_module
 from ..prompts.tokenise import tokenise
 from .checkpoint import Checkpoint
 from .config_and_tokenizer import quiet_transformers, read_config, read_tokenizer, torch_dtype, where_pretrained
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     import torch
 
     from gausslens import Prompt, Tokens
+
+    from ..families.slots import Family
 
 _HEADED = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForPreTraining")
 
@@ -35,6 +38,7 @@ class CheckpointModel:
         self.config = self._config()
         self.dtype = torch_dtype(spec)
         self.checkpoint = self._checkpoint()
+        self.families: tuple[Family, ...] = ()
         self.layout = self._layout()
         self._initial: Initial | None = None
 
@@ -62,13 +66,12 @@ class CheckpointModel:
     def tensor(self, layer: int | None, name: str) -> torch.Tensor:
         """One tensor, read from its file."""
         place = self.layout.places[layer][name]
-        assert self.checkpoint is not None
-        return self.layout.ours(place, self.checkpoint.read(place.theirs).to(self.spec.device), self.dtype)
+        return self.layout.ours(place, self._stored(place.theirs).to(self.spec.device), self.dtype)
 
     def initial(self, layer: int | None, name: str, seed: int) -> torch.Tensor:
         """A fresh draw of a tensor from the initialisation of the model's own class."""
         if self._initial is None:
-            self._initial = Initial(self.config, self.model_class(), self.dtype)
+            self._initial = Initial(self.config, self.model_class(), self.dtype, self.layout.family)
         return self._initial.draw(layer, name, seed).to(self.spec.device)
 
     def model_class(self) -> Any:
@@ -100,8 +103,17 @@ class CheckpointModel:
 
     def _layout(self) -> Layout:
         assert self.checkpoint is not None
-        family = family_of(self.config, self.spec.path, self.checkpoint.tensors)
-        return make_layout(family, self.config, self.checkpoint.shapes, self.spec.path, self.headed)
+        shapes, stored = as_in_module(self.checkpoint.shapes, self.config, self.spec.path)
+        self.families = families_of(self.config, self.spec.path, shapes, self.headed, stored)
+        return make_layout(self.families[0], self.config, shapes, self.spec.path, self.headed, stored)
+
+    def _stored(self, name: str) -> torch.Tensor:
+        """A tensor of the module from the file: one tensor, or one for each expert."""
+        assert self.checkpoint is not None
+        stored = self.layout.stored.get(name)
+        if stored is None:
+            return self.checkpoint.read(name)
+        return stored.joined([self.checkpoint.read(part) for part in stored.names])
 
     def _fingerprint(self) -> str:
         checkpoint = self.checkpoint
@@ -126,7 +138,14 @@ def class_of(config: Any, headed: bool) -> Any:
 
 def open_weights(spec: ModelSpec) -> CheckpointModel:
     """Open a directory for reading tensors; nothing that runs the model will serve it."""
-    return CheckpointModel(spec)
+    model = CheckpointModel(spec)
+    if model.layout.family.read_as:
+        raise ModelError(
+            f"{spec.path}: no table names the model type {model.config.model_type!r}; its tensors are laid out as in "
+            f"{model.layout.family.read_as}, which nothing proves without running it: use `loader: transformers`, "
+            "which does"
+        )
+    return model
 
 
 class Initial:
@@ -137,13 +156,12 @@ class Initial:
     The layer drawn last is kept: its other tensors are of the same draw.
     """
 
-    def __init__(self, config: Any, model_class: Any, dtype: torch.dtype) -> None:
+    def __init__(self, config: Any, model_class: Any, dtype: torch.dtype, family: Family) -> None:
         import torch
 
         with torch.device("meta"), quiet_transformers():
             self.skeleton = model_class(copy.deepcopy(config)).to(dtype)
         shapes = {n: tuple(p.shape) for n, p in self.skeleton.named_parameters()}
-        family = family_of(config, model_class.__name__)
         headed = self.skeleton.get_output_embeddings() is not None
         self.layout: Layout = make_layout(family, config, shapes, model_class.__name__, headed)
         self._drawn: tuple[tuple[int | None, int, str], dict[str, torch.Tensor]] | None = None
