@@ -13,7 +13,7 @@ import torch
 from gausslens import HEAD_AXIS, KV_HEAD_AXIS, ModelError, site
 
 from ..families.layout import split
-from ..families.slots import Tap
+from ..families.slots import UNWATCHED, Tap
 from .attention import Call, watch, with_our_attention
 
 if TYPE_CHECKING:
@@ -83,14 +83,18 @@ class Capture:
         ``whole`` runs all layers although no logits are asked, and returns the final hidden state.
         """
         module = self.model.module
+        if self.replace is not None and not self.model.layout.family.watched:
+            raise ModelError(f"{self.model.name}: replacement needs an attention that can be watched: {UNWATCHED}")
         body = module if logits else module.base_model
         found: dict[str, Any] = {}
         self._shape = (ids.shape[0], ids.shape[1])
         last = max(self.wanted, default=-1)
         with contextlib.ExitStack() as stack, torch.no_grad():
-            stack.enter_context(with_our_attention(module))
+            stack.enter_context(with_our_attention(module, self.model.layout.family.watched))
             if embed:
-                stack.enter_context(_hook(self.model.embedding, lambda _m, _a, out: found.update(embed=out.detach())))
+                stack.enter_context(
+                    _hook(self.model.embedding, lambda _m, _a, out: found.update(embed=_plain(out).detach()))
+                )
             for layer in range(self.model.info.n_layers):
                 self._install(stack, layer, stop=layer == last and not (logits or whole))
             with contextlib.suppress(LastLayerDone):
@@ -116,7 +120,7 @@ class Capture:
                 place = module.get_submodule(tap.module)
                 note = partial(self._tapped, layer, name, tap)
                 stack.enter_context(_hook(place, note) if tap.end == "out" else _pre_hook(place, note))
-        watched = self.eager and not self.model.layout.kinds[layer]
+        watched = self.eager and not self.model.layout.kinds[layer] and self.model.layout.family.watched
         if watched or set(sites) - taps.keys():
             attention = module.get_submodule(self.model.layout.family.attention)
             stack.callback(watch(attention, partial(self._attended, layer)))
@@ -127,11 +131,19 @@ class Capture:
         self.captured[layer] = Captured()
 
     def _tapped(self, layer: int, name: str, tap: Tap, _module: Any, arguments: Any, result: Any) -> None:
-        tensor = _first(arguments, result) if tap.end == "in" else _plain(result)
+        if tap.first and name in self.captured[layer].fired:
+            return
+        tensor = _first(arguments, result) if tap.end == "in" else _plain(result, tap.item)
+        if site(name).square:
+            self.captured[layer].add(name, tensor)
+            return
         tensor = tensor.reshape(*self._shape, -1)
         form = "query" if name in HEAD_AXIS else "key_value" if name in KV_HEAD_AXIS else "as is"
         if tap.part or form != "as is":
             tensor = split(tensor, -1, form, tap.part, self.model.layout.sizes)
+        if tap.plus:
+            added = self.model.layer_module(layer).get_parameter(tap.plus)
+            tensor = tensor + added.unflatten(0, tensor.shape[2:])
         self.captured[layer].add(name, tensor)
 
     def _attended(self, layer: int, call: Call) -> torch.Tensor | None:
@@ -139,7 +151,7 @@ class Capture:
         captured = self.captured.get(layer, Captured())
         for name, of in HANDED.items():
             if name in sites:
-                captured.add(name, of(call))
+                captured.add(name, self._unscaled(layer, call, of(call)) if name == "q_rot" else of(call))
         square = {name for name in sites if site(name).square}
         if not (square or "z" in sites or self.eager):
             return None
@@ -149,6 +161,12 @@ class Capture:
         if "z" in sites:
             captured.add("z", out)
         return out
+
+    def _unscaled(self, layer: int, call: Call, query: torch.Tensor) -> torch.Tensor:
+        """A query that is handed over scaled, without that."""
+        if not self.model.layout.family.query_scaled:
+            return query
+        return query * (float(call.options["scaling"]) / self.model.info.facts.scale(layer))
 
     def _square(self, layer: int, call: Call, captured: Captured, sites: set[str]) -> torch.Tensor:
         """Head outputs with whole scores and patterns beside them, which ``replace`` may change."""
@@ -213,8 +231,8 @@ def _replaced(
     )
 
 
-def _plain(result: Any) -> torch.Tensor:
-    found: torch.Tensor = result[0] if isinstance(result, tuple) else result
+def _plain(result: Any, item: int = 0) -> torch.Tensor:
+    found: torch.Tensor = result[item] if isinstance(result, tuple) else result
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ def model_info(
         heads=tuple(range(sizes.heads)),
         kv_heads=tuple(range(sizes.kv_heads)),
         causal=family.causal or bool(getattr(config, "is_decoder", False)),
-        max_positions=getattr(config, "max_position_embeddings", None),
+        max_positions=_max_positions(config, layout),
         lacking=lacking(config, layout),
         facts=_facts(config, layout) | _of_tokenizer(tokenizer),
     )
@@ -64,21 +65,28 @@ def _facts(config: Any, layout: Layout) -> dict[str, Any]:
     if family.position == "unknown":
         return {"position": "unknown", "norm": "unknown", "unclaimed": layout.unclaimed}
     facts: dict[str, Any] = {
-        "position": family.position,
+        "position": family.position_in(config),
         "norm": family.norm,
-        "norm_epsilon": _first(config, ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps"), 1e-5),
+        "norm_epsilon": _first(
+            config, ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps"), family.epsilon
+        ),
         "norm_first": family.norm_first and getattr(config, "do_layer_norm_before", True),
+        "unnormed_layers": family.unnormed,
         "gains": any("ln1.w" in layout.places[layer] for layer in layers),
         "biases": tuple(b for b in ATTENTION_BIASES if any(b in layout.places[layer] for layer in layers)),
         "query_norm": "q_norm.w" in family.tensors,
         "scale": tuple(_scale(config, layer, layout.sizes.d_head) for layer in layers),
         "soft_cap": getattr(config, "attn_logit_softcapping", None),
         "final_soft_cap": getattr(config, "final_logit_softcapping", None),
-        "sliding_window": _windows(config, len(layers)),
+        "sliding_window": _windows(config, len(layers), family.causal),
         "tied": layout.tied,
         "unclaimed": layout.unclaimed,
     }
-    if family.position == "rotary":
+    if facts["position"] == "alibi":
+        facts["alibi_slopes"] = slopes(config, layout.sizes.heads, facts["scale"][0])
+    if facts["position"] == "buckets":
+        facts["distance_buckets"] = (int(config.relative_attention_num_buckets), 128)
+    if facts["position"] == "rotary":
         facts["rotary"] = tuple(frequencies(config, layer, layout.sizes.d_head) for layer in layers)
     return facts
 
@@ -107,11 +115,34 @@ def frequencies(config: Any, layer: int, d_head: int) -> dict[str, Any]:
 
 def _scale(config: Any, layer: int, d_head: int) -> float:
     """What q . k is multiplied by."""
+    own = getattr(getattr(config, "attn_config", None), "softmax_scale", None)  # MPT
+    if own is not None:
+        return float(own)
+    if getattr(config, "pos_att_type", None):  # DeBERTa: with so many terms beside it
+        return float((d_head * (1 + len(set(config.pos_att_type) & {"c2p", "p2c"}))) ** -0.5)
     if getattr(config, "scale_attn_weights", True) is False:
         scale = 1.0
     else:
         scale = float(getattr(config, "query_pre_attn_scalar", None) or d_head) ** -0.5
     return scale / (layer + 1) if getattr(config, "scale_attn_by_inverse_layer_idx", False) else scale
+
+
+def slopes(config: Any, heads: int, scale: float) -> tuple[float, ...]:
+    """What a score gains for each token that its key is further on (Press et al., "Train Short, Test Long", 2021).
+
+    MPT takes the powers of the next power of two, every other where there are too many; others those of the one
+    before, and for the heads beyond it every other of the next. Falcon scales them as it does q . k.
+    """
+    if config.model_type == "mpt":
+        count = 2 ** math.ceil(math.log2(heads))
+        steps = [config.attn_config.alibi_bias_max * n / count for n in range(1, count + 1)]
+        return tuple(2.0**-step for step in (steps if count == heads else steps[1::2] + steps[::2])[:heads])
+    count = 2 ** math.floor(math.log2(heads))
+    steps = [8 * n / count for n in range(1, count + 1)] + [4 * n / count for n in range(1, 2 * count, 2)]
+    slopes = torch.tensor([2.0**-step for step in steps[:heads]])
+    if config.model_type == "falcon":
+        return tuple((slopes.bfloat16().float() * scale).tolist())  # it keeps them so
+    return tuple(slopes.tolist())
 
 
 def _of_tokenizer(tokenizer: Any) -> dict[str, Any]:
@@ -127,15 +158,27 @@ def _of_tokenizer(tokenizer: Any) -> dict[str, Any]:
     }
 
 
-def _windows(config: Any, n_layers: int) -> tuple[int | None, ...]:
-    """The sliding window of each layer, None where a layer sees everything before it."""
+def _windows(config: Any, n_layers: int, causal: bool) -> tuple[int | None, ...]:
+    """The sliding window of each layer, None where a layer sees everything before it.
+
+    A layer that sees both sides counts its own token apart: so many to each side, and one.
+    """
     window = getattr(config, "sliding_window", None)
+    window = window if window is None or causal else window + 1
     kinds = getattr(config, "layer_types", None)
     if window is None or getattr(config, "use_sliding_window", True) is False:
         return (None,) * n_layers
     if kinds is None:
         return (int(window),) * n_layers
     return tuple(int(window) if kind == "sliding_attention" else None for kind in kinds)
+
+
+def _max_positions(config: Any, layout: Layout) -> int | None:
+    """The longest text: where positions have vectors, as many as there are rows for them."""
+    place = layout.places[None].get("W_pos")
+    if place is None or not place.slot.skip:
+        return getattr(config, "max_position_embeddings", None)
+    return layout.shapes[place.theirs][0] - place.slot.skip
 
 
 def _vocabulary(config: Any, layout: Layout) -> int:

@@ -11,9 +11,12 @@ import torch
 
 from gausslens import ModelError
 
+from .encoders import ENCODERS
+from .relative import RELATIVE
 from .slots import Family, Slot
-from .table import FAMILIES
+from .table import FAMILIES as TABLE
 
+FAMILIES = (*TABLE, *ENCODERS, *RELATIVE)
 # Older checkpoints call the gain and bias of a norm so.
 _OLD_NAMES = ((".gamma", ".weight"), (".beta", ".bias"))
 
@@ -67,7 +70,8 @@ class Layout:
         if slot.form == "output":
             return torch.unflatten(seen, 1, (sizes.heads, sizes.d_head)).permute(1, 2, 0)
         if slot.form == "in_out":
-            return split(seen, 0, slot.form, slot.part, sizes).T
+            cut = split(seen, 0, slot.form, slot.part, sizes)
+            return cut.mT if cut.ndim > 1 else cut
         return seen[slot.skip :] if slot.skip else seen
 
 
@@ -95,6 +99,7 @@ def family_of(config: Any, path: str, names: Iterable[str] = ()) -> Family:
     model_type = getattr(config, "model_type", "")
     for family in FAMILIES:
         if model_type in family.model_types:
+            _refuse_config(family, config, path)
             return family
     known = ", ".join(t for f in FAMILIES for t in f.model_types)
     unclaimed = sorted(names)
@@ -104,12 +109,23 @@ def family_of(config: Any, path: str, names: Iterable[str] = ()) -> Family:
     )
 
 
+def _refuse_config(family: Family, config: Any, path: str) -> None:
+    """Refuse what this family cannot be served with, by its reason."""
+    for key, value, reason in family.refused:
+        found = config
+        for name in key.split("."):
+            found = getattr(found, name, None)
+        if found == value or (value is True and bool(found)):
+            raise ModelError(f"{path}: {family.name} with {key}={found!r} is not served: {reason}")
+
+
 def make_layout(family: Family, config: Any, shapes: Mapping[str, tuple[int, ...]], path: str, headed: bool) -> Layout:
     """Match the tensors of a checkpoint against the table of its family; refuse what is missing, odd or unknown.
 
     ``headed`` says that the model has a language-model head: where the config ties it, W_U is W_E turned.
     """
     sizes = sizes_of(config)
+    family = family.as_stored(shapes)
     layered, outside = _sorted_by_layer(family, shapes, path)
     n_layers = int(config.num_hidden_layers)
     places: dict[int | None, dict[str, Place]] = {}
@@ -124,14 +140,14 @@ def make_layout(family: Family, config: Any, shapes: Mapping[str, tuple[int, ...
     tied = headed and bool(getattr(config, "tie_word_embeddings", False))
     places[None] = {}
     for ours, slot in family.outside.items():
-        known = slot.tensor.split("|")
-        theirs = next((n for n in outside if any(n == k or n.endswith(f".{k}") for k in known)), None)
+        theirs = _found(slot.tensor.split("|"), outside)
         if theirs is not None:
             places[None][ours] = Place(outside[theirs], slot)
             claimed.add(outside[theirs])
         elif ours not in family.optional or (ours == "W_U" and headed and not tied):
             raise ModelError(f"{path}: the checkpoint has no {slot.tensor} ({ours})")
-    tied = tied and "W_U" not in places[None]
+    head = places[None].get("W_U")
+    tied = tied and (head is None or head.theirs == places[None]["W_E"].theirs)
     if tied:
         places[None]["W_U"] = Place(places[None]["W_E"].theirs, Slot(places[None]["W_E"].slot.tensor, "in_out"))
     ignored = {n for n in shapes if any(part in n for part in family.ignored)}
@@ -140,6 +156,17 @@ def make_layout(family: Family, config: Any, shapes: Mapping[str, tuple[int, ...
     _refuse_unknown(layout, layered, unclaimed, path)
     _refuse_shapes(layout, path)
     return layout
+
+
+def _found(known: list[str], outside: Mapping[str, str]) -> str | None:
+    """The first of these names that is there, with nothing before it or with some prefix."""
+    for name in known:
+        if name in outside:
+            return name
+        prefixed = next((n for n in outside if n.endswith(f".{name}")), None)
+        if prefixed is not None:
+            return prefixed
+    return None
 
 
 def sizes_of(config: Any) -> Sizes:
@@ -191,6 +218,7 @@ def _refuse_missing(
         for layer, kind in enumerate(kinds)
         for o, slot in family.slots(kind).items()
         if o not in places[layer] and ((kind, o) in anywhere or o not in family.optional)
+        if not (layer in family.unnormed and o.startswith("ln1."))
     ]
     if missing:
         unknown = sorted(set(layered.get(0, {})) - {s.tensor for s in family.slots(kinds[0]).values()})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gausslens import HEAD_AXIS, KV_HEAD_AXIS, SITES
@@ -30,13 +32,22 @@ class Slot:
 class Tap:
     """Where a site is seen: the input ("in") or the output ("out") of a module of the layer, and its part if fused.
 
-    The module "" is the layer itself.
+    The module "" is the layer itself. ``item`` picks one of several outputs; ``plus`` is a parameter that the model
+    adds afterwards. Of a module that is called several times ``first`` takes the first call.
     """
 
     module: str
     end: str = "out"
     part: str = ""
+    item: int = 0
+    plus: str = ""
+    first: bool = False
 
+
+# Why an engine lacks sites of some families.
+UNWATCHED = (
+    "this family computes it where nothing can see it; where TransformerLens can, `loader: transformer-lens` does"
+)
 
 # The stream around a layer, of every family.
 STREAM = {"resid_pre": Tap("", "in"), "resid_post": Tap("")}
@@ -57,7 +68,12 @@ class Family:
     ``optional`` tensors may be absent from a whole checkpoint. ``ignored`` are parts of names that hold nothing of
     ours (buffers, heads of other tasks). ``lacking`` gives reasons for sites that no layer has; ``when`` rows apply
     where the config has that value: (key, value, taps, lacking). ``others`` are layers without attention, by what the
-    config calls them in ``layer_types``.
+    config calls them in ``layer_types``. ``positions`` are rows (key, value, position) that go before ``position``.
+    ``stored`` and ``stored_layers`` are the tensors of a layer and its prefix where files differ from modules.
+    ``watched`` says whether its attention calls a function that can be registered; if not, sites are what taps show.
+    ``refused`` are rows (key, value, reason) of configs that cannot be served. ``unnormed`` layers have no norm before
+    attention. ``query_scaled`` says that q is scaled before it is turned, and handed over so. ``epsilon`` holds where
+    the config tells none.
     """
 
     name: str
@@ -73,6 +89,14 @@ class Family:
     when: tuple[tuple[str, object, dict[str, Tap], dict[str, str]], ...] = ()
     others: dict[str, Other] = field(default_factory=dict)
     position: str = "rotary"
+    watched: bool = True
+    refused: tuple[tuple[str, object, str], ...] = ()
+    stored_layers: str = ""
+    stored: dict[str, Slot] = field(default_factory=dict)
+    positions: tuple[tuple[str, object, str], ...] = ()
+    unnormed: tuple[int, ...] = ()
+    query_scaled: bool = False
+    epsilon: float = 1e-5
     norm: str = "rms"
     norm_first: bool = True
     causal: bool = True
@@ -82,10 +106,22 @@ class Family:
         kinds = getattr(config, "layer_types", None) if self.others else None
         return kinds[layer] if kinds is not None and kinds[layer] in self.others else ""
 
+    def position_in(self, config: Any) -> str:
+        """How position enters, as this config has it."""
+        return next((p for key, value, p in self.positions if getattr(config, key, None) == value), self.position)
+
     def sites_of_attention(self) -> tuple[str, ...]:
         """The sites that a layer without attention lacks: those of heads, and what is seen at modules of attention."""
         at = {name for name, tap in self.taps.items() if f"{tap.module}.".startswith(f"{self.attention}.")}
         return tuple(name for name in SITES if name in HEAD_AXIS or name in KV_HEAD_AXIS or name in at)
+
+    def as_stored(self, names: Iterable[str]) -> Family:
+        """The table of these names: that of files, where a layer of theirs is among them, else that of modules."""
+        first = re.compile(rf"(^|\.){re.escape(self.stored_layers)}\.0\.")
+        if self.stored and any(first.search(name) for name in names):
+            tensors = {name: self.stored[name] for name in self.tensors if name in self.stored}
+            return replace(self, layers=self.stored_layers, tensors=tensors, stored={})
+        return self
 
     def slots(self, kind: str) -> dict[str, Slot]:
         """The tensors of a layer of this kind."""

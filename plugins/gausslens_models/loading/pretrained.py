@@ -42,7 +42,8 @@ class PretrainedModel(CheckpointModel):
     @cached_property
     def module_layout(self) -> Layout:
         """Where our tensors are in the module: its parameters' names may have another prefix than the files'."""
-        return make_layout(self.layout.family, self.config, self._shapes(), self.spec.path, self.headed)
+        family = family_of(self.config, self.spec.path)
+        return make_layout(family, self.config, self._shapes(), self.spec.path, self.headed)
 
     @property
     def headed(self) -> bool:
@@ -91,7 +92,7 @@ class PretrainedModel(CheckpointModel):
         if site(name).whole:
             return name != "logits" or self.headed
         # What has heads and is seen at no module, the attention function sees.
-        return name in self.taps or name in HEAD_AXIS or name in KV_HEAD_AXIS
+        return name in self.taps or (self.layout.family.watched and (name in HEAD_AXIS or name in KV_HEAD_AXIS))
 
     @cached_property
     def taps(self) -> dict[str, Tap]:
@@ -113,7 +114,7 @@ class PretrainedModel(CheckpointModel):
     def layer_module(self, layer: int) -> Any:
         """The module of a layer."""
         theirs = next(iter(self.module_layout.places[layer].values())).theirs
-        stack = f"{self.layout.family.layers}.{layer}."
+        stack = f"{self.module_layout.family.layers}.{layer}."
         head, _, _ = theirs.partition(stack)
         return self.module.get_submodule((head + stack).rstrip("."))
 

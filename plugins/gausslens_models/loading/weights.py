@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from gausslens import Prompt, Tokens
 
-_HEADED = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForPreTraining")
+_HEADED = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForPreTraining", "BertGenerationDecoder")
 
 
 class CheckpointModel:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import pytest
@@ -99,6 +100,13 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
 }
 
+# Those of the tables beside this file too.
+EVERY = MODELS | {
+    name: row
+    for table in sorted(Path(__file__).parent.glob("tiny_*.py"))
+    for name, row in run_path(str(table))["MODELS"].items()
+}
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "which" in metafunc.fixturenames:
@@ -107,7 +115,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def build(name: str) -> Any:
     """A model whose every parameter is random: biases and gains too, so that none can be forgotten unseen."""
-    config_class, arguments, model_class = MODELS[name]
+    config_class, arguments, model_class = EVERY[name]
     config = getattr(transformers, config_class)(**arguments)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(sum(map(ord, name)))

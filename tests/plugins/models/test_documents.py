@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from gausslens import SITES
-from gausslens_models.families.table import FAMILIES
+from gausslens_models.families.layout import FAMILIES
 from gausslens_models.plugin import loaders
 
 TEXT = (Path(__file__).parents[3] / "docs" / "models.md").read_text(encoding="utf-8")

@@ -1,0 +1,156 @@
+"""Encoders and others beside the plain decoders: what holds of every family holds of each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import BloomConfig
+from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
+
+from gausslens import ModelError, ModelSpec, Request, Tokens, Twin
+from gausslens_models.capture.bridge_engine import BridgeEngine
+from gausslens_models.capture.engine import TransformersEngine
+from gausslens_models.families.facts import slopes
+from gausslens_models.loading.bridge import open_bridge
+from gausslens_models.loading.pretrained import PretrainedModel
+from gausslens_models.loading.weights import CheckpointModel
+from gausslens_models.maths.attention_formulas import bucket
+from gausslens_models.parameters import TransformersParameters
+
+from . import test_capture, test_proof, test_weights
+from .test_capture import captured
+from .tiny_encoders import MODELS as ENCODERS
+from .tiny_relative import MODELS as RELATIVE
+
+MODELS = ENCODERS | RELATIVE
+# What a class leaves undone when it initialises.
+UNDONE = {"data2vec-text": {"b_U"}, "luke": {"b_U", "b_U_entity"}}
+Opens = Callable[[str], PretrainedModel]
+Files = Callable[[str], CheckpointModel]
+every = pytest.mark.parametrize("name", MODELS)
+
+
+@every
+def test_the_proof_holds(name: str, opened: Opens) -> None:
+    """Each site that is there is made again from the weights; but not scores with other terms, nor their pattern."""
+    model = opened(name)
+    findings = TransformersEngine().prove(model)
+    assert [f for f in findings if not f.holds] == []
+    told = {f.what for f in findings}
+    assert {"logits" if model.headed else "final hidden state"} < told
+    proved = [s for s in ("q", "k", "v", "q_rot", "k_rot", "scores", "pattern", "z", "attn_out") if s in model.sites]
+    if model.info.facts.position == "disentangled":
+        proved.remove("pattern")
+    for layer in model.info.layers:
+        if "pattern" not in model.info.lacking.get(layer, {}):
+            assert {f"{what} of layer {layer} from weights" for what in proved} < told
+            assert f"pattern of layer {layer}" in told
+
+
+@every
+def test_runners_are_eager_attention(name: str, opened: Opens) -> None:
+    test_proof.test_runners_are_eager_attention_bit_for_bit(name, opened)
+
+
+@every
+def test_files_and_modules_agree(name: str, opened: Opens, as_files: Files) -> None:
+    test_weights.test_weights_from_files_are_the_loaded_models(name, opened, as_files)
+    test_weights.test_shapes_are_transformer_lens(name, as_files)
+
+
+@every
+def test_every_site_is_given_or_refused(name: str, opened: Opens, prompts: Tokens) -> None:
+    test_capture.test_every_site_is_given_or_refused_by_name(name, opened, prompts)
+
+
+@every
+def test_every_parameter_is_claimed(name: str, opened: Opens) -> None:
+    """Each number once; rows of a position embedding before the first position are nobody's."""
+    model = opened(name)
+    counted = 0
+    for layer in (None, *model.info.layers):
+        names = [n for n in model.names(layer) if not (n == "W_U" and model.layout.tied)]
+        counted += sum(model.tensor(layer, n).numel() for n in names)
+    skipped = sum(p.slot.skip * model.layout.shapes[p.theirs][-1] for p in model.layout.places[None].values())
+    assert counted + skipped == sum(p.numel() for p in model.module.parameters()) == model.info.n_parameters
+    assert model.info.facts["unclaimed"] == ()
+
+
+@every
+def test_the_initialisation_is_drawn(name: str, opened: Opens) -> None:
+    """By the class's own law: all but what it leaves undone, which is named."""
+    model = opened(name)
+    for layer in (None, 0, 1):
+        for ours in set(model.names(layer)) - UNDONE.get(name, set()):
+            one = model.initial(layer, ours, 1)
+            assert one.shape == model.tensor(layer, ours).shape
+            assert torch.isfinite(one).all()
+            assert torch.equal(one, model.initial(layer, ours, 1))
+            if one.numel() > 1 and one.std() > 0:
+                assert not torch.equal(one, model.initial(layer, ours, 2))
+                assert not torch.equal(one, model.tensor(layer, ours))
+
+
+def test_positions_behind_the_paddings_are_not_counted(opened: Opens) -> None:
+    model = opened("roberta")
+    assert model.info.max_positions == model.tensor(None, "W_pos").shape[0] == 64
+
+
+def test_windows_of_encoders_go_to_both_sides(opened: Opens, prompts: Tokens) -> None:
+    batch = captured(opened("modernbert"), prompts, Request(("scores",), layers=(1,)))[0]
+    places = torch.arange(batch["scores"].shape[-1])
+    near = (places[:, None] - places[None, :]).abs() <= 4  # half of the eight that its config says
+    n = int(batch.mask[0].sum())
+    assert torch.equal(batch["scores"][0, 0, :n, :n].isfinite(), near[:n, :n])
+
+
+def test_a_query_that_is_scaled_before_it_is_turned_is_shown_without(opened: Opens, prompts: Tokens) -> None:
+    """Turning keeps lengths: q and q_rot of ESM have the same, whatever the model does with the scale."""
+    model = opened("esm")
+    batch = captured(model, prompts, Request(("q", "q_rot"), layers=(0,)))[0]
+    assert torch.allclose(batch["q"].norm(dim=-1), batch["q_rot"].norm(dim=-1), atol=1e-5)
+    assert model.info.facts.scale(0) == 6**-0.5
+
+
+def test_a_norm_that_is_not_there_is_not_taken(opened: Opens) -> None:
+    model = opened("modernbert")
+    assert "ln1.w" not in model.names(0)
+    assert "ln1.w" in model.names(1)
+    assert all(f.holds for f in TransformersEngine().prove(model))
+
+
+@pytest.mark.parametrize("name", ["bloom", "mpt", "mpt-six-heads"])
+def test_bridges_show_the_scores_that_the_family_hides(name: str, directory: Callable[[str], Path]) -> None:
+    model = open_bridge(ModelSpec(str(directory(name)), TransformersParameters()))
+    findings = BridgeEngine().prove(model)
+    assert [f for f in findings if not f.holds] == []
+    assert {f"scores of layer {n} from weights" for n in range(3)} < {f.what for f in findings}
+    assert model.names(0)
+
+
+def test_what_nothing_can_see_is_refused_with_the_loader_that_can(opened: Opens, prompts: Tokens) -> None:
+    model = opened("bloom")
+    with pytest.raises(ModelError, match=r"no site 'scores' \(.*`loader: transformer-lens`"):
+        captured(model, prompts, Request(("scores",)))
+    runner = TransformersEngine().runner(Twin(model))
+    with pytest.raises(ModelError, match="replacement"):
+        runner.forward(np.array([[3, 4, 5]]), replace=lambda layer, scores, pattern, v: None)
+    assert len(runner.generate(np.array([[3, 4, 5]]), 3)[0]) == 3
+
+
+def test_slopes_are_the_papers() -> None:
+    """Press et al. 2021: eight heads have 1/2, 1/4, ... 1/256; twelve have those and every other of sixteen."""
+    config = BloomConfig(n_head=8)
+    assert slopes(config, 8, 1.0) == tuple(2.0**-n for n in range(1, 9))
+    between = tuple(2.0 ** -(n / 2) for n in (1, 3, 5, 7))
+    assert slopes(config, 12, 1.0) == pytest.approx((*(2.0**-n for n in range(1, 9)), *between))
+
+
+def test_buckets_are_the_models() -> None:
+    ahead = torch.arange(-300, 301)
+    theirs = MPNetEncoder.relative_position_bucket(ahead)
+    assert torch.equal(bucket(ahead, 32, 128), theirs)
