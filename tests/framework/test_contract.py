@@ -14,7 +14,7 @@ import torch
 import xarray as xr
 
 from gausslens import HEAD_AXIS, KV_HEAD_AXIS, SITES, Facts, ModelError, Part, Prompt, Request, Twin, variable
-from gausslens.contract.facts import WORDS
+from gausslens.contract.facts import USUAL, WORDS
 from gausslens.contract.sites import MODEL_SITES, SQUARE_SITES, TABLE
 from gausslens.testing import TinyEngine, TinyModel, TinyParameters
 
@@ -79,7 +79,20 @@ class TestFacts:
         assert facts.soft_cap is None
         assert facts.rotation(0).frequencies == ()
 
-    @pytest.mark.parametrize("name", sorted(WORDS))
+    def test_what_few_families_have_need_not_be_told(self) -> None:
+        facts = replace(INFO, facts={}).facts
+        assert (facts.query_norm_over, facts.query_norm_late, facts.clip, facts.sinks) == ("head", False, None, False)
+        assert (facts.embedding_scale, facts.residual_scale, facts.logit_scale) == (1.0, 1.0, 1.0)
+        assert (facts.parallel, facts.query_growth(0), facts.experts(0)) == (False, None, 0)
+        told = replace(INFO, facts={"clip": 8, "query_growth": [None, (0.1, 4, 1)], "experts": (0, 4)}).facts
+        assert (told.clip, told.query_growth(0), told.query_growth(1)) == (8.0, None, (0.1, 4, 1))
+        assert (told.experts(0), told.experts(1)) == (0, 4)
+
+    def test_a_rotation_of_pairs_is_told(self) -> None:
+        told = {"frequencies": (1.0,), "scaling": 1.0, "pairs": True}
+        assert replace(INFO, facts={"position": "rotary", "rotary": [told]}).facts.rotation(0).pairs
+
+    @pytest.mark.parametrize("name", sorted(WORDS.keys() - USUAL.keys()))
     def test_what_was_not_told_is_refused_by_its_name(self, name: str) -> None:
         foreign = replace(INFO, name="foreign", facts={})
         read = {"norm_epsilon": "epsilon", "sliding_window": "window", "rotary": "rotation"}.get(name, name)

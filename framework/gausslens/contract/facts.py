@@ -25,14 +25,38 @@ WORDS = {
     "unnormed_layers": "the layers in which no norm stands before attention",
     "gains": "whether norms have gains among the weights",
     "biases": "the names of attention's biases, as ('b_Q', 'b_V')",
-    "position": "how position enters: 'rotary', 'learned', 'alibi', 'buckets', 'disentangled', 'none' or 'unknown'",
+    "position": "how position enters: 'rotary', 'learned', 'sinusoidal', 'alibi', 'buckets', 'disentangled', 'none' or "
+    "'unknown'",
     "alibi_slopes": "for each head what a score gains for each token that its key is further on",
     "distance_buckets": "how many buckets of distance there are, and from which distance on all are in the last",
-    "rotary": "for each layer the frequencies and the scaling of its rotation",
+    "rotary": "for each layer the frequencies and the scaling of its rotation, and whether it turns pairs",
     "query_norm": "whether q and k have norms of their own",
+    "query_norm_over": "over what these norms go: 'head', each head by itself, or 'all' heads together",
+    "query_norm_late": "whether these norms stand behind the rotation",
     "scale": "for each layer what q . k is multiplied by",
     "soft_cap": "the soft cap of scores, None where there is none",
     "sliding_window": "for each layer how far back it sees, None where it sees everything",
+    "query_growth": "for each layer (b, n, s) where q at t is multiplied by 1 + b log(1 + floor((t + s) / n)), or None",
+    "clip": "between -c and c q, k and v are kept, None where they are not",
+    "sinks": "whether a number for each head stands beside the scores in the softmax",
+    "parallel": "whether attention and MLP read the same stream",
+    "embedding_scale": "what rows of W_E are multiplied by where they enter the stream",
+    "residual_scale": "what outputs of attention and MLP are multiplied by where they are added to the stream",
+    "logit_scale": "what logits are multiplied by, before a final soft cap",
+    "experts": "for each layer how many experts its MLP has, 0 where it is one MLP",
+}
+# What a loader need not tell, as most families are so.
+USUAL: Mapping[str, Any] = {
+    "query_norm_over": "head",
+    "query_norm_late": False,
+    "query_growth": None,
+    "clip": None,
+    "sinks": False,
+    "parallel": False,
+    "embedding_scale": 1.0,
+    "residual_scale": 1.0,
+    "logit_scale": 1.0,
+    "experts": None,
 }
 
 
@@ -56,7 +80,7 @@ class Facts(Mapping[str, Any]):
 
     def need(self, name: str) -> Any:
         """A fact that must be there; ModelError names it where the loader did not tell it, or could not know it."""
-        value = self._told.get(name, UNKNOWN)
+        value = self._told.get(name, USUAL.get(name, UNKNOWN))
         if isinstance(value, str) and value == UNKNOWN:
             raise ModelError(
                 f"{self._model}: its loader does not tell {name!r} ({WORDS.get(name, 'a fact of the family')}), which "
@@ -106,6 +130,47 @@ class Facts(Mapping[str, Any]):
         return bool(self.need("query_norm"))
 
     @property
+    def query_norm_over(self) -> str:
+        """Over what these norms go: each "head" by itself, or "all" heads together."""
+        return str(self.need("query_norm_over"))
+
+    @property
+    def query_norm_late(self) -> bool:
+        """Whether these norms stand behind the rotation."""
+        return bool(self.need("query_norm_late"))
+
+    @property
+    def clip(self) -> float | None:
+        """c where q, k and v are kept between -c and c; None where they are not."""
+        clip = self.need("clip")
+        return None if clip is None else float(clip)
+
+    @property
+    def sinks(self) -> bool:
+        """Whether a number for each head stands beside the scores in the softmax."""
+        return bool(self.need("sinks"))
+
+    @property
+    def parallel(self) -> bool:
+        """Whether attention and MLP read the same stream."""
+        return bool(self.need("parallel"))
+
+    @property
+    def embedding_scale(self) -> float:
+        """What rows of W_E are multiplied by where they enter the stream."""
+        return float(self.need("embedding_scale"))
+
+    @property
+    def residual_scale(self) -> float:
+        """What outputs of attention and MLP are multiplied by where they are added to the stream."""
+        return float(self.need("residual_scale"))
+
+    @property
+    def logit_scale(self) -> float:
+        """What logits are multiplied by, before a final soft cap."""
+        return float(self.need("logit_scale"))
+
+    @property
     def soft_cap(self) -> float | None:
         """c of c tanh(score / c); None where scores are not capped."""
         cap = self.need("soft_cap")
@@ -114,6 +179,16 @@ class Facts(Mapping[str, Any]):
     def scale(self, layer: int) -> float:
         """What q . k is multiplied by in a layer."""
         return float(self.need("scale")[layer])
+
+    def query_growth(self, layer: int) -> tuple[float, float, float] | None:
+        """(b, n, s) where q at position t is multiplied by 1 + b log(1 + floor((t + s) / n)); None where it is not."""
+        told = self.need("query_growth")
+        return None if told is None or told[layer] is None else tuple(told[layer])
+
+    def experts(self, layer: int) -> int:
+        """How many experts the MLP of a layer has; 0 where it is one MLP."""
+        told = self.need("experts")
+        return 0 if told is None else int(told[layer])
 
     def window(self, layer: int) -> int | None:
         """How many tokens back a layer sees; None where it sees everything before it."""
@@ -127,7 +202,8 @@ class Facts(Mapping[str, Any]):
         if self.position != "rotary":
             return Rotation(self._d_head)
         told = self.need("rotary")[layer]
-        return Rotation(self._d_head, tuple(told["frequencies"]), float(told["scaling"]))
+        pairs = bool(told.get("pairs", False))
+        return Rotation(self._d_head, tuple(told["frequencies"]), float(told["scaling"]), pairs)
 
 
 class FactsField:

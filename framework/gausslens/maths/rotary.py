@@ -1,7 +1,7 @@
 """Rotary position as a bilinear form: q and k at lag D meet as q^T R(-D) k, and content is what rotation leaves. Numpy.
 
-Su et al., "RoFormer" (2021), with the halves of a head turned against each other: (x1, x2) -> (x1 cos - x2 sin,
-x2 cos + x1 sin), at angles position * frequency; dimensions beyond the turned ones stay.
+Su et al., "RoFormer" (2021): (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin), at angles position * frequency. x1 and x2
+are halves of a head, or with ``pairs`` neighbours (2 i, 2 i + 1), as in the paper; dimensions beyond them stay.
 """
 
 from __future__ import annotations
@@ -28,25 +28,35 @@ class Rotation:
     d_head: int
     frequencies: tuple[float, ...] = ()
     scaling: float = 1.0
+    pairs: bool = False
+
+    @property
+    def places(self) -> tuple[slice, slice]:
+        """Which dimensions are turned against which: x1 and x2."""
+        half = len(self.frequencies)
+        if self.pairs:
+            return slice(0, 2 * half, 2), slice(1, 2 * half, 2)
+        return slice(0, half), slice(half, 2 * half)
 
     def matrix(self, position: float) -> Floats:
         """R(position) [d_head, d_head], without the scaling; R(a) R(b) = R(a + b)."""
-        angles, half = position * np.array(self.frequencies), len(self.frequencies)
-        cos, sin, i = np.cos(angles), np.sin(angles), np.arange(half)
+        angles = position * np.array(self.frequencies)
+        cos, sin = np.cos(angles), np.sin(angles)
+        first, second = (np.arange(self.d_head)[place] for place in self.places)
         R = np.eye(self.d_head)
-        R[i, i] = R[half + i, half + i] = cos
-        R[i, half + i], R[half + i, i] = -sin, sin
+        R[first, first] = R[second, second] = cos
+        R[first, second], R[second, first] = -sin, sin
         return R
 
     @property
     def diagonal(self) -> tuple[NDArray[np.complex128], Floats]:
         """P and angles per position, of every R(position) = P diag(exp(i position angle)) P^H, P unitary."""
-        half, i = len(self.frequencies), np.arange(len(self.frequencies))
+        first, second = (np.arange(self.d_head)[place] for place in self.places)
         P = np.eye(self.d_head, dtype=np.complex128)
-        P[i, i] = P[i, half + i] = np.sqrt(0.5)
-        P[half + i, i], P[half + i, half + i] = -1j * np.sqrt(0.5), 1j * np.sqrt(0.5)
+        P[first, first] = P[first, second] = np.sqrt(0.5)
+        P[second, first], P[second, second] = -1j * np.sqrt(0.5), 1j * np.sqrt(0.5)
         angles = np.zeros(self.d_head)
-        angles[:half], angles[half : 2 * half] = self.frequencies, -np.array(self.frequencies)
+        angles[first], angles[second] = self.frequencies, -np.array(self.frequencies)
         return P, angles
 
     @property
@@ -69,15 +79,18 @@ class Rotation:
             return x
         angles = positions[:, None].to(x.device).float() * torch.tensor(self.frequencies, device=x.device)
         cos, sin = ((f(angles) * self.scaling).to(x.dtype)[None, :, None, :] for f in (torch.cos, torch.sin))
-        half = len(self.frequencies)
-        first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
-        return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], dim=-1)
+        first, second = (x[..., place] for place in self.places)
+        turned = x.clone()
+        turned[..., self.places[0]] = first * cos - second * sin
+        turned[..., self.places[1]] = second * cos + first * sin
+        return turned
 
     def undone(self, x: NDArray[Any]) -> NDArray[Any]:
         """Content of q or k [prompt, position, head, d_head] that were turned."""
-        half = len(self.frequencies)
         angles = np.arange(x.shape[1])[:, None] * np.array(self.frequencies)[None, :]
         cos, sin = (f(angles)[None, :, None, :] / self.scaling for f in (np.cos, np.sin))
-        first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
-        turned = np.concatenate([first * cos + second * sin, second * cos - first * sin, rest], axis=-1)
-        return turned.astype(x.dtype)
+        first, second = (x[..., place] for place in self.places)
+        content = x.astype(np.result_type(x, cos))
+        content[..., self.places[0]] = first * cos + second * sin
+        content[..., self.places[1]] = second * cos - first * sin
+        return content.astype(x.dtype)

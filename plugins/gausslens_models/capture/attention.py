@@ -153,20 +153,25 @@ AttentionMaskInterface.register(NAME, AttentionMaskInterface()["sdpa"])
 @contextlib.contextmanager
 def with_our_attention(module: Any, watched: bool = True) -> Iterator[None]:
     """The module in evaluation mode, with our attention function (eager where it calls none); afterwards as before."""
-    wanted = NAME if watched else "eager"
     before = module.config._attn_implementation
     training = [m for m in module.modules() if m.training]
     try:
-        with quiet_transformers():
-            module.set_attn_implementation(wanted)
-        if module.config._attn_implementation != wanted:
-            raise ModelError(
-                f"{type(module).__name__} does not let its attention be watched: use `loader: transformer-lens`"
-            )
+        if watched:
+            with quiet_transformers():
+                module.set_attn_implementation(NAME)
+            if module.config._attn_implementation != NAME:
+                raise ModelError(
+                    f"{type(module).__name__} does not let its attention be watched: use `loader: transformer-lens`"
+                )
+        else:  # its modules read the config as they run, and some do not let it be set otherwise
+            module.config._attn_implementation = "eager"
         module.eval()
         yield
     finally:
         for one in training:
             one.training = True
-        with quiet_transformers():
-            module.set_attn_implementation(before)
+        if watched:
+            with quiet_transformers():
+                module.set_attn_implementation(before)
+        else:
+            module.config._attn_implementation = before

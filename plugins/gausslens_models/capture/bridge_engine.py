@@ -58,7 +58,8 @@ class BridgeCapture(Capture):
 
     def _noted(self, layer: int, site: str, tensor: torch.Tensor, hook: Any) -> None:  # noqa: ARG002
         if site == "scores":
-            tensor = tensor.masked_fill(tensor <= torch.finfo(tensor.dtype).min / 2, -torch.inf)
+            # What masks is the lowest number, or that over the root of d_head.
+            tensor = tensor.masked_fill(tensor <= torch.finfo(tensor.dtype).min / 1024, -torch.inf)
         self.captured[layer].add(site, tensor)
 
     def _ended(self, layer: int, stop: bool, tensor: torch.Tensor, hook: Any) -> None:  # noqa: ARG002

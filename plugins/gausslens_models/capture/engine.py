@@ -78,9 +78,13 @@ class TransformersEngine:
 
 def wanted_sites(model: Any, sites: Sequence[str], layers: Sequence[int] | None) -> dict[int, tuple[str, ...]]:
     """{layer: sites} for the sites of layers; those that a layer lacks left out. Unknown sites are refused."""
+    family = model.layout.family
+    reason = family.reason(family.weights_alone, model.config)
+    if reason:
+        raise ModelError(f"{model.name}: {reason}")
     unknown = [s for s in sites if s not in model.sites]
     if unknown:
-        why = f" ({UNWATCHED})" if not model.layout.family.watched and unknown[0] in SITES else ""
+        why = f" ({UNWATCHED})" if not family.watched and unknown[0] in SITES else ""
         raise ModelError(f"{model.name} has no site {unknown[0]!r}{why}; its sites: {', '.join(model.sites)}")
     of_layers = [s for s in sites if not site(s).whole]
     info = model.info

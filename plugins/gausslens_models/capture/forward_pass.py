@@ -24,6 +24,8 @@ HANDED: Mapping[str, Callable[[Call], torch.Tensor]] = {
     "q_rot": lambda call: call.query.transpose(1, 2),
     "k_rot": lambda call: call.key.transpose(1, 2),
 }
+# What is added to the stream, in some families multiplied on the way.
+ADDED = ("attn_out", "mlp_out")
 # replace(layer, scores, pattern, v) -> pattern or head outputs, or None
 Replace = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor | None]
 
@@ -144,6 +146,10 @@ class Capture:
         if tap.plus:
             added = self.model.layer_module(layer).get_parameter(tap.plus)
             tensor = tensor + added.unflatten(0, tensor.shape[2:])
+        if tap.copied or (name in ("q", "k", "v") and self.model.info.facts.clip is not None):
+            tensor = tensor.clone()  # the model clips it where it stands
+        if name in ADDED and self.model.info.facts.residual_scale != 1:
+            tensor = tensor * self.model.info.facts.residual_scale
         self.captured[layer].add(name, tensor)
 
     def _attended(self, layer: int, call: Call) -> torch.Tensor | None:

@@ -73,8 +73,9 @@ def _by_formulas(
         scores = formulas.scores(q, k, layer, info, mask, distance)
         if "scores" in captured:
             yield "scores", scores if distance is None else formulas.levelled(scores, captured["scores"])
-        yield "pattern", scores.float().softmax(-1)
-    yield "z", torch.einsum("phqk,pkhe->pqhe", captured["pattern"], captured["v"][:, :, list(info.kv_of_head)])
+        yield "pattern", formulas.pattern(scores, weights)
+    v = formulas.clipped(captured["v"], info)[:, :, list(info.kv_of_head)]
+    yield "z", torch.einsum("phqk,pkhe->pqhe", captured["pattern"], v)
     yield "attn_out", formulas.attention_output(captured["z"], weights, info)
 
 

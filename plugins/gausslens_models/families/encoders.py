@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .slots import Slot, Tap, fused, norm
-from .table import ATTENTION_BIASES, BERT, LLAMA, NO_ROTATION
+from .slots import ATTENTION_BIASES, NO_ROTATION, Slot, Tap, fused, norm
+from .table import BERT, LLAMA
 
 # A head as RoBERTa has it: a dense layer, a norm, and the embedding turned.
 _HEAD = {
@@ -190,7 +190,13 @@ DISTILBERT = replace(
     epsilon=1e-12,
 )
 
-# Llama's modules, the norms behind the sums, q and k turned. Files name them otherwise, and hold q, k and v as one.
+
+def _stored(qkv: str) -> dict[str, Slot]:
+    """q, k and v as one matrix, in files alone."""
+    return {name: slot for name, slot in fused(qkv, "").items() if not name.endswith("_O")}
+
+
+# Llama's modules, the norms behind the sums, q and k turned. Files hold q, k and v as one.
 _ROTARY_BERT = replace(
     LLAMA,
     tensors=LLAMA.tensors
@@ -214,15 +220,7 @@ NOMIC_BERT = replace(
         "ln_embed.b": Slot("embeddings.LayerNorm.bias|emb_ln.bias"),
     }
     | norm("ln_head", "cls.predictions.transform.layer_norm", bias=True),
-    stored_layers="encoder.layers",
-    stored=fused("attn.Wqkv", "attn.out_proj")
-    | {
-        "W_in": Slot("mlp.fc11.weight", "in_out"),
-        "W_gate": Slot("mlp.fc12.weight", "in_out"),
-        "W_out": Slot("mlp.fc2.weight", "in_out"),
-    }
-    | norm("ln1", "norm1", bias=True)
-    | norm("ln2", "norm2", bias=True),
+    stored=_stored("attn.Wqkv"),
 )
 GTE = replace(
     _ROTARY_BERT,
@@ -237,16 +235,11 @@ GTE = replace(
         "b_U": Slot("lm_head.decoder.bias"),
     },
     ignored=("rotary_emb.inv_freq", "position_ids", "token_type_ids"),
-    stored_layers="encoder.layer",
-    stored=fused("attention.qkv_proj", "attention.o_proj")
+    stored=_stored("attention.qkv_proj")
     | {
         "W_in": Slot("mlp.up_gate_proj.weight", "in_out", "0/2"),
         "W_gate": Slot("mlp.up_gate_proj.weight", "in_out", "1/2"),
-        "W_out": Slot("mlp.down_proj.weight", "in_out"),
-        "b_out": Slot("mlp.down_proj.bias"),
-    }
-    | norm("ln1", "attn_ln", bias=True)
-    | norm("ln2", "mlp_ln", bias=True),
+    },
 )
 
 _JINA_MLP = {
@@ -268,11 +261,7 @@ JINA = replace(
         "ln_embed.w": Slot("embeddings.LayerNorm.weight|emb_ln.weight"),
         "ln_embed.b": Slot("embeddings.LayerNorm.bias|emb_ln.bias"),
     },
-    stored_layers="encoder.layers",
-    stored=fused("mixer.Wqkv", "mixer.out_proj")
-    | _JINA_MLP
-    | norm("ln1", "norm1", bias=True)
-    | norm("ln2", "norm2", bias=True),
+    stored=_stored("mixer.Wqkv"),
 )
 
 EUROBERT = replace(LLAMA, name="eurobert", model_types=("eurobert",), causal=False)
@@ -296,8 +285,8 @@ _MODERN_MLP = {
     "W_gate": Slot("mlp.Wi.weight", "in_out", "0/2"),
     "W_in": Slot("mlp.Wi.weight", "in_out", "1/2"),
     "W_out": Slot("mlp.Wo.weight", "in_out"),
-    "b_gate": Slot("mlp.Wi.bias", "in_out", "0/2"),
-    "b_in": Slot("mlp.Wi.bias", "in_out", "1/2"),
+    "b_gate": Slot("mlp.Wi.bias", part="0/2"),
+    "b_in": Slot("mlp.Wi.bias", part="1/2"),
     "b_out": Slot("mlp.Wo.bias"),
     **norm("ln1", "attn_norm", bias=True),
     **norm("ln2", "mlp_norm", bias=True),
@@ -394,7 +383,7 @@ IBERT = replace(
     model_types=("ibert",),
     outside=ROBERTA.outside,
     ignored=(*_TWICE, "_integer", "scaling_factor", "act_", "x_min", "x_max", "LayerNorm.shift"),
-    refused=(("quant_mode", True, "it computes in integers"),),
+    refused=(("quant_mode", True, "is not served: it computes in integers"),),
 )
 
 # Words that attend to entities have queries of their own; without entities none of them is used.
@@ -441,7 +430,11 @@ BIG_BIRD = replace(
     outside=BERT.outside
     | {"W_pool": Slot("bert.pooler.weight|pooler.weight", "in_out"), "b_pool": Slot("pooler.bias")},
     refused=(
-        ("attention_type", "block_sparse", "its attention is sparse, by blocks; set attention_type: original_full"),
+        (
+            "attention_type",
+            "block_sparse",
+            "is not served: it is sparse; with original_full the model opens",
+        ),
     ),
 )
 

@@ -10,7 +10,9 @@ import torch
 from gausslens import ModelInfo
 
 from .layout import Layout
-from .table import ATTENTION_BIASES
+from .slots import ATTENTION_BIASES, OF_EXPERTS, PARALLEL, Family
+
+EPSILONS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "layernorm_epsilon", "norm_eps")
 
 
 def model_info(
@@ -50,10 +52,14 @@ def lacking(config: Any, layout: Layout) -> dict[int, dict[str, str]]:
     for key, value, _, lost in layout.family.when:
         if getattr(config, key, None) == value:
             everywhere |= lost
+    if _parallel(config, layout.family):
+        everywhere["resid_mid"] = PARALLEL
     found = {}
     for layer, kind in enumerate(layout.kinds):
         other = layout.family.others.get(kind)
         reasons = everywhere | (dict.fromkeys(layout.family.sites_of_attention(), other.reason) if other else {})
+        if layout.mixed[layer]:
+            reasons |= dict.fromkeys(("mlp_pre", "mlp_post"), OF_EXPERTS)
         if reasons:
             found[layer] = reasons
     return found
@@ -67,28 +73,92 @@ def _facts(config: Any, layout: Layout) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "position": family.position_in(config),
         "norm": family.norm,
-        "norm_epsilon": _first(
-            config, ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps"), family.epsilon
-        ),
+        "norm_epsilon": _first(config, EPSILONS, family.epsilon),
         "norm_first": family.norm_first and getattr(config, "do_layer_norm_before", True),
         "unnormed_layers": family.unnormed,
         "gains": any("ln1.w" in layout.places[layer] for layer in layers),
         "biases": tuple(b for b in ATTENTION_BIASES if any(b in layout.places[layer] for layer in layers)),
-        "query_norm": "q_norm.w" in family.tensors,
-        "scale": tuple(_scale(config, layer, layout.sizes.d_head) for layer in layers),
+        "scale": tuple(_scale(config, family, layer, layout.sizes.d_head) for layer in layers),
         "soft_cap": getattr(config, "attn_logit_softcapping", None),
         "final_soft_cap": getattr(config, "final_logit_softcapping", None),
         "sliding_window": _windows(config, len(layers), family.causal),
         "tied": layout.tied,
+        "parallel": _parallel(config, family),
+        "query_growth": tuple(_growth(config, family, layer) for layer in layers),
+        "sinks": any("sinks" in layout.places[layer] for layer in layers),
+        "clip": getattr(config, "clip_qkv", None),
+        "experts": tuple(_experts(layout, layer) for layer in layers),
         "unclaimed": layout.unclaimed,
     }
     if facts["position"] == "alibi":
         facts["alibi_slopes"] = slopes(config, layout.sizes.heads, facts["scale"][0])
     if facts["position"] == "buckets":
         facts["distance_buckets"] = (int(config.relative_attention_num_buckets), 128)
+    facts |= _of_query_norms(config, layout) | _multipliers(config, family)
     if facts["position"] == "rotary":
-        facts["rotary"] = tuple(frequencies(config, layer, layout.sizes.d_head) for layer in layers)
+        facts["rotary"] = tuple(_rotary(config, family, layer, layout.sizes.d_head) for layer in layers)
     return facts
+
+
+def _parallel(config: Any, family: Family) -> bool:
+    """Whether attention and MLP read the same stream."""
+    return bool(getattr(config, family.parallel, False)) if isinstance(family.parallel, str) else family.parallel
+
+
+def _of_query_norms(config: Any, layout: Layout) -> dict[str, Any]:
+    """Whether q and k are normed: where they have gains, or where the config says so."""
+    family = layout.family
+    with_gains = any("q_norm.w" in places for places in layout.places.values())
+    bare = bool(family.query_norm_bare) and bool(getattr(config, family.query_norm_bare, False))
+    return {
+        "query_norm": with_gains or bare,
+        "query_norm_over": family.query_norm,
+        "query_norm_late": family.query_norm_late,
+    }
+
+
+def _multipliers(config: Any, family: Family) -> dict[str, float]:
+    """What the embedding, what is added to the stream, and the logits are multiplied by."""
+    found = dict.fromkeys(("embedding_scale", "residual_scale", "logit_scale"), 1.0)
+    for fact, (key, power, *switch) in family.multipliers.items():
+        if all(getattr(config, name) for name in switch):
+            found[fact] = float(getattr(config, key)) ** power
+    return found
+
+
+def _experts(layout: Layout, layer: int) -> int:
+    """How many experts a layer has."""
+    place = layout.places[layer].get("W_out") if layout.mixed and layout.mixed[layer] else None
+    return 0 if place is None else int(layout.shapes[place.theirs][0])
+
+
+def _rotary(config: Any, family: Family, layer: int, d_head: int) -> dict[str, Any]:
+    """How a layer rotates; a layer that does not has no frequencies."""
+    if _is_unrotated(config, family.unrotated, layer):
+        return {"type": "none", "frequencies": (), "scaling": 1.0, "pairs": family.pairs}
+    found = frequencies(config, layer, d_head) | {"pairs": family.pairs}
+    return found | {"frequencies": tuple(-f for f in found["frequencies"])} if family.backwards else found
+
+
+def _growth(config: Any, family: Family, layer: int) -> tuple[float, float, float] | None:
+    """(b, n, s) where q at position t is multiplied by 1 + b log(1 + floor((t + s) / n)): Llama 4, Ministral 3."""
+    if getattr(config, "attn_temperature_tuning", False) and _is_unrotated(config, family.unrotated, layer):
+        return float(config.attn_scale), float(config.floor_scale), 1.0
+    told = getattr(config, "rope_parameters", None) or {}
+    if told.get("llama_4_scaling_beta") is not None:
+        return float(told["llama_4_scaling_beta"]), float(told["original_max_position_embeddings"]), 0.0
+    return None
+
+
+def _is_unrotated(config: Any, how: str, layer: int) -> bool:
+    """Whether this layer has no rotation: a list of the config has 0 for it, or its kind sees without position."""
+    if not how:
+        return False
+    listed = getattr(config, how, None)
+    if listed is not None:
+        return not listed[layer]
+    kinds = getattr(config, "layer_types", None)
+    return kinds is not None and kinds[layer] == how and getattr(config, "sliding_window", None) is not None
 
 
 def frequencies(config: Any, layer: int, d_head: int) -> dict[str, Any]:
@@ -97,7 +167,7 @@ def frequencies(config: Any, layer: int, d_head: int) -> dict[str, Any]:
     theta^(-2 i / rotated) for the default type; others (llama3, yarn, ...) as transformers computes them. The types
     "dynamic" and "longrope" change with the length of the text: their values here hold up to the original length.
     """
-    parameters = getattr(config, "rope_parameters", None) or {"rope_theta": 10000.0, "rope_type": "default"}
+    parameters = getattr(config, "rope_parameters", None) or _old_rotary(config, d_head)
     kinds = getattr(config, "layer_types", None)
     kind = kinds[layer] if kinds is not None and "rope_theta" not in parameters else None
     own = parameters[kind] if kind is not None else parameters
@@ -113,8 +183,16 @@ def frequencies(config: Any, layer: int, d_head: int) -> dict[str, Any]:
     return {"type": own["rope_type"], "frequencies": tuple(found.tolist()), "scaling": float(scaling)}
 
 
-def _scale(config: Any, layer: int, d_head: int) -> float:
+def _old_rotary(config: Any, d_head: int) -> dict[str, Any]:
+    """The rotation of configs that say at most how many dimensions of a head turn."""
+    turned = getattr(config, "rotary_dim", None) or d_head
+    return {"rope_theta": 10000.0, "rope_type": "default", "partial_rotary_factor": turned / d_head}
+
+
+def _scale(config: Any, family: Family, layer: int, d_head: int) -> float:
     """What q . k is multiplied by."""
+    if family.scale:
+        return float(getattr(config, family.scale) if isinstance(family.scale, str) else family.scale)
     own = getattr(getattr(config, "attn_config", None), "softmax_scale", None)  # MPT
     if own is not None:
         return float(own)
@@ -163,6 +241,9 @@ def _windows(config: Any, n_layers: int, causal: bool) -> tuple[int | None, ...]
 
     A layer that sees both sides counts its own token apart: so many to each side, and one.
     """
+    locals_ = getattr(config, "attention_layers", None)  # GPT-Neo
+    if locals_ is not None:
+        return tuple(int(config.window_size) if kind == "local" else None for kind in locals_)
     window = getattr(config, "sliding_window", None)
     window = window if window is None or causal else window + 1
     kinds = getattr(config, "layer_types", None)
@@ -187,11 +268,11 @@ def _vocabulary(config: Any, layout: Layout) -> int:
 
 
 def _d_mlp(layout: Layout) -> int:
-    for places in layout.places.values():
-        if "W_out" in places:
-            place = places["W_out"]
-            shape = layout.shapes[place.theirs]
-            return int(shape[0] if place.slot.turned else shape[1])
+    """The width of the MLP; where all layers have experts, of one expert."""
+    having = [layer for layer in range(len(layout.places) - 1) if "W_out" in layout.places[layer]]
+    for layer in sorted(having, key=lambda layer: bool(layout.mixed) and layout.mixed[layer]):
+        place = layout.places[layer]["W_out"]
+        return int(layout.view(place, torch.empty(layout.shapes[place.theirs], device="meta")).shape[-2])
     return 0
 
 

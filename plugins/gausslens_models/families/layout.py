@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from gausslens import ModelError
 
+from .decoders import DECODERS
 from .encoders import ENCODERS
+from .mixtures import MIXTURES
 from .relative import RELATIVE
 from .slots import Family, Slot
-from .table import FAMILIES as TABLE
+from .stored_names import Stored
+from .table import TABLE
 
-FAMILIES = (*TABLE, *ENCODERS, *RELATIVE)
+FAMILIES = (*TABLE, *DECODERS, *MIXTURES, *ENCODERS, *RELATIVE)
 # Older checkpoints call the gain and bias of a norm so.
 _OLD_NAMES = ((".gamma", ".weight"), (".beta", ".bias"))
 
@@ -54,6 +57,8 @@ class Layout:
     unclaimed: tuple[str, ...] = ()
     tied: bool = False
     kinds: tuple[str, ...] = ()
+    mixed: tuple[bool, ...] = ()
+    stored: Mapping[str, Stored] = field(default_factory=dict)
 
     def ours(self, place: Place, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Our tensor from the checkpoint's: a view of it, where neither type nor ``plus`` changes it."""
@@ -63,30 +68,30 @@ class Layout:
     def view(self, place: Place, tensor: torch.Tensor) -> torch.Tensor:
         """Our tensor as a view of the checkpoint's (without ``plus``): what is written to it, changes that."""
         slot, sizes = place.slot, self.sizes
-        seen = tensor.T if slot.turned else tensor
+        seen = tensor.mT if slot.turned and tensor.ndim > 1 else tensor
         if slot.form in ("query", "key_value"):
             cut = split(seen, 0, slot.form, slot.part, sizes)
             return cut.transpose(1, 2) if cut.ndim == 3 else cut
         if slot.form == "output":
             return torch.unflatten(seen, 1, (sizes.heads, sizes.d_head)).permute(1, 2, 0)
         if slot.form == "in_out":
-            cut = split(seen, 0, slot.form, slot.part, sizes)
-            return cut.mT if cut.ndim > 1 else cut
+            return split(seen, -2, slot.form, slot.part, sizes).mT
+        if slot.part:
+            return split(seen, -1, slot.form, slot.part, sizes)
         return seen[slot.skip :] if slot.skip else seen
 
 
 def split(tensor: torch.Tensor, axis: int, form: str, part: str, sizes: Sizes) -> torch.Tensor:
-    """Cut one axis: the part of a fused one, and heads from features where the form has heads. Always a view."""
+    """Cut one axis: the part of a fused one, and heads from features where the form has heads.
+
+    A view, but for parts that lie apart from each other ("q*" with several groups, "q4").
+    """
     axis = axis % tensor.ndim
     if form in ("query", "key_value"):
-        heads = sizes.of(form)
-        if part.endswith("|"):
-            return torch.unflatten(tensor, axis, (heads, 3, sizes.d_head)).select(axis + 1, "qkv".index(part[0]))
-        if part:
-            widths = {"q": sizes.heads, "k": sizes.kv_heads, "v": sizes.kv_heads}
-            start = {"q": 0, "k": widths["q"], "v": widths["q"] + widths["k"]}[part]
-            tensor = tensor.narrow(axis, start * sizes.d_head, widths[part] * sizes.d_head)
-        return torch.unflatten(tensor, axis, (heads, sizes.d_head))
+        return _heads(tensor, axis, form, part, sizes)
+    if "::" in part:
+        index, step = map(int, part.split("::"))
+        return torch.unflatten(tensor, axis, (-1, step)).select(axis + 1, index)
     if part:
         index, count = map(int, part.split("/"))
         width = tensor.shape[axis] // count
@@ -94,12 +99,35 @@ def split(tensor: torch.Tensor, axis: int, form: str, part: str, sizes: Sizes) -
     return tensor
 
 
+def _heads(tensor: torch.Tensor, axis: int, form: str, part: str, sizes: Sizes) -> torch.Tensor:
+    """An axis of features as [head, d_head]."""
+    heads, kv_heads, d_head = sizes.heads, sizes.kv_heads, sizes.d_head
+    letter, how = part[:1], part[1:]
+    if how == "|":
+        return torch.unflatten(tensor, axis, (sizes.of(form), 3, d_head)).select(axis + 1, "qkv".index(letter))
+    if how == "*":
+        group = heads // kv_heads
+        apart = torch.unflatten(tensor, axis, (kv_heads, group + 2, d_head))
+        if letter == "q":
+            return apart.narrow(axis + 1, 0, group).flatten(axis, axis + 1)
+        return apart.select(axis + 1, group + "kv".index(letter))
+    if how:
+        apart = torch.unflatten(tensor, axis, (int(how), 3, heads // int(how), d_head))
+        return apart.select(axis + 1, "qvk".index(letter)).flatten(axis, axis + 1)
+    if part:
+        start, width = {"q": (0, heads), "k": (heads, kv_heads), "v": (heads + kv_heads, kv_heads)}[part]
+        tensor = tensor.narrow(axis, start * d_head, width * d_head)
+    return torch.unflatten(tensor, axis, (sizes.of(form), d_head))
+
+
 def family_of(config: Any, path: str, names: Iterable[str] = ()) -> Family:
     """The family of a config, or an error that names the known ones, and the tensors that nobody claims."""
     model_type = getattr(config, "model_type", "")
     for family in FAMILIES:
         if model_type in family.model_types:
-            _refuse_config(family, config, path)
+            reason = family.reason(family.refused, config)
+            if reason:
+                raise ModelError(f"{path}: {reason}")
             return family
     known = ", ".join(t for f in FAMILIES for t in f.model_types)
     unclaimed = sorted(names)
@@ -109,20 +137,18 @@ def family_of(config: Any, path: str, names: Iterable[str] = ()) -> Family:
     )
 
 
-def _refuse_config(family: Family, config: Any, path: str) -> None:
-    """Refuse what this family cannot be served with, by its reason."""
-    for key, value, reason in family.refused:
-        found = config
-        for name in key.split("."):
-            found = getattr(found, name, None)
-        if found == value or (value is True and bool(found)):
-            raise ModelError(f"{path}: {family.name} with {key}={found!r} is not served: {reason}")
-
-
-def make_layout(family: Family, config: Any, shapes: Mapping[str, tuple[int, ...]], path: str, headed: bool) -> Layout:
+def make_layout(
+    family: Family,
+    config: Any,
+    shapes: Mapping[str, tuple[int, ...]],
+    path: str,
+    headed: bool,
+    stored: Mapping[str, Stored] | None = None,
+) -> Layout:
     """Match the tensors of a checkpoint against the table of its family; refuse what is missing, odd or unknown.
 
-    ``headed`` says that the model has a language-model head: where the config ties it, W_U is W_E turned.
+    ``headed`` says that the model has a language-model head: where the config ties it, W_U is W_E turned. ``stored``
+    says under which names a file holds tensors that transformers renames or stacks on loading.
     """
     sizes = sizes_of(config)
     family = family.as_stored(shapes)
@@ -131,12 +157,13 @@ def make_layout(family: Family, config: Any, shapes: Mapping[str, tuple[int, ...
     places: dict[int | None, dict[str, Place]] = {}
     claimed: set[str] = set()
     kinds = tuple(family.kind(config, layer) for layer in range(n_layers))
+    mixed = tuple(family.is_mixed(layered.get(layer, {})) for layer in range(n_layers))
     for layer in range(n_layers):
-        found = layered.get(layer, {})
-        slots = family.slots(kinds[layer])
-        places[layer] = {o: Place(found[s.tensor], s) for o, s in slots.items() if s.tensor in found}
+        slots = family.slots(kinds[layer], mixed[layer])
+        places[layer] = dict(_placed(slots, layered.get(layer, {})))
         claimed |= {p.theirs for p in places[layer].values()}
-    _refuse_missing(family, places, kinds, layered, path)
+    beyond = n_layers + int(getattr(config, "num_nextn_predict_layers", None) or 0)  # heads for tokens further on
+    _refuse_missing(family, places, kinds, mixed, layered, beyond, path)
     tied = headed and bool(getattr(config, "tie_word_embeddings", False))
     places[None] = {}
     for ours, slot in family.outside.items():
@@ -151,8 +178,9 @@ def make_layout(family: Family, config: Any, shapes: Mapping[str, tuple[int, ...
     if tied:
         places[None]["W_U"] = Place(places[None]["W_E"].theirs, Slot(places[None]["W_E"].slot.tensor, "in_out"))
     ignored = {n for n in shapes if any(part in n for part in family.ignored)}
+    ignored |= {n for layer in range(n_layers, beyond) for n in layered.get(layer, {}).values()}
     unclaimed = tuple(sorted(set(shapes) - claimed - ignored))
-    layout = Layout(family, sizes, places, shapes, unclaimed, tied, kinds)
+    layout = Layout(family, sizes, places, shapes, unclaimed, tied, kinds, mixed, stored or {})
     _refuse_unknown(layout, layered, unclaimed, path)
     _refuse_shapes(layout, path)
     return layout
@@ -173,7 +201,11 @@ def sizes_of(config: Any) -> Sizes:
     """The sizes that a config tells; head_dim is not always hidden size over heads."""
     heads = int(config.num_attention_heads)
     d_model = int(config.hidden_size)
-    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    multi_query = getattr(config, "multi_query", None)
+    if multi_query is not None and not getattr(config, "new_decoder_architecture", False):
+        kv_heads = 1 if multi_query else heads
+    else:
+        kv_heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_kv_heads", None) or heads
     return Sizes(heads, int(kv_heads), int(getattr(config, "head_dim", None) or d_model // heads), d_model)
 
 
@@ -204,28 +236,40 @@ def _renamed(name: str) -> str:
     return name
 
 
+def _placed(slots: Mapping[str, Slot], found: Mapping[str, str]) -> Iterator[tuple[str, Place]]:
+    """The places of a layer's tensors; of a fused one that the file holds in parts, each part is whole."""
+    for ours, slot in slots.items():
+        for theirs in slot.tensor.split("|"):
+            if theirs in found:
+                yield ours, Place(found[theirs], slot)
+            elif f"{theirs}#{slot.part}" in found:
+                yield ours, Place(found[f"{theirs}#{slot.part}"], replace(slot, part=""))
+
+
 def _refuse_missing(
     family: Family,
     places: Mapping[int | None, Mapping[str, Place]],
     kinds: tuple[str, ...],
+    mixed: tuple[bool, ...],
     layered: Mapping[int, Mapping[str, str]],
+    beyond: int,
     path: str,
 ) -> None:
-    n_layers = len(kinds)
-    anywhere = {(kinds[layer], o) for layer in range(n_layers) for o in places[layer]}
+    sorts = list(zip(kinds, mixed, strict=True))
+    anywhere = {(sorts[layer], o) for layer in range(len(kinds)) for o in places[layer]}
     missing = [
         f"{family.layers}.{layer}.{slot.tensor}"
-        for layer, kind in enumerate(kinds)
-        for o, slot in family.slots(kind).items()
-        if o not in places[layer] and ((kind, o) in anywhere or o not in family.optional)
+        for layer, sort in enumerate(sorts)
+        for o, slot in family.slots(*sort).items()
+        if o not in places[layer] and ((sort, o) in anywhere or not family.may_lack(o, sort[1]))
         if not (layer in family.unnormed and o.startswith("ln1."))
     ]
     if missing:
-        unknown = sorted(set(layered.get(0, {})) - {s.tensor for s in family.slots(kinds[0]).values()})
+        unknown = sorted(set(layered.get(0, {})) - {s.tensor for s in family.slots(*sorts[0]).values()})
         raise ModelError(f"{path}: incomplete checkpoint: {_listed(missing)} missing" + _among(unknown))
-    extra = sorted(n for n in layered if n >= n_layers)
+    extra = sorted(n for n in layered if n >= beyond)
     if extra:
-        raise ModelError(f"{path}: the checkpoint has layer {extra[0]}, the config says {n_layers} layers")
+        raise ModelError(f"{path}: the checkpoint has layer {extra[0]}, the config says {len(kinds)} layers")
 
 
 def _refuse_unknown(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .encoders import UNWATCHED_BERT
-from .slots import Family, Slot, Tap, attention, fused, mlp, norm
-from .table import BERT, NO_ROTATION
+from .slots import NO_ROTATION, Family, Slot, Tap, attention, fused, mlp, norm
+from .table import BERT
 
 _LACKING = {"q_rot": NO_ROTATION, "k_rot": NO_ROTATION}
 
@@ -33,9 +33,7 @@ BLOOM = Family(
     | norm("ln_embed", "word_embeddings_layernorm", bias=True)
     | norm("ln_final", "ln_f", bias=True),
     optional=("W_U",),
-    refused=(
-        ("apply_residual_connection_post_layernorm", True, "its stream goes through norms, which no table says yet"),
-    ),
+    refused=(("apply_residual_connection_post_layernorm", True, "is not served: its stream goes through norms"),),
     lacking=_LACKING,
     watched=False,
     position="alibi",
@@ -65,7 +63,7 @@ MPT = replace(
     outside={"W_E": Slot("wte.weight"), "W_U": Slot("lm_head.weight", "in_out")}
     | norm("ln_final", "norm_f", bias=True),
     optional=(*("b_Q", "b_K", "b_V", "b_O", "b_in", "b_out", "ln1.b", "ln2.b", "ln_final.b", "W_U"),),
-    refused=(("attn_config.clip_qkv", True, "q, k and v are clipped where nothing can see it"),),
+    refused=(("attn_config.clip_qkv", True, "is not served: q, k and v are clipped where nothing can see it"),),
 )
 
 MPNET = replace(
@@ -131,7 +129,7 @@ DEBERTA_V2 = replace(
     outside=BERT.outside | _DEBERTA_OUTSIDE,
     optional=(*BERT.optional, "W_pos", "W_token_type", *_DEBERTA_OUTSIDE, *_RELATIVE),
     ignored=(*BERT.ignored, "lm_predictions", "mask_predictions"),
-    refused=(("legacy", False, "its head is of the newer kind: open the model without its head"),),
+    refused=(("legacy", False, "has a head of the newer kind, which is not served: open the model without its head"),),
     position="disentangled",
 )
 
@@ -153,6 +151,6 @@ DEBERTA = replace(
         "k": Tap("attention.self.in_proj", part="k|"),
         "v": Tap("attention.self.in_proj", part="v|", plus="attention.self.v_bias"),
     },
-    refused=(("talking_head", True, "its heads are mixed before and after the softmax"),),
+    refused=(("talking_head", True, "is not served: its heads are mixed before and after the softmax"),),
 )
 RELATIVE = (BLOOM, MPT, MPNET, DEBERTA_V2, DEBERTA)

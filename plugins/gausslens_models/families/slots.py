@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,9 +14,11 @@ class Slot:
     """Where a tensor of ours lies in the checkpoint; "a|b" where files and modules name it differently.
 
     ``form`` is how it is cut into heads or turned (layout.FORMS). ``part`` picks one of several that are fused: "q",
-    "k", "v" behind each other, "q|", "k|", "v|" interleaved head by head, "0/2", "1/2" halves. ``turned`` says that the
-    checkpoint stores [in, out] (Conv1D) where a linear layer stores [out, in]. ``plus`` is added to what is stored; the
-    first ``skip`` rows are nobody's.
+    "k", "v" behind each other, "q|", "k|", "v|" interleaved head by head, "q*", "k*", "v*" group by group (the queries
+    of a key/value head before it), "q4", "k4", "v4" in four parts of query, value, key each, "0/2", "1/2" halves,
+    "0::2", "1::2" every other. ``turned`` says that the checkpoint stores [in, out] (Conv1D) where a linear layer
+    stores [out, in]. ``plus`` is added to what is stored; the first ``skip`` rows are nobody's. A tensor of experts has
+    their axis first.
     """
 
     tensor: str
@@ -33,7 +34,8 @@ class Tap:
     """Where a site is seen: the input ("in") or the output ("out") of a module of the layer, and its part if fused.
 
     The module "" is the layer itself. ``item`` picks one of several outputs; ``plus`` is a parameter that the model
-    adds afterwards. Of a module that is called several times ``first`` takes the first call.
+    adds afterwards. Of a module that is called several times ``first`` takes the first call. ``copied`` is what
+    the model writes over afterwards.
     """
 
     module: str
@@ -42,6 +44,7 @@ class Tap:
     item: int = 0
     plus: str = ""
     first: bool = False
+    copied: bool = False
 
 
 # Why an engine lacks sites of some families.
@@ -62,18 +65,46 @@ class Other:
 
 
 @dataclass(frozen=True)
+class Mixture:
+    """A mixture of experts in place of the MLP of a layer: its tensors, those that may be absent, where it is seen.
+
+    The layers whose tensors are these are found by their names: families mix them with layers that have one MLP.
+    """
+
+    tensors: dict[str, Slot]
+    optional: tuple[str, ...] = ()
+
+
+ATTENTION_BIASES = ("b_Q", "b_K", "b_V", "b_O")
+NO_ROTATION = "position is not applied to q and k in this family"
+PARALLEL = "attention and MLP read the same stream: there is nothing between them"
+MLP_TENSORS = ("W_in", "W_gate", "W_out", "b_in", "b_gate", "b_out")
+OF_EXPERTS = "the MLP of this layer is a mixture of experts: each token goes through some of them"
+
+
+@dataclass(frozen=True)
 class Family:
     """A family: where its layers, tensors and sites are.
 
     ``optional`` tensors may be absent from a whole checkpoint. ``ignored`` are parts of names that hold nothing of
     ours (buffers, heads of other tasks). ``lacking`` gives reasons for sites that no layer has; ``when`` rows apply
     where the config has that value: (key, value, taps, lacking). ``others`` are layers without attention, by what the
-    config calls them in ``layer_types``. ``positions`` are rows (key, value, position) that go before ``position``.
-    ``stored`` and ``stored_layers`` are the tensors of a layer and its prefix where files differ from modules.
-    ``watched`` says whether its attention calls a function that can be registered; if not, sites are what taps show.
-    ``refused`` are rows (key, value, reason) of configs that cannot be served. ``unnormed`` layers have no norm before
-    attention. ``query_scaled`` says that q is scaled before it is turned, and handed over so. ``epsilon`` holds where
-    the config tells none.
+    config calls them in ``layer_types``; ``mixture`` is the MLP of the layers that have experts.
+
+    What the mathematics of a family adds, as facts.py reads it: ``pairs`` rotates neighbours (2 i, 2 i + 1), not
+    halves; ``backwards`` by negative angles; ``unrotated`` says which layers are not rotated: the key of a list with 0
+    for them, or what ``layer_types`` calls them; ``scale`` is what q . k is multiplied by, or the config's key of it;
+    ``multipliers`` are {fact: (key, power)} or {fact: (key, power, key that switches it on)}. ``query_norm`` says over
+    what norms of q and k go: "head", each head by itself, or "all" heads together. A model has them where their gains
+    are among its tensors, or where the key ``query_norm_bare`` of the config says that it has some without;
+    ``query_norm_late``: after the rotation, in layers that rotate. ``parallel`` says whether attention and MLP read the
+    same stream, or which key of the config says so.
+
+    ``positions`` are rows (key, value, position) that go before ``position``. ``stored`` are tensors of a layer that
+    files hold fused, and modules apart. ``watched`` says whether its attention calls a function that can be registered;
+    if not, sites are what taps show. ``refused`` are rows (key, value, reason) of configs that cannot be served,
+    ``weights_alone`` of such that cannot run. ``unnormed`` layers have no norm before attention. ``query_scaled`` says
+    that q is scaled before it is turned, and handed over so. ``epsilon`` holds where the config tells none.
     """
 
     name: str
@@ -91,7 +122,7 @@ class Family:
     position: str = "rotary"
     watched: bool = True
     refused: tuple[tuple[str, object, str], ...] = ()
-    stored_layers: str = ""
+    weights_alone: tuple[tuple[str, object, str], ...] = ()
     stored: dict[str, Slot] = field(default_factory=dict)
     positions: tuple[tuple[str, object, str], ...] = ()
     unnormed: tuple[int, ...] = ()
@@ -100,11 +131,31 @@ class Family:
     norm: str = "rms"
     norm_first: bool = True
     causal: bool = True
+    mixture: Mixture | None = None
+    pairs: bool = False
+    unrotated: str = ""
+    scale: str | float = ""
+    multipliers: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    query_norm: str = "head"
+    query_norm_bare: str = ""
+    query_norm_late: bool = False
+    backwards: bool = False
+    parallel: bool | str = False
 
     def kind(self, config: Any, layer: int) -> str:
         """The kind of a layer where it has no attention, else nothing."""
         kinds = getattr(config, "layer_types", None) if self.others else None
         return kinds[layer] if kinds is not None and kinds[layer] in self.others else ""
+
+    def reason(self, rows: tuple[tuple[str, object, str], ...], config: Any) -> str:
+        """The reason of the first of these rows (refused or weights_alone) that the config meets, else nothing."""
+        for key, value, reason in rows:
+            found = config
+            for name in key.split("."):
+                found = getattr(found, name, None)
+            if found == value or (value is True and bool(found)):
+                return f"{self.name} with {key}={found!r} {reason}"
+        return ""
 
     def position_in(self, config: Any) -> str:
         """How position enters, as this config has it."""
@@ -116,22 +167,39 @@ class Family:
         return tuple(name for name in SITES if name in HEAD_AXIS or name in KV_HEAD_AXIS or name in at)
 
     def as_stored(self, names: Iterable[str]) -> Family:
-        """The table of these names: that of files, where a layer of theirs is among them, else that of modules."""
-        first = re.compile(rf"(^|\.){re.escape(self.stored_layers)}\.0\.")
-        if self.stored and any(first.search(name) for name in names):
-            tensors = {name: self.stored[name] for name in self.tensors if name in self.stored}
-            return replace(self, layers=self.stored_layers, tensors=tensors, stored={})
-        return self
+        """The table of these names: with tensors as files hold them, where one of theirs is among the names."""
+        fused = tuple(f".{slot.tensor}" for slot in self.stored.values())
+        return replace(self, tensors=self.tensors | self.stored) if any(n.endswith(fused) for n in names) else self
 
-    def slots(self, kind: str) -> dict[str, Slot]:
-        """The tensors of a layer of this kind."""
-        return self.others[kind].tensors if kind else self.tensors
+    def slots(self, kind: str, mixed: bool = False) -> dict[str, Slot]:
+        """The tensors of a layer of this kind; ``mixed`` with experts in place of the MLP."""
+        found = self.others[kind].tensors if kind else self.tensors
+        if not mixed or self.mixture is None:
+            return found
+        return {name: slot for name, slot in found.items() if name not in MLP_TENSORS} | self.mixture.tensors
+
+    def may_lack(self, ours: str, mixed: bool) -> bool:
+        """Whether a whole checkpoint may be without this tensor."""
+        of_experts = mixed and self.mixture is not None and ours in self.mixture.tensors
+        return ours in (self.mixture.optional if of_experts and self.mixture is not None else self.optional)
+
+    def is_mixed(self, names: Iterable[str]) -> bool:
+        """Whether a layer with these tensors is one of experts."""
+        if self.mixture is None:
+            return False
+        own = {s.tensor for s in self.mixture.tensors.values()} - {s.tensor for s in self.tensors.values()}
+        return any(name.partition("#")[0] in own for name in names)
+
+
+def unwatched(attention: str, output: str) -> dict[str, Tap]:
+    """What a module of attention hands on, where it calls no function that can be registered."""
+    return {"pattern": Tap(attention, item=1), "z": Tap(output, "in")}
 
 
 def norm(ours: str, theirs: str, plus: float = 0.0, bias: bool = False) -> dict[str, Slot]:
     """The gain of a norm, and its bias."""
-    slots = {f"{ours}.w": Slot(f"{theirs}.weight", plus=plus)}
-    return slots | ({f"{ours}.b": Slot(f"{theirs}.bias")} if bias else {})
+    gain, added = ("|".join(f"{name}.{part}" for name in theirs.split("|")) for part in ("weight", "bias"))
+    return {f"{ours}.w": Slot(gain, plus=plus)} | ({f"{ours}.b": Slot(added)} if bias else {})
 
 
 def attention(q: str, k: str, v: str, o: str) -> dict[str, Slot]:
@@ -166,3 +234,45 @@ def mlp(up: str, down: str, turned: bool = False) -> dict[str, Slot]:
         "W_out": Slot(f"{down}.weight", "in_out", turned=turned),
         "b_out": Slot(f"{down}.bias"),
     }
+
+
+def gated_mlp(gate: str, up: str, down: str) -> dict[str, Slot]:
+    """An MLP whose up projection is multiplied by an activated gate."""
+    return mlp(up, down) | {"W_gate": Slot(f"{gate}.weight", "in_out"), "b_gate": Slot(f"{gate}.bias")}
+
+
+def fused_gate(gate_up: str, down: str) -> dict[str, Slot]:
+    """A gated MLP with gate and up behind each other in one matrix."""
+    return {
+        "W_gate": Slot(f"{gate_up}.weight", "in_out", "0/2"),
+        "W_in": Slot(f"{gate_up}.weight", "in_out", "1/2"),
+        "W_out": Slot(f"{down}.weight", "in_out"),
+    }
+
+
+def experts(
+    router: str,
+    at: str = "mlp.experts",
+    shared: str = "",
+    shared_router: str = "",
+    bias: str = "",
+    turned: bool = False,
+) -> Mixture:
+    """Experts fused as transformers holds them, gate and up behind each other; a router, and experts of every token."""
+    found = {
+        "W_router": Slot(f"{router}.weight", "in_out"),
+        "W_gate": Slot(f"{at}.gate_up_proj", "in_out", "0/2", turned=turned),
+        "W_in": Slot(f"{at}.gate_up_proj", "in_out", "1/2", turned=turned),
+        "W_out": Slot(f"{at}.down_proj", "in_out", turned=turned),
+    }
+    optional: tuple[str, ...] = ()
+    if bias:
+        found["b_choice"] = Slot(bias)
+        optional = ("b_choice",)
+    if shared:
+        own = gated_mlp(f"{shared}.gate_proj", f"{shared}.up_proj", f"{shared}.down_proj")
+        found |= {name[:2] + "shared_" + name[2:]: slot for name, slot in own.items()}
+        optional += tuple(name for name in found if "shared_" in name)
+    if shared_router:
+        found["W_shared_router"] = Slot(f"{shared_router}.weight", "in_out")
+    return Mixture(found, optional)

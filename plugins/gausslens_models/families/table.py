@@ -1,4 +1,4 @@
-"""What gausslens knows of each family of models, as data: one table per family, no code.
+"""What gausslens knows of families of models, as data: the layouts that others vary (decoders, mixtures), no code.
 
 Names on the left are TransformerLens' (HOOKS.md, loaders); names on the right are those of the checkpoint, below the
 prefix of a layer. Any prefix may stand before ``layers`` ("model.", "transformer.", none).
@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .slots import Family, Other, Slot, Tap, attention, fused, mlp, norm
-
-NO_ROTATION = "position is not applied to q and k in this family"
-ATTENTION_BIASES = ("b_Q", "b_K", "b_V", "b_O")
+from .slots import ATTENTION_BIASES, NO_ROTATION, Family, Other, Slot, Tap, attention, fused, mlp, norm
 
 LLAMA = Family(
     name="llama",
@@ -64,6 +61,7 @@ GEMMA2 = replace(
     },
     outside={"W_E": Slot("embed_tokens.weight"), "W_U": Slot("lm_head.weight", "in_out")}
     | norm("ln_final", "norm", plus=1.0),
+    multipliers={"embedding_scale": ("hidden_size", 0.5)},
 )
 
 GEMMA3 = replace(
@@ -149,14 +147,7 @@ GPT_NEOX = Family(
     | norm("ln_final", "final_layer_norm", bias=True),
     optional=(*ATTENTION_BIASES, "W_U"),
     ignored=("rotary_emb.inv_freq", "attention.bias", "attention.masked_bias"),
-    when=(
-        (
-            "use_parallel_residual",
-            True,
-            {},
-            {"resid_mid": "attention and MLP read the same stream: there is nothing between them"},
-        ),
-    ),
+    parallel="use_parallel_residual",
     norm="layer",
 )
 
@@ -283,5 +274,4 @@ LFM2 = Family(
     },
 )
 
-FAMILIES = (LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2, GEMMA3, PHI3, GPT2, GPT_NEOX, BERT, OPT, LFM2)
-BY_MODEL_TYPE = {model_type: family for family in FAMILIES for model_type in family.model_types}
+TABLE = (LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2, GEMMA3, PHI3, GPT2, GPT_NEOX, BERT, OPT, LFM2)

@@ -161,7 +161,8 @@ class PretrainedModel(CheckpointModel):
                 name,
                 dtype=self.dtype,
                 device_map=device_map,
-                attn_implementation=self.attention,
+                # What cannot be watched is seen in eager attention, and some families choose it when they are built.
+                attn_implementation=self.attention or (None if self.layout.family.watched else "eager"),
                 output_loading_info=True,
                 **arguments,
             )

@@ -13,6 +13,7 @@ from gausslens import ModelError, ModelInfo, ModelSpec
 
 from ..families.facts import model_info
 from ..families.layout import Layout, family_of, make_layout
+from ..families.stored_names import as_in_module
 from ..prompts.tokenise import tokenise
 from .checkpoint import Checkpoint
 from .config_and_tokenizer import quiet_transformers, read_config, read_tokenizer, torch_dtype, where_pretrained
@@ -62,8 +63,7 @@ class CheckpointModel:
     def tensor(self, layer: int | None, name: str) -> torch.Tensor:
         """One tensor, read from its file."""
         place = self.layout.places[layer][name]
-        assert self.checkpoint is not None
-        return self.layout.ours(place, self.checkpoint.read(place.theirs).to(self.spec.device), self.dtype)
+        return self.layout.ours(place, self._stored(place.theirs).to(self.spec.device), self.dtype)
 
     def initial(self, layer: int | None, name: str, seed: int) -> torch.Tensor:
         """A fresh draw of a tensor from the initialisation of the model's own class."""
@@ -100,8 +100,17 @@ class CheckpointModel:
 
     def _layout(self) -> Layout:
         assert self.checkpoint is not None
-        family = family_of(self.config, self.spec.path, self.checkpoint.tensors)
-        return make_layout(family, self.config, self.checkpoint.shapes, self.spec.path, self.headed)
+        shapes, stored = as_in_module(self.checkpoint.shapes, self.config, self.spec.path)
+        family = family_of(self.config, self.spec.path, shapes)
+        return make_layout(family, self.config, shapes, self.spec.path, self.headed, stored)
+
+    def _stored(self, name: str) -> torch.Tensor:
+        """A tensor of the module from the file: one tensor, or one for each expert."""
+        assert self.checkpoint is not None
+        stored = self.layout.stored.get(name)
+        if stored is None:
+            return self.checkpoint.read(name)
+        return stored.joined([self.checkpoint.read(part) for part in stored.names])
 
     def _fingerprint(self) -> str:
         checkpoint = self.checkpoint

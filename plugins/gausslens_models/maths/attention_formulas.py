@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from gausslens import LayerWeights, ModelInfo
 
 
-def normed(x: torch.Tensor, weights: LayerWeights, name: str, info: ModelInfo) -> torch.Tensor:
-    """A norm over the last axis: x / rms(x) * w, or (x - mean) / sd * w + b; without tensors w = 1, b = 0."""
+def normed(x: torch.Tensor, weights: LayerWeights, name: str, info: ModelInfo, axes: int = 1) -> torch.Tensor:
+    """A norm over the last axis (or axes): x / rms(x) * w, or (x - mean) / sd * w + b; without tensors w = 1, b = 0."""
+    over = tuple(range(-axes, 0))
     wide = x.float()
     if info.facts.norm == "layer":
-        wide = wide - wide.mean(-1, keepdim=True)
-    wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + info.facts.epsilon)
+        wide = wide - wide.mean(over, keepdim=True)
+    wide = wide * torch.rsqrt(wide.pow(2).mean(over, keepdim=True) + info.facts.epsilon)
     gain = f"{name}.w"
     wide = wide * weights[gain].float() if gain in weights else wide
     bias = f"{name}.b"
@@ -39,11 +40,26 @@ def projected(x: torch.Tensor, weights: LayerWeights, letter: str) -> torch.Tens
     return found + weights[bias] if bias in weights else found
 
 
+def clipped(x: torch.Tensor, info: ModelInfo) -> torch.Tensor:
+    """q, k or v as attention takes them: kept between -c and c where the family does so."""
+    return x if info.facts.clip is None else x.clamp(-info.facts.clip, info.facts.clip)
+
+
 def positioned(x: torch.Tensor, weights: LayerWeights, letter: str, layer: int, info: ModelInfo) -> torch.Tensor:
     """q or k as the scores see it: normed where the family norms it, rotated where the family rotates."""
-    if info.facts.query_norm:
-        x = normed(x, weights, f"{letter.lower()}_norm", info)
-    return info.facts.rotation(layer).turned(x, torch.arange(x.shape[1]))
+    facts, name = info.facts, f"{letter.lower()}_norm"
+    rotation, places = facts.rotation(layer), torch.arange(x.shape[1], device=x.device)
+    axes = 2 if facts.query_norm_over == "all" else 1
+    if facts.query_norm and not facts.query_norm_late:
+        x = normed(x, weights, name, info, axes)
+    x = rotation.turned(clipped(x, info), places)
+    if facts.query_norm and facts.query_norm_late and rotation.frequencies:
+        x = normed(x, weights, name, info, axes)
+    growth = facts.query_growth(layer) if letter == "Q" else None
+    if growth is not None:
+        b, n, s = growth
+        x = x * (1 + b * torch.log1p(torch.floor((places.float() + s) / n)))[None, :, None, None].to(x.dtype)
+    return x
 
 
 def scores(
@@ -108,9 +124,19 @@ def visible(layer: int, info: ModelInfo, mask: torch.Tensor) -> torch.Tensor:
     return allowed[None] & mask[:, None, :]
 
 
+def pattern(scores: torch.Tensor, weights: LayerWeights) -> torch.Tensor:
+    """The softmax over keys; with sinks beside them a number for each head, whose share goes nowhere."""
+    if "sinks" not in weights:
+        return scores.float().softmax(-1)
+    sinks = weights["sinks"].float()[None, :, None, None].expand(*scores.shape[:3], 1)
+    return torch.cat([scores.float(), sinks], dim=-1).softmax(-1)[..., :-1]
+
+
 def attention_output(z: torch.Tensor, weights: LayerWeights, info: ModelInfo) -> torch.Tensor:
-    """What attention adds to the stream: sum over heads of z W_O, plus b_O, normed where the family does so."""
+    """What attention adds to the stream: sum over heads of z W_O, plus b_O; normed, scaled where the family does so."""
+    if "z_norm.w" in weights:
+        z = normed(z, weights, "z_norm", info, axes=2)
     found = torch.einsum("pthe,hed->ptd", z, weights["W_O"])
     if "b_O" in weights:
         found = found + weights["b_O"]
-    return normed(found, weights, "ln1_post", info) if "ln1_post.w" in weights else found
+    return (normed(found, weights, "ln1_post", info) if "ln1_post.w" in weights else found) * info.facts.residual_scale

@@ -1,39 +1,31 @@
 """Tiny random models of every family, as directories: odd on purpose (grouped queries, head_dim not d_model over heads,
 biases that are not zero, tied embeddings, fused q/k/v, sliding windows, soft caps).
 
-A test that asks for ``which`` runs once for each of them.
+A test that asks for ``which`` runs once for each of them, and for ten of tiny_decoders.py and tiny_mixtures.py (in the
+long tier for all of these); one that asks for ``family_of_all`` once for each, in every tier.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from runpy import run_path
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from tiny_decoders import DECODERS, GROUPED, SMALL, VOCABULARY
+from tiny_encoders import ENCODERS
+from tiny_mixtures import MIXTURES
+from tiny_relative import RELATIVE
 
 from gausslens import ModelSpec, Part, Prompt, Tokens, Twin
 from gausslens_models.loading.pretrained import PretrainedModel, open_pretrained
 from gausslens_models.loading.weights import CheckpointModel, open_weights
 from gausslens_models.parameters import TransformersParameters, WeightsParameters
 
-VOCABULARY = 61
-SMALL: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 24,
-    "intermediate_size": 40,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-GROUPED = SMALL | {"num_key_value_heads": 2}
 # name: (config class, arguments, class with or without a language-model head)
 MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "gpt2": ("GPT2Config", SMALL | {"n_inner": 40}, "GPT2LMHeadModel"),
@@ -100,23 +92,34 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
 }
 
-# Those of the tables beside this file too.
-EVERY = MODELS | {
-    name: row
-    for table in sorted(Path(__file__).parent.glob("tiny_*.py"))
-    for name, row in run_path(str(table))["MODELS"].items()
-}
+FULL = os.environ.get("GAUSSLENS_FULL") == "1"
+# What only the long tier runs everything on; the proof itself runs on all.
+SAMPLE = (
+    *("olmo2", "cohere2", "nanochat", "granite", "glm4", "gpt_bigcode", "phi", "mixtral", "gpt_oss", "qwen2_moe"),
+)
+MORE = DECODERS | MIXTURES
+ALL = MODELS | MORE
+# Those that lack a site, or are no decoders: test_encoders.py and its neighbours ask of them what they have.
+OTHERS = ENCODERS | RELATIVE
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "which" in metafunc.fixturenames:
-        metafunc.parametrize("which", MODELS)
+        metafunc.parametrize("which", ALL if FULL else [*MODELS, *SAMPLE])
+    if "family_of_all" in metafunc.fixturenames:
+        metafunc.parametrize("family_of_all", ALL)
+
+
+def _class_of(config_class: str) -> Any:
+    """A config class; some are only known by their type."""
+    found = getattr(transformers, config_class, None)
+    return found or transformers.AutoConfig.for_model(config_class.removesuffix("Config").lower()).__class__
 
 
 def build(name: str) -> Any:
     """A model whose every parameter is random: biases and gains too, so that none can be forgotten unseen."""
-    config_class, arguments, model_class = EVERY[name]
-    config = getattr(transformers, config_class)(**arguments)
+    config_class, arguments, model_class = (ALL | OTHERS)[name]
+    config = _class_of(config_class)(**arguments)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(sum(map(ord, name)))
         model = getattr(transformers, model_class)(config)

@@ -8,7 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import BloomConfig
+from tiny_decoders import BRIDGED
+from tiny_encoders import ENCODERS
+from tiny_relative import RELATIVE
+from transformers import BloomConfig, FalconConfig, FalconForCausalLM
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
 from gausslens import ModelError, ModelSpec, Request, Tokens, Twin
@@ -16,17 +19,15 @@ from gausslens_models.capture.bridge_engine import BridgeEngine
 from gausslens_models.capture.engine import TransformersEngine
 from gausslens_models.families.facts import slopes
 from gausslens_models.loading.bridge import open_bridge
-from gausslens_models.loading.pretrained import PretrainedModel
-from gausslens_models.loading.weights import CheckpointModel
+from gausslens_models.loading.pretrained import PretrainedModel, open_pretrained
+from gausslens_models.loading.weights import CheckpointModel, open_weights
 from gausslens_models.maths.attention_formulas import bucket
-from gausslens_models.parameters import TransformersParameters
+from gausslens_models.parameters import TransformersParameters, WeightsParameters
 
 from . import test_capture, test_proof, test_weights
 from .test_capture import captured
-from .tiny_encoders import MODELS as ENCODERS
-from .tiny_relative import MODELS as RELATIVE
 
-MODELS = ENCODERS | RELATIVE
+MODELS = ENCODERS | RELATIVE | BRIDGED
 # What a class leaves undone when it initialises.
 UNDONE = {"data2vec-text": {"b_U"}, "luke": {"b_U", "b_U_entity"}}
 Opens = Callable[[str], PretrainedModel]
@@ -154,3 +155,22 @@ def test_buckets_are_the_models() -> None:
     ahead = torch.arange(-300, 301)
     theirs = MPNetEncoder.relative_position_bucket(ahead)
     assert torch.equal(bucket(ahead, 32, 128), theirs)
+
+
+@pytest.mark.parametrize("heads", [4, 6])
+def test_slopes_that_transformers_adds_twice_are_refused_but_weights_read(heads: int, tmp_path: Path) -> None:
+    config = FalconConfig(
+        vocab_size=61, hidden_size=24, num_hidden_layers=2, num_attention_heads=heads, alibi=True, multi_query=False
+    )
+    FalconForCausalLM(config).save_pretrained(tmp_path)
+    model = open_pretrained(ModelSpec(str(tmp_path), TransformersParameters()))
+    with pytest.raises(ModelError, match=r"alibi=True does not run.*twice.*loader: weights"):
+        TransformersEngine().prove(model)
+    # And so it is: the two ways in which transformers computes them differ.
+    ids = torch.randint(3, 61, (1, 12), generator=torch.Generator().manual_seed(0))
+    eager, fused = (FalconForCausalLM.from_pretrained(tmp_path, attn_implementation=a) for a in ("eager", "sdpa"))
+    with torch.no_grad():
+        assert not torch.allclose(eager(ids).logits, fused(ids).logits, atol=1e-4)
+    files = open_weights(ModelSpec(str(tmp_path), WeightsParameters()))
+    assert files.tensor(0, "W_Q").shape == (heads, 24, 24 // heads)
+    assert files.info.facts["alibi_slopes"] == slopes(config, heads, (24 // heads) ** -0.5)

@@ -19,9 +19,10 @@ from gausslens_models.parameters import TransformersParameters
 Opens = Callable[[str], PretrainedModel]
 
 
-def test_turning_in_torch_is_the_rotation() -> None:
+@pytest.mark.parametrize("pairs", [False, True])
+def test_turning_in_torch_is_the_rotation(pairs: bool) -> None:
     """And so is the scaling; dimensions beyond the turned ones stay, and without frequencies all do."""
-    rotation = Rotation(6, (1.0, 0.3), 1.5)
+    rotation = Rotation(6, (1.0, 0.3), 1.5, pairs)
     x = torch.randn(2, 5, 3, 6, generator=torch.Generator().manual_seed(0))
     turned = rotation.turned(x, torch.arange(5)).numpy()
     for position in range(5):
@@ -32,8 +33,8 @@ def test_turning_in_torch_is_the_rotation() -> None:
     assert Rotation(6).turned(x, torch.arange(5)) is x
 
 
-def test_it_holds(which: str, opened: Opens) -> None:
-    model = opened(which)
+def test_it_holds(family_of_all: str, opened: Opens) -> None:
+    model = opened(family_of_all)
     findings = TransformersEngine().prove(model)
     assert [f for f in findings if not f.holds] == []
     told = {f.what for f in findings}

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-SMALL: dict[str, Any] = {
-    "vocab_size": 61,
-    "hidden_size": 24,
-    "intermediate_size": 40,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+from tiny_decoders import SMALL
+
 # Positions begin behind the padding's.
 BEHIND = SMALL | {"pad_token_id": 1, "bos_token_id": 0, "max_position_embeddings": 66}
 DISTILLED = {"vocab_size": 61, "dim": 24, "n_heads": 4, "n_layers": 3, "hidden_dim": 40, "max_position_embeddings": 64}
@@ -25,7 +16,7 @@ WINDOWED = SMALL | {
     "sep_token_id": 4,
 }
 
-MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
+ENCODERS: dict[str, tuple[str, dict[str, Any], str]] = {
     "ernie": ("ErnieConfig", SMALL | {"use_task_id": True}, "ErnieForMaskedLM"),
     "layoutlm": ("LayoutLMConfig", SMALL | {"max_2d_position_embeddings": 16}, "LayoutLMForMaskedLM"),
     "roc_bert": (

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-SMALL: dict[str, Any] = {
-    "vocab_size": 61,
-    "hidden_size": 24,
-    "intermediate_size": 40,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+from tiny_decoders import SMALL
+
 ALIBI: dict[str, Any] = {"vocab_size": 61, "hidden_size": 24, "n_layer": 3, "n_head": 4}
 MPT: dict[str, Any] = {"vocab_size": 61, "d_model": 24, "n_layers": 3, "n_heads": 4, "max_seq_len": 64}
 DISENTANGLED = SMALL | {
@@ -24,7 +15,7 @@ DISENTANGLED = SMALL | {
     "type_vocab_size": 0,
 }
 
-MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
+RELATIVE: dict[str, tuple[str, dict[str, Any], str]] = {
     "bloom": ("BloomConfig", ALIBI, "BloomForCausalLM"),
     "bloom-six-heads": ("BloomConfig", ALIBI | {"n_head": 6}, "BloomForCausalLM"),
     "mpt": ("MptConfig", MPT | {"attn_config": {"softmax_scale": 0.3}}, "MptForCausalLM"),
