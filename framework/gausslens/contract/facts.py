@@ -33,6 +33,8 @@ WORDS = {
     "query_norm": "whether q and k have norms of their own",
     "query_norm_over": "over what these norms go: 'head', each head by itself, or 'all' heads together",
     "query_norm_late": "whether these norms stand behind the rotation",
+    "products": "for each layer {name: factors} of the tensors that are products of others",
+    "latent_epsilon": "what the norms of latents add to a mean square",
     "scale": "for each layer what q . k is multiplied by",
     "soft_cap": "the soft cap of scores, None where there is none",
     "sliding_window": "for each layer how far back it sees, None where it sees everything",
@@ -203,7 +205,8 @@ class Facts(Mapping[str, Any]):
             return Rotation(self._d_head)
         told = self.need("rotary")[layer]
         pairs = bool(told.get("pairs", False))
-        return Rotation(self._d_head, tuple(told["frequencies"]), float(told["scaling"]), pairs)
+        start = int(told.get("start", 0))
+        return Rotation(self._d_head, tuple(told["frequencies"]), float(told["scaling"]), pairs, start)
 
 
 class FactsField:

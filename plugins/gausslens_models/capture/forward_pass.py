@@ -12,6 +12,7 @@ import torch
 
 from gausslens import HEAD_AXIS, KV_HEAD_AXIS, ModelError, site
 
+from ..families.facts import latent_pairs
 from ..families.layout import split
 from ..families.slots import UNWATCHED, Tap
 from .attention import Call, watch, with_our_attention
@@ -41,6 +42,7 @@ class Captured:
     arrays: dict[str, torch.Tensor] = field(default_factory=dict)
     fired: dict[str, int] = field(default_factory=dict)
     call: Call | None = None
+    shared: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def add(self, name: str, tensor: torch.Tensor) -> None:
         """Note what a site holds, and that it fired."""
@@ -119,6 +121,9 @@ class Capture:
         for name in sites:
             if name in taps:
                 tap = taps[name]
+                if tap.shared is not None:
+                    note = partial(self._shared_noted, layer, name, tap.shared)
+                    stack.enter_context(_hook(module.get_submodule(tap.shared.module), note))
                 place = module.get_submodule(tap.module)
                 note = partial(self._tapped, layer, name, tap)
                 stack.enter_context(_hook(place, note) if tap.end == "out" else _pre_hook(place, note))
@@ -143,6 +148,9 @@ class Capture:
         form = "query" if name in HEAD_AXIS else "key_value" if name in KV_HEAD_AXIS else "as is"
         if tap.part or form != "as is":
             tensor = split(tensor, -1, form, tap.part, self.model.layout.sizes)
+        if tap.shared is not None:
+            shared = self.captured[layer].shared.pop(name)[:, :, None]
+            tensor = torch.cat([tensor, shared.expand(*tensor.shape[:3], -1)], dim=-1)
         if tap.plus:
             added = self.model.layer_module(layer).get_parameter(tap.plus)
             tensor = tensor + added.unflatten(0, tensor.shape[2:])
@@ -152,12 +160,17 @@ class Capture:
             tensor = tensor * self.model.info.facts.residual_scale
         self.captured[layer].add(name, tensor)
 
+    def _shared_noted(self, layer: int, name: str, tap: Tap, _module: Any, arguments: Any, result: Any) -> None:  # noqa: ARG002
+        """Keep what all heads have in common until their own part is there."""
+        shared = split(_plain(result, tap.item), -1, "as is", tap.part, self.model.layout.sizes)
+        self.captured[layer].shared[name] = shared.detach()
+
     def _attended(self, layer: int, call: Call) -> torch.Tensor | None:
         sites = self.wanted.get(layer, ())
         captured = self.captured.get(layer, Captured())
         for name, of in HANDED.items():
             if name in sites:
-                captured.add(name, self._unscaled(layer, call, of(call)) if name == "q_rot" else of(call))
+                captured.add(name, self._as_ours(layer, name, call, of(call)))
         square = {name for name in sites if site(name).square}
         if not (square or "z" in sites or self.eager):
             return None
@@ -168,11 +181,16 @@ class Capture:
             captured.add("z", out)
         return out
 
-    def _unscaled(self, layer: int, call: Call, query: torch.Tensor) -> torch.Tensor:
-        """A query that is handed over scaled, without that."""
-        if not self.model.layout.family.query_scaled:
-            return query
-        return query * (float(call.options["scaling"]) / self.model.info.facts.scale(layer))
+    def _as_ours(self, layer: int, name: str, call: Call, handed: torch.Tensor) -> torch.Tensor:
+        """q or k as handed over, but neither scaled nor with its dimensions in another order than in the weights."""
+        family = self.model.layout.family
+        if family.query_scaled and name == "q_rot":
+            handed = handed * (float(call.options["scaling"]) / self.model.info.facts.scale(layer))
+        if family.latent not in ("", "pairs", "halves") and latent_pairs(self.model.config, family):
+            own = handed.shape[-1] - self.model.layout.sizes.latent[1]
+            halves = torch.unflatten(handed[..., own:], -1, (2, -1))
+            handed = torch.cat([handed[..., :own], halves.mT.flatten(-2)], dim=-1)
+        return handed
 
     def _square(self, layer: int, call: Call, captured: Captured, sites: set[str]) -> torch.Tensor:
         """Head outputs with whole scores and patterns beside them, which ``replace`` may change."""

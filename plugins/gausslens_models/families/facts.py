@@ -32,6 +32,7 @@ def model_info(
         n_kv_heads=sizes.kv_heads,
         d_model=sizes.d_model,
         d_head=sizes.d_head,
+        d_value=sizes.value if sizes.value != sizes.d_head else None,
         d_mlp=_d_mlp(layout),
         vocabulary=_vocabulary(config, layout),
         n_parameters=sum(_count(layout.shapes[n]) for n in counted),
@@ -77,7 +78,7 @@ def _facts(config: Any, layout: Layout) -> dict[str, Any]:
         "norm_first": family.norm_first and getattr(config, "do_layer_norm_before", True),
         "unnormed_layers": family.unnormed,
         "gains": any("ln1.w" in layout.places[layer] for layer in layers),
-        "biases": tuple(b for b in ATTENTION_BIASES if any(b in layout.places[layer] for layer in layers)),
+        "biases": tuple(b for b in ATTENTION_BIASES if any(b in layout.names(layer) for layer in layers)),
         "scale": tuple(_scale(config, family, layer, layout.sizes.d_head) for layer in layers),
         "soft_cap": getattr(config, "attn_logit_softcapping", None),
         "final_soft_cap": getattr(config, "final_logit_softcapping", None),
@@ -94,6 +95,8 @@ def _facts(config: Any, layout: Layout) -> dict[str, Any]:
         facts["alibi_slopes"] = slopes(config, layout.sizes.heads, facts["scale"][0])
     if facts["position"] == "buckets":
         facts["distance_buckets"] = (int(config.relative_attention_num_buckets), 128)
+    if family.latent:  # the norms of latents have an epsilon of their own
+        facts |= {"products": {layer: layout.products(layer) for layer in layers}, "latent_epsilon": 1e-6}
     facts |= _of_query_norms(config, layout) | _multipliers(config, family)
     if facts["position"] == "rotary":
         facts["rotary"] = tuple(_rotary(config, family, layer, layout.sizes.d_head) for layer in layers)
@@ -123,6 +126,8 @@ def _multipliers(config: Any, family: Family) -> dict[str, float]:
     for fact, (key, power, *switch) in family.multipliers.items():
         if all(getattr(config, name) for name in switch):
             found[fact] = float(getattr(config, key)) ** power
+    if config.model_type == "minicpm3":
+        found["residual_scale"] /= math.sqrt(config.num_hidden_layers)
     return found
 
 
@@ -136,8 +141,16 @@ def _rotary(config: Any, family: Family, layer: int, d_head: int) -> dict[str, A
     """How a layer rotates; a layer that does not has no frequencies."""
     if _is_unrotated(config, family.unrotated, layer):
         return {"type": "none", "frequencies": (), "scaling": 1.0, "pairs": family.pairs}
+    if family.latent:
+        shared = int(config.qk_rope_head_dim)
+        return frequencies(config, layer, shared) | {"pairs": latent_pairs(config, family), "start": d_head - shared}
     found = frequencies(config, layer, d_head) | {"pairs": family.pairs}
     return found | {"frequencies": tuple(-f for f in found["frequencies"])} if family.backwards else found
+
+
+def latent_pairs(config: Any, family: Family) -> bool:
+    """Whether latent attention turns neighbours of what heads share."""
+    return family.latent == "pairs" or (family.latent != "halves" and bool(getattr(config, family.latent)))
 
 
 def _growth(config: Any, family: Family, layer: int) -> tuple[float, float, float] | None:
@@ -198,6 +211,8 @@ def _scale(config: Any, family: Family, layer: int, d_head: int) -> float:
         return float(own)
     if getattr(config, "pos_att_type", None):  # DeBERTa: with so many terms beside it
         return float((d_head * (1 + len(set(config.pos_att_type) & {"c2p", "p2c"}))) ** -0.5)
+    if family.latent:
+        return float(d_head**-0.5 * _stretched(getattr(config, "rope_parameters", None) or {}))
     if getattr(config, "scale_attn_weights", True) is False:
         scale = 1.0
     else:
@@ -221,6 +236,14 @@ def slopes(config: Any, heads: int, scale: float) -> tuple[float, ...]:
     if config.model_type == "falcon":
         return tuple((slopes.bfloat16().float() * scale).tolist())  # it keeps them so
     return tuple(slopes.tolist())
+
+
+def _stretched(told: dict[str, Any]) -> float:
+    """What YaRN multiplies scores by, (0.1 m log s + 1)^2 for a factor s > 1, where the config has it do so."""
+    weight, factor = told.get("mscale_all_dim", 0), told.get("factor", 1.0)
+    if told.get("rope_type", "default") == "default" or not weight or factor <= 1:
+        return 1.0
+    return float(0.1 * weight * math.log(factor) + 1.0) ** 2
 
 
 def _of_tokenizer(tokenizer: Any) -> dict[str, Any]:

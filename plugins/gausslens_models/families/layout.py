@@ -13,25 +13,33 @@ from gausslens import ModelError
 
 from .decoders import DECODERS
 from .encoders import ENCODERS
+from .latent import LATENT, PRODUCTS
 from .mixtures import MIXTURES
 from .relative import RELATIVE
 from .slots import Family, Slot
 from .stored_names import Stored
 from .table import TABLE
 
-FAMILIES = (*TABLE, *DECODERS, *MIXTURES, *ENCODERS, *RELATIVE)
+FAMILIES = (*TABLE, *DECODERS, *MIXTURES, *ENCODERS, *RELATIVE, *LATENT)
 # Older checkpoints call the gain and bias of a norm so.
 _OLD_NAMES = ((".gamma", ".weight"), (".beta", ".bias"))
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a model's attention."""
+    """The sizes of a model's attention; of latent attention the rank of keys and values, and what heads share."""
 
     heads: int
     kv_heads: int
     d_head: int
     d_model: int
+    d_value: int = 0
+    latent: tuple[int, int] = (0, 0)
+
+    @property
+    def value(self) -> int:
+        """The width of the value of a head, where it is another than that of its query."""
+        return self.d_value or self.d_head
 
     def of(self, form: str) -> int:
         """How many heads a fused or projected axis of this form has."""
@@ -60,6 +68,16 @@ class Layout:
     mixed: tuple[bool, ...] = ()
     stored: Mapping[str, Stored] = field(default_factory=dict)
 
+    def products(self, layer: int | None) -> dict[str, tuple[str, ...]]:
+        """The tensors of a layer that are products of others, and their factors."""
+        places = self.places[layer]
+        known = PRODUCTS.items() if self.family.latent else ()
+        return {name: factors for name, factors in known if name not in places and set(factors) <= places.keys()}
+
+    def names(self, layer: int | None) -> tuple[str, ...]:
+        """The tensors of a layer, or those outside the layers."""
+        return (*self.places[layer], *self.products(layer))
+
     def ours(self, place: Place, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Our tensor from the checkpoint's: a view of it, where neither type nor ``plus`` changes it."""
         found = self.view(place, tensor).to(dtype)
@@ -73,7 +91,7 @@ class Layout:
             cut = split(seen, 0, slot.form, slot.part, sizes)
             return cut.transpose(1, 2) if cut.ndim == 3 else cut
         if slot.form == "output":
-            return torch.unflatten(seen, 1, (sizes.heads, sizes.d_head)).permute(1, 2, 0)
+            return torch.unflatten(seen, 1, (sizes.heads, sizes.value)).permute(1, 2, 0)
         if slot.form == "in_out":
             return split(seen, -2, slot.form, slot.part, sizes).mT
         if slot.part:
@@ -92,6 +110,9 @@ def split(tensor: torch.Tensor, axis: int, form: str, part: str, sizes: Sizes) -
     if "::" in part:
         index, step = map(int, part.split("::"))
         return torch.unflatten(tensor, axis, (-1, step)).select(axis + 1, index)
+    if part in ("latent", "shared"):
+        start = 0 if part == "latent" else sizes.latent[0]
+        return tensor.narrow(axis, start, sizes.latent[part == "shared"])
     if part:
         index, count = map(int, part.split("/"))
         width = tensor.shape[axis] // count
@@ -105,6 +126,10 @@ def _heads(tensor: torch.Tensor, axis: int, form: str, part: str, sizes: Sizes) 
     letter, how = part[:1], part[1:]
     if how == "|":
         return torch.unflatten(tensor, axis, (sizes.of(form), 3, d_head)).select(axis + 1, "qkv".index(letter))
+    if how == "^":
+        own = d_head - sizes.latent[1]
+        apart = torch.unflatten(tensor, axis, (heads, own + sizes.value))
+        return apart.narrow(axis + 1, 0 if letter == "k" else own, own if letter == "k" else sizes.value)
     if how == "*":
         group = heads // kv_heads
         apart = torch.unflatten(tensor, axis, (kv_heads, group + 2, d_head))
@@ -201,6 +226,10 @@ def sizes_of(config: Any) -> Sizes:
     """The sizes that a config tells; head_dim is not always hidden size over heads."""
     heads = int(config.num_attention_heads)
     d_model = int(config.hidden_size)
+    if getattr(config, "kv_lora_rank", None):
+        shared = int(config.qk_rope_head_dim)
+        widths = int(config.qk_nope_head_dim) + shared, d_model, int(config.v_head_dim)
+        return Sizes(heads, heads, *widths, (int(config.kv_lora_rank), shared))
     multi_query = getattr(config, "multi_query", None)
     if multi_query is not None and not getattr(config, "new_decoder_architecture", False):
         kv_heads = 1 if multi_query else heads
@@ -289,8 +318,8 @@ def _refuse_shapes(layout: Layout, path: str) -> None:
     expected = {
         "W_Q": (s.heads, s.d_model, s.d_head),
         "W_K": (s.kv_heads, s.d_model, s.d_head),
-        "W_V": (s.kv_heads, s.d_model, s.d_head),
-        "W_O": (s.heads, s.d_head, s.d_model),
+        "W_V": (s.kv_heads, s.d_model, s.value),
+        "W_O": (s.heads, s.value, s.d_model),
     }
     for places in layout.places.values():
         for ours, place in places.items():

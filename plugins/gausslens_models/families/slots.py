@@ -35,7 +35,7 @@ class Tap:
 
     The module "" is the layer itself. ``item`` picks one of several outputs; ``plus`` is a parameter that the model
     adds afterwards. Of a module that is called several times ``first`` takes the first call. ``copied`` is what
-    the model writes over afterwards.
+    the model writes over afterwards. ``shared`` is what all heads have in common, behind their own part.
     """
 
     module: str
@@ -45,6 +45,7 @@ class Tap:
     plus: str = ""
     first: bool = False
     copied: bool = False
+    shared: Tap | None = None
 
 
 # Why an engine lacks sites of some families.
@@ -105,6 +106,8 @@ class Family:
     if not, sites are what taps show. ``refused`` are rows (key, value, reason) of configs that cannot be served,
     ``weights_alone`` of such that cannot run. ``unnormed`` layers have no norm before attention. ``query_scaled`` says
     that q is scaled before it is turned, and handed over so. ``epsilon`` holds where the config tells none.
+    ``latent`` attention turns the last dimensions of a head: "pairs", "halves", or the config's key that says which
+    (pairs are then handed over as halves).
     """
 
     name: str
@@ -127,6 +130,7 @@ class Family:
     positions: tuple[tuple[str, object, str], ...] = ()
     unnormed: tuple[int, ...] = ()
     query_scaled: bool = False
+    latent: str = ""
     epsilon: float = 1e-5
     norm: str = "rms"
     norm_first: bool = True

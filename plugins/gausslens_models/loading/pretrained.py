@@ -54,7 +54,7 @@ class PretrainedModel(CheckpointModel):
 
     def tensor(self, layer: int | None, name: str) -> torch.Tensor:
         """One tensor: of the module where it is in memory, else of the files."""
-        if self._module is None and self.checkpoint is not None:
+        if (self._module is None and self.checkpoint is not None) or name in self.layout.products(layer):
             return super().tensor(layer, name)
         layout = self.module_layout
         place = layout.places[layer][name]

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .latent_products import root_mean_square
+
 if TYPE_CHECKING:
     from gausslens import LayerWeights, ModelInfo
 
@@ -37,7 +39,17 @@ def projected(x: torch.Tensor, weights: LayerWeights, letter: str) -> torch.Tens
     """q, k or v [prompt, position, head, d_head]: x W + b."""
     found = torch.einsum("ptd,hde->pthe", x, weights[f"W_{letter}"])
     bias = f"b_{letter}"
-    return found + weights[bias] if bias in weights else found
+    found = found + weights[bias] if bias in weights else found
+    latent = "Q" if letter == "Q" else "KV"
+    if f"ln_{latent}.w" not in weights:
+        return found
+    # W is then a product of factors and of the gain between them: the norm itself is left to do.
+    inner = x @ weights[f"W_{latent}_down"]
+    inner = inner + weights[f"b_{latent}_down"] if f"b_{latent}_down" in weights else inner
+    size = root_mean_square(inner, weights.info.facts.need("latent_epsilon"))[:, :, None].to(found.dtype)
+    shared = weights["W_K_shared"].shape[-1] if letter == "K" else 0
+    own = found.shape[-1] - shared
+    return torch.cat([found[..., :own] / size, found[..., own:]], dim=-1)
 
 
 def clipped(x: torch.Tensor, info: ModelInfo) -> torch.Tensor:

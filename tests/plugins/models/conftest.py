@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from tiny_decoders import DECODERS, GROUPED, SMALL, VOCABULARY
+from tiny_decoders import BRIDGED, DECODERS, GROUPED, SMALL, VOCABULARY
 from tiny_encoders import ENCODERS
+from tiny_latent import LATENT
 from tiny_mixtures import MIXTURES
 from tiny_relative import RELATIVE
 
@@ -100,7 +101,7 @@ SAMPLE = (
 MORE = DECODERS | MIXTURES
 ALL = MODELS | MORE
 # Those that lack a site, or are no decoders: test_encoders.py and its neighbours ask of them what they have.
-OTHERS = ENCODERS | RELATIVE
+OTHERS = ENCODERS | RELATIVE | LATENT | BRIDGED
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

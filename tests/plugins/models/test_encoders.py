@@ -10,6 +10,7 @@ import pytest
 import torch
 from tiny_decoders import BRIDGED
 from tiny_encoders import ENCODERS
+from tiny_latent import LATENT
 from tiny_relative import RELATIVE
 from transformers import BloomConfig, FalconConfig, FalconForCausalLM
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
@@ -27,7 +28,7 @@ from gausslens_models.parameters import TransformersParameters, WeightsParameter
 from . import test_capture, test_proof, test_weights
 from .test_capture import captured
 
-MODELS = ENCODERS | RELATIVE | BRIDGED
+MODELS = ENCODERS | RELATIVE | LATENT | BRIDGED
 # What a class leaves undone when it initialises.
 UNDONE = {"data2vec-text": {"b_U"}, "luke": {"b_U", "b_U_entity"}}
 Opens = Callable[[str], PretrainedModel]
@@ -74,7 +75,8 @@ def test_every_parameter_is_claimed(name: str, opened: Opens) -> None:
     model = opened(name)
     counted = 0
     for layer in (None, *model.info.layers):
-        names = [n for n in model.names(layer) if not (n == "W_U" and model.layout.tied)]
+        names = set(model.names(layer)) - model.layout.products(layer).keys()
+        names -= {"W_U"} if model.layout.tied else set()
         counted += sum(model.tensor(layer, n).numel() for n in names)
     skipped = sum(p.slot.skip * model.layout.shapes[p.theirs][-1] for p in model.layout.places[None].values())
     assert counted + skipped == sum(p.numel() for p in model.module.parameters()) == model.info.n_parameters
