@@ -13,7 +13,7 @@ import torch
 from gausslens import Finding, ModelError
 
 from .engine import TransformersEngine
-from .forward_pass import Capture, Captured, LastLayerDone
+from .forward_pass import Capture, Captured, LastLayerDone, scaled
 
 if TYPE_CHECKING:
     from ..loading.bridge import BridgedModel
@@ -60,7 +60,7 @@ class BridgeCapture(Capture):
         if site == "scores":
             # What masks is the lowest number, or that over the root of d_head.
             tensor = tensor.masked_fill(tensor <= torch.finfo(tensor.dtype).min / 1024, -torch.inf)
-        self.captured[layer].add(site, tensor)
+        self.captured[layer].add(site, scaled(self.model, site, tensor))
 
     def _ended(self, layer: int, stop: bool, tensor: torch.Tensor, hook: Any) -> None:  # noqa: ARG002
         captured = self.captured.pop(layer)

@@ -156,9 +156,7 @@ class Capture:
             tensor = tensor + added.unflatten(0, tensor.shape[2:])
         if tap.copied or (name in ("q", "k", "v") and self.model.info.facts.clip is not None):
             tensor = tensor.clone()  # the model clips it where it stands
-        if name in ADDED and self.model.info.facts.residual_scale != 1:
-            tensor = tensor * self.model.info.facts.residual_scale
-        self.captured[layer].add(name, tensor)
+        self.captured[layer].add(name, scaled(self.model, name, tensor))
 
     def _shared_noted(self, layer: int, name: str, tap: Tap, _module: Any, arguments: Any, result: Any) -> None:  # noqa: ARG002
         """Keep what all heads have in common until their own part is there."""
@@ -238,6 +236,12 @@ class Capture:
                 raise ModelError(f"{self.model.name}: {name} never fired: nothing was captured there")
             if asked and tuple(found[name].shape) != site(name).shape(self.model.info, *self._shape):
                 raise ModelError(f"{self.model.name}: {name} has the shape {list(found[name].shape)}")
+
+
+def scaled(model: PretrainedModel, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """What a site holds: of what is added to the stream, the product with what it is multiplied by there."""
+    factor = model.info.facts.residual_scale if name in ADDED else 1.0
+    return tensor if factor == 1 else tensor * factor
 
 
 def _replaced(

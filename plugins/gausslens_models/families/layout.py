@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from gausslens import ModelError
+from gausslens import ModelError, did_you_mean
 
+from . import refused
 from .decoders import DECODERS
 from .encoders import ENCODERS
 from .latent import LATENT, PRODUCTS
@@ -23,6 +24,10 @@ from .table import TABLE
 FAMILIES = (*TABLE, *DECODERS, *MIXTURES, *ENCODERS, *RELATIVE, *LATENT)
 # Older checkpoints call the gain and bias of a norm so.
 _OLD_NAMES = ((".gamma", ".weight"), (".beta", ".bias"))
+
+
+class Refused(ModelError):
+    """A type, or a config, that is not served for a reason of its own."""
 
 
 @dataclass(frozen=True)
@@ -146,20 +151,66 @@ def _heads(tensor: torch.Tensor, axis: int, form: str, part: str, sizes: Sizes) 
 
 
 def family_of(config: Any, path: str, names: Iterable[str] = ()) -> Family:
-    """The family of a config, or an error that names the known ones, and the tensors that nobody claims."""
+    """The family of a config, or an error that says where the known ones are, and what nobody claims."""
     model_type = getattr(config, "model_type", "")
     for family in FAMILIES:
         if model_type in family.model_types:
             reason = family.reason(family.refused, config)
             if reason:
-                raise ModelError(f"{path}: {reason}")
+                raise Refused(f"{path}: {reason}")
             return family
-    known = ", ".join(t for f in FAMILIES for t in f.model_types)
+    reason = refused.reason(config)
+    if reason:
+        raise Refused(f"{path}: {reason}")
+    near = did_you_mean(model_type, [t for f in FAMILIES for t in f.model_types])
     unclaimed = sorted(names)
     told = f"; nobody claims {_listed(unclaimed)}" if unclaimed else ""
     raise ModelError(
-        f"{path}: the model type {model_type!r} is not one whose weights gausslens knows; it knows {known}{told}"
+        f"{path}: the model type {model_type!r} is not one whose weights gausslens knows{near}; docs/models.md lists "
+        f"them; `loader: transformer-lens` may show its patterns, without weights{told}"
     )
+
+
+def families_of(
+    config: Any,
+    path: str,
+    shapes: Mapping[str, tuple[int, ...]],
+    headed: bool,
+    stored: Mapping[str, Stored] | None = None,
+) -> tuple[Family, ...]:
+    """The family of a config; of a type that no table names, each that its tensors could be of by names and shapes.
+
+    Such a family has ``read_as``: it must be proved before it is used, as what its tensors do, they do not tell.
+    """
+    try:
+        return (family_of(config, path, shapes),)
+    except Refused:
+        raise
+    except ModelError as unlisted:
+        name = getattr(config, "model_type", "")
+        could = tuple(
+            replace(family, name=f"{name}, read as {family.name} by its structure", read_as=family.name)
+            for family in FAMILIES
+            if _fits(family, config, shapes, path, headed, stored)
+        )
+        if not could:
+            raise unlisted
+        return could
+
+
+def _fits(
+    family: Family,
+    config: Any,
+    shapes: Mapping[str, tuple[int, ...]],
+    path: str,
+    headed: bool,
+    stored: Mapping[str, Stored] | None,
+) -> bool:
+    """Whether a family's slots match all tensors of a checkpoint, and none of them is left over."""
+    try:
+        return not make_layout(family, config, shapes, path, headed, stored).unclaimed
+    except (ModelError, AttributeError):  # a config without layers or heads is of none
+        return False
 
 
 def make_layout(
@@ -176,7 +227,7 @@ def make_layout(
     says under which names a file holds tensors that transformers renames or stacks on loading.
     """
     sizes = sizes_of(config)
-    family = family.as_stored(shapes)
+    table, family = family, family.as_stored(shapes)
     layered, outside = _sorted_by_layer(family, shapes, path)
     n_layers = int(config.num_hidden_layers)
     places: dict[int | None, dict[str, Place]] = {}
@@ -205,7 +256,7 @@ def make_layout(
     ignored = {n for n in shapes if any(part in n for part in family.ignored)}
     ignored |= {n for layer in range(n_layers, beyond) for n in layered.get(layer, {}).values()}
     unclaimed = tuple(sorted(set(shapes) - claimed - ignored))
-    layout = Layout(family, sizes, places, shapes, unclaimed, tied, kinds, mixed, stored or {})
+    layout = Layout(table, sizes, places, shapes, unclaimed, tied, kinds, mixed, stored or {})
     _refuse_unknown(layout, layered, unclaimed, path)
     _refuse_shapes(layout, path)
     return layout

@@ -145,6 +145,7 @@ class Family:
     query_norm_late: bool = False
     backwards: bool = False
     parallel: bool | str = False
+    read_as: str = ""  # the table of another family that a model is read by, as nobody listed its type
 
     def kind(self, config: Any, layer: int) -> str:
         """The kind of a layer where it has no attention, else nothing."""

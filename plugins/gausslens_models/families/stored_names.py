@@ -56,7 +56,19 @@ def as_in_module(shapes: Shapes, config: Any, path: str) -> tuple[dict[str, tupl
             raise ModelError(f"{path}: the experts of {target} have different shapes: {sorted(sizes)}")
         found[target] = (len(ordered), *sizes.pop())
         stored[target] = Stored(tuple(ordered), stacked=True)
+    _refuse_lost_experts(experts, path)
     return found, stored
+
+
+def _refuse_lost_experts(experts: Mapping[str, list[str]], path: str) -> None:
+    """All tensors of a layer's experts have as many."""
+    counts: dict[str, set[int]] = {}
+    for target, names in experts.items():
+        counts.setdefault(target.rpartition(".")[0], set()).add(len(names))
+    for place, found in counts.items():
+        if len(found) > 1:
+            few, *_, most = sorted(found)
+            raise ModelError(f"{path}: incomplete checkpoint: {place} has a tensor of {few} experts, another of {most}")
 
 
 def _conversions(config: Any) -> tuple[list[Any], list[Any]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gausslens import HEAD_AXIS, KV_HEAD_AXIS, SITES, ModelError, ModelSpec, site
 
-from ..families.layout import Layout, Place, family_of, make_layout
+from ..families.layout import Layout, Place, families_of, make_layout
 from ..families.slots import STREAM
 from .checkpoint import Checkpoint
 from .config_and_tokenizer import LIVE, quiet_transformers, read_config, refuse_quantised, where_pretrained
@@ -20,7 +20,7 @@ from .weights import CheckpointModel
 if TYPE_CHECKING:
     import torch
 
-    from ..families.slots import Tap
+    from ..families.slots import Family, Tap
 
 
 class PretrainedModel(CheckpointModel):
@@ -42,8 +42,7 @@ class PretrainedModel(CheckpointModel):
     @cached_property
     def module_layout(self) -> Layout:
         """Where our tensors are in the module: its parameters' names may have another prefix than the files'."""
-        family = family_of(self.config, self.spec.path)
-        return make_layout(family, self.config, self._shapes(), self.spec.path, self.headed)
+        return make_layout(self.layout.family, self.config, self._shapes(), self.spec.path, self.headed)
 
     @property
     def headed(self) -> bool:
@@ -139,8 +138,15 @@ class PretrainedModel(CheckpointModel):
     def _layout(self) -> Layout:
         if self.checkpoint is not None:
             return super()._layout()
-        family = family_of(self.config, self.spec.path)
-        return make_layout(family, self.config, self._shapes(), self.spec.path, self.headed)
+        self.families = families_of(self.config, self.spec.path, self._shapes(), self.headed)
+        return make_layout(self.families[0], self.config, self._shapes(), self.spec.path, self.headed)
+
+    def read_as(self, family: Family) -> None:
+        """Read the tensors by the table of another family."""
+        layout = self.layout
+        self.layout = make_layout(family, self.config, layout.shapes, self.spec.path, self.headed, layout.stored)
+        for made in ("info", "sites", "taps", "module_layout"):
+            self.__dict__.pop(made, None)
 
     def _fingerprint(self) -> str:
         if self.checkpoint is not None:
@@ -178,7 +184,33 @@ def open_pretrained(spec: ModelSpec) -> PretrainedModel:
     """Open a directory, a GGUF file, a hub id, or a live module passed from Python."""
     if spec.path.startswith(LIVE) and spec.model is None:
         raise ModelError(f"{spec.path} stands for a model passed from Python: give it as model=")
-    return LiveModel(spec) if spec.model is not None else PretrainedModel(spec)
+    model = LiveModel(spec) if spec.model is not None else PretrainedModel(spec)
+    if model.layout.family.read_as:
+        _prove_reading(model)
+    return model
+
+
+def _prove_reading(model: PretrainedModel) -> None:
+    """Of a type that no table names: take the first family that is proved to say what the model computes, or refuse."""
+    from ..capture.engine import TransformersEngine
+
+    failed = []
+    for family in model.families:
+        model.read_as(family)
+        try:
+            wrong = [f for f in TransformersEngine().prove(model) if not f.holds]
+        except (ModelError, RuntimeError, AttributeError, KeyError) as error:
+            failed.append(f"{family.read_as}: {str(error).splitlines()[0]}")
+            continue
+        if not wrong:
+            return
+        failed.append(f"{family.read_as}: {wrong[0].what} differs by {wrong[0].difference:.2g}")
+    name = getattr(model.config, "model_type", "")
+    raise ModelError(
+        f"{model.spec.path}: no table names the model type {name!r}; its tensors are laid out as in others, but what "
+        f"it computes is not what these would ({'; '.join(failed[:4])}); `loader: transformer-lens` may show its "
+        "patterns"
+    )
 
 
 class LiveModel(PretrainedModel):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gausslens import ModelError, ModelInfo, ModelSpec
 
 from ..families.facts import model_info
-from ..families.layout import Layout, family_of, make_layout
+from ..families.layout import Layout, families_of, make_layout
 from ..families.stored_names import as_in_module
 from ..maths.latent_products import product
 from ..prompts.tokenise import tokenise
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import torch
 
     from gausslens import Prompt, Tokens
+
+    from ..families.slots import Family
 
 _HEADED = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForPreTraining", "BertGenerationDecoder")
 
@@ -37,6 +39,7 @@ class CheckpointModel:
         self.config = self._config()
         self.dtype = torch_dtype(spec)
         self.checkpoint = self._checkpoint()
+        self.families: tuple[Family, ...] = ()
         self.layout = self._layout()
         self._initial: Initial | None = None
 
@@ -76,7 +79,7 @@ class CheckpointModel:
     def initial(self, layer: int | None, name: str, seed: int) -> torch.Tensor:
         """A fresh draw of a tensor from the initialisation of the model's own class."""
         if self._initial is None:
-            self._initial = Initial(self.config, self.model_class(), self.dtype)
+            self._initial = Initial(self.config, self.model_class(), self.dtype, self.layout.family)
         factors = self.layout.products(layer).get(name)
         if factors is not None:
             return product([self.initial(layer, factor, seed) for factor in factors])
@@ -112,8 +115,8 @@ class CheckpointModel:
     def _layout(self) -> Layout:
         assert self.checkpoint is not None
         shapes, stored = as_in_module(self.checkpoint.shapes, self.config, self.spec.path)
-        family = family_of(self.config, self.spec.path, shapes)
-        return make_layout(family, self.config, shapes, self.spec.path, self.headed, stored)
+        self.families = families_of(self.config, self.spec.path, shapes, self.headed, stored)
+        return make_layout(self.families[0], self.config, shapes, self.spec.path, self.headed, stored)
 
     def _stored(self, name: str) -> torch.Tensor:
         """A tensor of the module from the file: one tensor, or one for each expert."""
@@ -146,7 +149,14 @@ def class_of(config: Any, headed: bool) -> Any:
 
 def open_weights(spec: ModelSpec) -> CheckpointModel:
     """Open a directory for reading tensors; nothing that runs the model will serve it."""
-    return CheckpointModel(spec)
+    model = CheckpointModel(spec)
+    if model.layout.family.read_as:
+        raise ModelError(
+            f"{spec.path}: no table names the model type {model.config.model_type!r}; its tensors are laid out as in "
+            f"{model.layout.family.read_as}, which nothing proves without running it: use `loader: transformers`, "
+            "which does"
+        )
+    return model
 
 
 class Initial:
@@ -157,13 +167,12 @@ class Initial:
     The layer drawn last is kept: its other tensors are of the same draw.
     """
 
-    def __init__(self, config: Any, model_class: Any, dtype: torch.dtype) -> None:
+    def __init__(self, config: Any, model_class: Any, dtype: torch.dtype, family: Family) -> None:
         import torch
 
         with torch.device("meta"), quiet_transformers():
             self.skeleton = model_class(copy.deepcopy(config)).to(dtype)
         shapes = {n: tuple(p.shape) for n, p in self.skeleton.named_parameters()}
-        family = family_of(config, model_class.__name__)
         headed = self.skeleton.get_output_embeddings() is not None
         self.layout: Layout = make_layout(family, config, shapes, model_class.__name__, headed)
         self._drawn: tuple[tuple[int | None, int, str], dict[str, torch.Tensor]] | None = None

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tiny_mixtures import MIXTURES
 
 from gausslens import SITES, Batch, ModelError, Request, Tokens, Twin
 from gausslens_models.capture import attention
@@ -60,10 +61,14 @@ def test_the_lacking_sites_are_those_that_cannot_be(which: str, opened: Opens) -
     model = opened(which)
     lacking = set(SITES) - set(TransformersEngine().sites(model))
     expected = set()
-    if model.info.family in ("gpt2", "bert", "opt"):
+    if model.info.family in ("gpt2", "bert", "opt", "gpt_bigcode", "biogpt", "ctrl"):
         expected |= {"q_rot", "k_rot"}
-    if which == "gpt_neox":
+    if which in ("gpt_neox", "cohere", "cohere2", "cohere2_moe", "phi", "stablelm-parallel"):
         expected |= {"resid_mid"}
+    if which in MIXTURES and all(model.info.facts.experts(layer) for layer in model.info.layers):
+        expected |= {"mlp_pre", "mlp_post"}
+    if which == "granitemoeshared":
+        expected |= {"mlp_out"}
     if which in ("gpt2-headless", "bert"):
         expected |= {"logits"}
     assert lacking == expected
@@ -85,9 +90,9 @@ def test_layers_without_attention_are_skipped_with_a_reason(opened: Opens, promp
     assert "W_Q" in model.names(1)
 
 
-def test_sites_fit_together(which: str, opened: Opens, prompts: Tokens) -> None:
+def test_sites_fit_together(family_of_all: str, opened: Opens, prompts: Tokens) -> None:
     """The stream adds up: what a layer reads and writes is what lies between resid_pre and resid_post."""
-    model = opened(which)
+    model, which = opened(family_of_all), family_of_all
     family, sites = model.info.family, TransformersEngine().sites(model)
     asked = tuple(s for s in sites if s not in ("logits", "embed"))
     batches = captured(model, prompts, Request(asked))
@@ -96,14 +101,16 @@ def test_sites_fit_together(which: str, opened: Opens, prompts: Tokens) -> None:
     for batch in batches:
         if family == "bert" or which == "opt-after" or "attn_out" not in batch.arrays:
             continue  # the norm stands after the sum, or there is no attention
-        made = batch["resid_pre"] + batch["attn_out"] + batch["mlp_out"]
-        assert torch.allclose(made, batch["resid_post"], atol=1e-5)
+        if "mlp_out" in batch.arrays:
+            made = batch["resid_pre"] + batch["attn_out"] + batch["mlp_out"]
+            assert torch.allclose(made, batch["resid_post"], atol=1e-5)
         if "resid_mid" in sites:
             assert torch.allclose(batch["resid_pre"] + batch["attn_out"], batch["resid_mid"], atol=1e-5)
+        if "mlp_post" not in batch.arrays or "ln2_post.w" in model.names(0):
+            continue
         written = torch.einsum("ptm,md->ptd", batch["mlp_post"], model.tensor(batch.layer, "W_out"))
-        if "ln2_post.w" not in model.names(0):
-            bias = model.tensor(batch.layer, "b_out") if "b_out" in model.names(0) else 0
-            assert torch.allclose(written + bias, batch["mlp_out"], atol=1e-5)
+        bias = model.tensor(batch.layer, "b_out") if "b_out" in model.names(0) else 0
+        assert torch.allclose((written + bias) * model.info.facts.residual_scale, batch["mlp_out"], atol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [1, 4, 100])

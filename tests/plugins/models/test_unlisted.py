@@ -1,0 +1,82 @@
+"""A type that no table names is read by its structure, if what it computes proves the reading; else it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from gausslens import ModelError, ModelSpec
+from gausslens_models.capture.engine import TransformersEngine
+from gausslens_models.families import layout
+from gausslens_models.loading.pretrained import PretrainedModel, open_pretrained
+from gausslens_models.loading.weights import open_weights
+from gausslens_models.parameters import TransformersParameters, WeightsParameters
+
+Opens = Callable[[str], PretrainedModel]
+Directory = Callable[[str], Path]
+# Of each type the row that it must be read by once its own is gone: not always the first whose names fit.
+READ = {"seed_oss": "llama", "ernie4_5": "helium", "olmo2": "flex_olmo", "dots1": "glm4_moe", "minimax_m2": "olmoe"}
+
+
+@pytest.fixture
+def unlisted(monkeypatch: pytest.MonkeyPatch, opened: Opens) -> Callable[[str], None]:
+    """Takes a type out of all tables."""
+
+    def take(name: str) -> None:
+        known = [
+            replace(family, model_types=tuple(t for t in family.model_types if t != name))
+            for family in layout.FAMILIES
+            if family.name != name
+        ]
+        monkeypatch.setattr(layout, "FAMILIES", tuple(known))
+
+    return take
+
+
+@pytest.mark.parametrize("name", READ)
+def test_it_is_read_by_the_row_that_is_proved(
+    name: str, opened: Opens, unlisted: Callable[[str], None], directory: Directory
+) -> None:
+    listed = opened(name)
+    unlisted(name)
+    model = opened(name)
+    assert model.info.family == f"{name}, read as {READ[name]} by its structure"
+    assert model.info.facts["read_as"] == READ[name]
+    assert listed.info.facts["read_as"] == ""
+    assert model.names(1) == listed.names(1)
+    for tensor in model.names(1):
+        assert torch.equal(model.tensor(1, tensor), listed.tensor(1, tensor))
+    assert torch.equal(model.initial(0, "W_Q", 3), listed.initial(0, "W_Q", 3))
+    assert [f for f in TransformersEngine().prove(model) if not f.holds] == []
+    live = ModelSpec("live:it", TransformersParameters(), model=listed.module)
+    assert open_pretrained(live).info.facts["read_as"] == READ[name]
+
+
+def test_files_alone_prove_nothing(unlisted: Callable[[str], None], directory: Directory) -> None:
+    unlisted("seed_oss")
+    with pytest.raises(ModelError, match=r"'seed_oss'; its tensors are laid out as in llama.*loader: transformers"):
+        open_weights(ModelSpec(str(directory("seed_oss")), WeightsParameters()))
+
+
+def test_what_is_not_what_its_names_say_is_refused(opened: Opens, unlisted: Callable[[str], None]) -> None:
+    """Gemma has the names of Llama, and gains that are one less."""
+    unlisted("gemma")
+    with pytest.raises(ModelError, match=r"'gemma'.*llama: q of layer 0 from weights differs by .*transformer-lens"):
+        opened("gemma")
+
+
+def test_a_layout_of_no_row_is_refused(opened: Opens, unlisted: Callable[[str], None]) -> None:
+    unlisted("glm4")
+    with pytest.raises(ModelError, match=r"'glm4' is not one whose weights.*nobody claims .*post_mlp_layernorm"):
+        opened("glm4")
+
+
+def test_a_refusal_is_one_screen(opened: Opens, unlisted: Callable[[str], None]) -> None:
+    unlisted("glm4")
+    with pytest.raises(ModelError) as refused:
+        opened("glm4")
+    assert len(str(refused.value)) < 1200
