@@ -76,7 +76,7 @@ def _by_formulas(
         yield "pattern", formulas.pattern(scores, weights)
     v = formulas.clipped(captured["v"], info)[:, :, list(info.kv_of_head)]
     yield "z", torch.einsum("phqk,pkhe->pqhe", captured["pattern"], v)
-    yield "attn_out", formulas.attention_output(captured["z"], weights, info)
+    yield "attn_out", formulas.attention_output(formulas.gated(captured["z"], read, weights), weights, info)
 
 
 def _difference(what: str, ours: torch.Tensor, theirs: torch.Tensor) -> Finding:

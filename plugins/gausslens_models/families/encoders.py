@@ -438,8 +438,42 @@ BIG_BIRD = replace(
     ),
 )
 
+ROFORMER = replace(
+    UNWATCHED_BERT,
+    name="roformer",
+    model_types=("roformer",),
+    outside={n: s for n, s in BERT.outside.items() if n != "W_pos"}
+    | {
+        "W_angles": Slot("encoder.embed_positions.weight"),
+        "W_project_in": Slot("embeddings_project.weight", "in_out"),
+        "b_project_in": Slot("embeddings_project.bias"),
+    },
+    optional=(*BERT.optional, "W_angles", "W_project_in", "b_project_in"),
+    lacking={},
+    refused=(("rotary_value", True, "is not served: its values are turned too"),),
+    position="rotary",
+    pairs=True,
+)
+
+ESMC = replace(
+    LLAMA,
+    name="esmc",
+    model_types=("esmc",),
+    tensors=LLAMA.tensors
+    | norm("ln1", "input_layernorm", bias=True)
+    | norm("ln2", "post_attention_layernorm", bias=True)
+    | norm("q_norm", "self_attn.q_norm")
+    | norm("k_norm", "self_attn.k_norm"),
+    outside={"W_E": LLAMA.outside["W_E"]} | _HEAD | norm("ln_final", "norm"),
+    optional=(*LLAMA.optional, *BERT.optional),
+    norm="layer",
+    causal=False,
+    query_norm="all",
+    multipliers={"residual_scale": ("num_hidden_layers", -0.5)},
+)
+
 ENCODERS = (
     *(ERNIE, LAYOUTLM, ROC_BERT, ELECTRA, ROBERTA, BERT_GENERATION, ROBERTA_FIRST, XLM_ROBERTA_XL, ESM, DISTILBERT),
     *(NOMIC_BERT, GTE, JINA, EUROBERT, ULTRABERT, MODERNBERT, MODERNBERT_DECODER),
-    *(MEGATRON_BERT, REMBERT, IBERT, LUKE, TAPAS, BIG_BIRD),
+    *(MEGATRON_BERT, REMBERT, IBERT, LUKE, TAPAS, BIG_BIRD, ROFORMER, ESMC),
 )

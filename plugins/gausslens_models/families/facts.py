@@ -129,6 +129,8 @@ def _multipliers(config: Any, family: Family) -> dict[str, float]:
             found[fact] = float(getattr(config, key)) ** power
     if config.model_type == "minicpm3":
         found["residual_scale"] /= math.sqrt(config.num_hidden_layers)
+    if config.model_type == "esmc":
+        found["residual_scale"] *= 6.0  # sqrt(36 / layers)
     return found
 
 

@@ -14,6 +14,7 @@ from gausslens import ModelError, did_you_mean
 from . import refused
 from .decoders import DECODERS
 from .encoders import ENCODERS
+from .hybrids import HYBRIDS
 from .latent import LATENT, PRODUCTS
 from .mixtures import MIXTURES
 from .relative import RELATIVE
@@ -21,7 +22,7 @@ from .slots import Family, Slot
 from .stored_names import Stored
 from .table import TABLE
 
-FAMILIES = (*TABLE, *DECODERS, *MIXTURES, *ENCODERS, *RELATIVE, *LATENT)
+FAMILIES = (*TABLE, *DECODERS, *MIXTURES, *ENCODERS, *RELATIVE, *LATENT, *HYBRIDS)
 # Older checkpoints call the gain and bias of a norm so.
 _OLD_NAMES = ((".gamma", ".weight"), (".beta", ".bias"))
 
@@ -131,6 +132,8 @@ def _heads(tensor: torch.Tensor, axis: int, form: str, part: str, sizes: Sizes) 
     letter, how = part[:1], part[1:]
     if how == "|":
         return torch.unflatten(tensor, axis, (sizes.of(form), 3, d_head)).select(axis + 1, "qkv".index(letter))
+    if how == "&":
+        return torch.unflatten(tensor, axis, (heads, 2, d_head)).select(axis + 1, "qg".index(letter))
     if how == "^":
         own = d_head - sizes.latent[1]
         apart = torch.unflatten(tensor, axis, (heads, own + sizes.value))

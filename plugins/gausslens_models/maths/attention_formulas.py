@@ -144,6 +144,14 @@ def pattern(scores: torch.Tensor, weights: LayerWeights) -> torch.Tensor:
     return torch.cat([scores.float(), sinks], dim=-1).softmax(-1)[..., :-1]
 
 
+def gated(z: torch.Tensor, read: torch.Tensor, weights: LayerWeights) -> torch.Tensor:
+    """Head outputs as W_O reads them: times sigmoid(x W_gate_z + b), where heads have such a gate."""
+    if "W_gate_z" not in weights:
+        return z
+    gate = torch.einsum("ptd,hde->pthe", read, weights["W_gate_z"])
+    return z * torch.sigmoid(gate + weights["b_gate_z"] if "b_gate_z" in weights else gate)
+
+
 def attention_output(z: torch.Tensor, weights: LayerWeights, info: ModelInfo) -> torch.Tensor:
     """What attention adds to the stream: sum over heads of z W_O, plus b_O; normed, scaled where the family does so."""
     if "z_norm.w" in weights:

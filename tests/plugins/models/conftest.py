@@ -18,6 +18,7 @@ import torch
 import transformers
 from tiny_decoders import BRIDGED, DECODERS, GROUPED, SMALL, VOCABULARY
 from tiny_encoders import ENCODERS
+from tiny_hybrids import HYBRIDS
 from tiny_latent import LATENT
 from tiny_mixtures import MIXTURES
 from tiny_relative import RELATIVE
@@ -101,7 +102,7 @@ SAMPLE = (
 MORE = DECODERS | MIXTURES
 ALL = MODELS | MORE
 # Those that lack a site, or are no decoders: test_encoders.py and its neighbours ask of them what they have.
-OTHERS = ENCODERS | RELATIVE | LATENT | BRIDGED
+OTHERS = ENCODERS | RELATIVE | LATENT | HYBRIDS | BRIDGED
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

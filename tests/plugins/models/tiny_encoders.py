@@ -79,4 +79,6 @@ ENCODERS: dict[str, tuple[str, dict[str, Any], str]] = {
     "luke": ("LukeConfig", BEHIND | {"entity_vocab_size": 9, "entity_emb_size": 8}, "LukeForMaskedLM"),
     "tapas": ("TapasConfig", SMALL | {"type_vocab_sizes": [3, 8, 8, 2, 8, 8, 4]}, "TapasForMaskedLM"),
     "big_bird": ("BigBirdConfig", SMALL | {"attention_type": "original_full"}, "BigBirdForMaskedLM"),
+    "roformer": ("RoFormerConfig", SMALL | {"embedding_size": 12}, "RoFormerForMaskedLM"),
+    "esmc": ("EsmcConfig", SMALL | {"num_key_value_heads": 4}, "EsmcForMaskedLM"),
 }
