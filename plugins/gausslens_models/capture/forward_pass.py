@@ -78,6 +78,7 @@ class Capture:
         self.captured: dict[int, Captured] = {}
         self.finished: set[int] = set()
         self._shape: tuple[int, int] = (0, 0)
+        self._turn, self._shared_is_watched = -1, False
 
     def run(
         self, ids: torch.Tensor, mask: torch.Tensor, logits: bool = False, embed: bool = False, whole: bool = False
@@ -99,6 +100,9 @@ class Capture:
                 stack.enter_context(
                     _hook(self.model.embedding, lambda _m, _a, out: found.update(embed=_plain(out).detach()))
                 )
+            self._turn, self._shared_is_watched = -1, False
+            if self.model.layout.family.shared:
+                stack.enter_context(_pre_hook(self.model.layer_module(0), self._next))
             for layer in range(self.model.info.n_layers):
                 self._install(stack, layer, stop=layer == last and not (logits or whole))
             with contextlib.suppress(LastLayerDone):
@@ -117,22 +121,39 @@ class Capture:
         module = self.model.layer_module(layer)
         taps = self.model.taps
         if sites:
-            stack.enter_context(_pre_hook(module, partial(self._begin, layer)))
+            stack.enter_context(_pre_hook(module, self._in_turn(layer, partial(self._begin, layer))))
         for name in sites:
             if name in taps:
                 tap = taps[name]
                 if tap.shared is not None:
-                    note = partial(self._shared_noted, layer, name, tap.shared)
-                    stack.enter_context(_hook(module.get_submodule(tap.shared.module), note))
+                    keep = partial(self._shared_noted, layer, name, tap.shared)
+                    stack.enter_context(_hook(module.get_submodule(tap.shared.module), keep))
                 place = module.get_submodule(tap.module)
-                note = partial(self._tapped, layer, name, tap)
+                note = self._in_turn(layer, partial(self._tapped, layer, name, tap))
                 stack.enter_context(_hook(place, note) if tap.end == "out" else _pre_hook(place, note))
-        watched = self.eager and not self.model.layout.kinds[layer] and self.model.layout.family.watched
-        if watched or set(sites) - taps.keys():
-            attention = module.get_submodule(self.model.layout.family.attention)
-            stack.callback(watch(attention, partial(self._attended, layer)))
+        self._watch(stack, module, layer, bool(set(sites) - taps.keys()))
         if sites:
-            stack.enter_context(_hook(module, partial(self._end, layer, stop)))
+            stack.enter_context(_hook(module, self._in_turn(layer, partial(self._end, layer, stop))))
+
+    def _watch(self, stack: contextlib.ExitStack, module: Any, layer: int, needed: bool) -> None:
+        """Let this layer's attention be seen; where one layer serves every depth, once, for whose turn it is."""
+        family = self.model.layout.family
+        always = self.eager and not self.model.layout.kinds[layer] and family.watched
+        if not (needed or always) or (family.shared and self._shared_is_watched):
+            return
+        self._shared_is_watched = family.shared
+        attention = module.get_submodule(family.attention)
+        handler = (lambda call: self._attended(self._turn, call)) if family.shared else partial(self._attended, layer)
+        stack.callback(watch(attention, handler))
+
+    def _in_turn(self, layer: int, note: Callable[..., None]) -> Callable[..., None]:
+        """A note of one depth alone, where one layer serves every depth."""
+        if not self.model.layout.family.shared:
+            return note
+        return lambda *arguments: note(*arguments) if self._turn == layer else None
+
+    def _next(self, *_: Any) -> None:
+        self._turn += 1
 
     def _begin(self, layer: int, *_: Any) -> None:
         self.captured[layer] = Captured()

@@ -71,6 +71,11 @@ class Patches:
                     f"{model.name}: {name} is a product: no edit of it reaches the model that runs; edit its factors "
                     f"{', '.join(factors)}"
                 )
+            if layout.family.shared and layer is not None:
+                raise ModelError(
+                    f"{model.name}: all layers are one and the same where the model runs: no edit of {name} "
+                    f"is of layer {layer} alone"
+                )
             place = layout.places[layer][name]
             if place.slot.plus and torch.equal(edited, model.tensor(layer, name)):
                 continue  # what is stored cannot be had back exactly from the sum

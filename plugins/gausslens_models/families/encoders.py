@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .slots import ATTENTION_BIASES, NO_ROTATION, Slot, Tap, fused, norm
+from .decoders import QUERY_NORMS_OVER_ALL
+from .slots import ATTENTION_BIASES, NO_ROTATION, Slot, Tap, attention, fused, mlp, norm
 from .table import BERT, LLAMA
 
 # A head as RoBERTa has it: a dense layer, a norm, and the embedding turned.
@@ -462,8 +463,7 @@ ESMC = replace(
     tensors=LLAMA.tensors
     | norm("ln1", "input_layernorm", bias=True)
     | norm("ln2", "post_attention_layernorm", bias=True)
-    | norm("q_norm", "self_attn.q_norm")
-    | norm("k_norm", "self_attn.k_norm"),
+    | QUERY_NORMS_OVER_ALL,
     outside={"W_E": LLAMA.outside["W_E"]} | _HEAD | norm("ln_final", "norm"),
     optional=(*LLAMA.optional, *BERT.optional),
     norm="layer",
@@ -472,8 +472,53 @@ ESMC = replace(
     multipliers={"residual_scale": ("num_hidden_layers", -0.5)},
 )
 
+# One layer for all depths.
+ALBERT = replace(
+    BERT,
+    name="albert",
+    model_types=("albert",),
+    layers="encoder.albert_layer_groups.0.albert_layers",
+    attention="attention",
+    tensors={
+        **attention("attention.query", "attention.key", "attention.value", "attention.dense"),
+        **mlp("ffn", "ffn_output"),
+        **norm("ln1", "attention.LayerNorm", bias=True),
+        **norm("ln2", "full_layer_layer_norm", bias=True),
+    },
+    taps={
+        "q": Tap("attention.query"),
+        "k": Tap("attention.key"),
+        "v": Tap("attention.value"),
+        "attn_out": Tap("attention.dense"),
+        "resid_mid": Tap("attention"),
+        "mlp_pre": Tap("ffn"),
+        "mlp_post": Tap("ffn_output", "in"),
+        "mlp_out": Tap("ffn_output"),
+    },
+    outside=_EMBEDDED
+    | {
+        "W_pos": BERT.outside["W_pos"],
+        "W_project_in": Slot("encoder.embedding_hidden_mapping_in.weight", "in_out"),
+        "b_project_in": Slot("encoder.embedding_hidden_mapping_in.bias"),
+        "W_head": Slot("predictions.dense.weight", "in_out"),
+        "b_head": Slot("predictions.dense.bias"),
+        "W_U": Slot("predictions.decoder.weight", "in_out"),
+        "b_U": Slot("predictions.bias"),
+        "W_pool": Slot("pooler.weight", "in_out"),
+        "b_pool": Slot("pooler.bias"),
+    }
+    | norm("ln_head", "predictions.LayerNorm", bias=True),
+    ignored=("position_ids", "token_type_ids", "sop_classifier", "predictions.decoder.bias"),
+    refused=tuple(
+        (key, number, "is not served: one layer for all depths is")
+        for key in ("num_hidden_groups", "inner_group_num")
+        for number in range(2, 65)
+    ),
+    shared=True,
+)
+
 ENCODERS = (
     *(ERNIE, LAYOUTLM, ROC_BERT, ELECTRA, ROBERTA, BERT_GENERATION, ROBERTA_FIRST, XLM_ROBERTA_XL, ESM, DISTILBERT),
     *(NOMIC_BERT, GTE, JINA, EUROBERT, ULTRABERT, MODERNBERT, MODERNBERT_DECODER),
-    *(MEGATRON_BERT, REMBERT, IBERT, LUKE, TAPAS, BIG_BIRD, ROFORMER, ESMC),
+    *(MEGATRON_BERT, REMBERT, IBERT, LUKE, TAPAS, BIG_BIRD, ROFORMER, ESMC, ALBERT),
 )

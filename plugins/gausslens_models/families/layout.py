@@ -239,7 +239,7 @@ def make_layout(
     mixed = tuple(family.is_mixed(layered.get(layer, {})) for layer in range(n_layers))
     for layer in range(n_layers):
         slots = family.slots(kinds[layer], mixed[layer])
-        places[layer] = dict(_placed(slots, layered.get(layer, {})))
+        places[layer] = dict(_placed(slots, layered.get(family.stored_layer(layer), {})))
         claimed |= {p.theirs for p in places[layer].values()}
     beyond = n_layers + int(getattr(config, "num_nextn_predict_layers", None) or 0)  # heads for tokens further on
     _refuse_missing(family, places, kinds, mixed, layered, beyond, path)

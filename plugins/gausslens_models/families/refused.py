@@ -73,7 +73,7 @@ def reason(config: Any) -> str:
         text = getattr(inner, "model_type", "")
         return (
             f"the model type {model_type!r} is not served as a whole: it reads more than text. Its text stack is of "
-            f"type {text!r}: load the model in Python and pass that stack as `gausslens.run(..., model=module)`, or save "
-            "it into a directory of its own"
+            f"type {text!r}: load the model in Python and pass that stack as `gausslens.run(..., model=module)`, or "
+            "save it into a directory of its own"
         )
     return ""

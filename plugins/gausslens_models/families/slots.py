@@ -105,9 +105,9 @@ class Family:
     files hold fused, and modules apart. ``watched`` says whether its attention calls a function that can be registered;
     if not, sites are what taps show. ``refused`` are rows (key, value, reason) of configs that cannot be served,
     ``weights_alone`` of such that cannot run. ``unnormed`` layers have no norm before attention. ``query_scaled`` says
-    that q is scaled before it is turned, and handed over so. ``epsilon`` holds where the config tells none.
-    ``latent`` attention turns the last dimensions of a head: "pairs", "halves", or the config's key that says which
-    (pairs are then handed over as halves).
+    that q is scaled before it is turned, and handed over so. ``epsilon`` holds where the config tells none. ``shared``
+    says that one stored layer serves every depth. ``latent`` attention turns the last dimensions of a head: "pairs",
+    "halves", or the config's key that says which (pairs are then handed over as halves).
     """
 
     name: str
@@ -131,6 +131,7 @@ class Family:
     unnormed: tuple[int, ...] = ()
     query_scaled: bool = False
     latent: str = ""
+    shared: bool = False
     epsilon: float = 1e-5
     norm: str = "rms"
     norm_first: bool = True
@@ -161,6 +162,10 @@ class Family:
             if found == value or (value is True and bool(found)):
                 return f"{self.name} with {key}={found!r} {reason}"
         return ""
+
+    def stored_layer(self, layer: int) -> int:
+        """The number by which the tensors of a layer are stored."""
+        return 0 if self.shared else layer
 
     def position_in(self, config: Any) -> str:
         """How position enters, as this config has it."""

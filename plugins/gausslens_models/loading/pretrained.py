@@ -113,7 +113,8 @@ class PretrainedModel(CheckpointModel):
     def layer_module(self, layer: int) -> Any:
         """The module of a layer."""
         theirs = next(iter(self.module_layout.places[layer].values())).theirs
-        stack = f"{self.module_layout.family.layers}.{layer}."
+        family = self.module_layout.family
+        stack = f"{family.layers}.{family.stored_layer(layer)}."
         head, _, _ = theirs.partition(stack)
         return self.module.get_submodule((head + stack).rstrip("."))
 

@@ -192,7 +192,7 @@ class Initial:
 
     def _layer_path(self, layer: int) -> str:
         theirs = next(iter(self.layout.places[layer].values())).theirs
-        head, stack, _ = theirs.partition(f"{self.layout.family.layers}.{layer}.")
+        head, stack, _ = theirs.partition(f"{self.layout.family.layers}.{self.layout.family.stored_layer(layer)}.")
         return (head + stack).rstrip(".")
 
     def _draw(self, owner: str, seed: int) -> dict[str, torch.Tensor]:

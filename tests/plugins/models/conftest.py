@@ -127,7 +127,7 @@ def build(name: str) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(sum(map(ord, name)))
         model = getattr(transformers, model_class)(config)
-        for parameter in model.parameters():
+        for parameter in filter(lambda p: p.requires_grad, model.parameters()):
             spread = 0.3 if parameter.ndim > 1 else 0.2
             parameter.data += spread * torch.randn(parameter.shape)
     return model.eval()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -82,7 +83,7 @@ def test_every_parameter_is_claimed(name: str, opened: Opens) -> None:
     """Each number once; rows of a position embedding before the first position are nobody's."""
     model = opened(name)
     counted = 0
-    for layer in (None, *model.info.layers):
+    for layer in (None, 0) if model.layout.family.shared else (None, *model.info.layers):
         names = set(model.names(layer)) - model.layout.products(layer).keys()
         names -= {"W_U"} if model.layout.tied else set()
         counted += sum(model.tensor(layer, n).numel() for n in names)
@@ -236,3 +237,17 @@ def test_configs_that_are_not_served_are_refused_by_their_key() -> None:
     config = BloomConfig(apply_residual_connection_post_layernorm=True)
     with pytest.raises(ModelError, match="bloom with apply_residual_connection_post_layernorm=True is not served"):
         family_of(config, "here")
+
+
+def test_one_layer_for_all_depths_is_seen_at_each(opened: Opens, prompts: Tokens, written: Any) -> None:
+    model = opened("albert")
+    batches = captured(model, prompts, Request(("resid_pre", "resid_post", "pattern", "q", "z")))
+    assert [b.layer for b in batches] == [0, 1, 2]
+    assert torch.equal(batches[0]["resid_post"], batches[1]["resid_pre"])
+    assert not torch.equal(batches[0]["pattern"], batches[1]["pattern"])
+    assert torch.equal(model.tensor(0, "W_Q"), model.tensor(2, "W_Q"))
+    only = captured(model, prompts, Request(("pattern",), layers=(1,)))
+    assert torch.equal(only[0]["pattern"], batches[1]["pattern"])
+    twin = written(model, change=lambda name, tensor: 2 * tensor if name == "W_Q" else None)
+    with pytest.raises(ModelError, match="all layers are one and the same"):
+        TransformersEngine().runner(twin).forward(np.array([[3, 4, 5]]))

@@ -81,4 +81,6 @@ ENCODERS: dict[str, tuple[str, dict[str, Any], str]] = {
     "big_bird": ("BigBirdConfig", SMALL | {"attention_type": "original_full"}, "BigBirdForMaskedLM"),
     "roformer": ("RoFormerConfig", SMALL | {"embedding_size": 12}, "RoFormerForMaskedLM"),
     "esmc": ("EsmcConfig", SMALL | {"num_key_value_heads": 4}, "EsmcForMaskedLM"),
+    "albert": ("AlbertConfig", SMALL | {"embedding_size": 12}, "AlbertForMaskedLM"),
+    "albert-headless": ("AlbertConfig", SMALL | {"embedding_size": 24}, "AlbertModel"),
 }
