@@ -22,13 +22,19 @@ WORDS = {
     "norm": "which norm stands before attention, 'rms' or 'layer'",
     "norm_epsilon": "what that norm adds to a variance",
     "norm_first": "whether it stands before attention, or behind it",
+    "unnormed_layers": "the layers in which no norm stands before attention",
     "gains": "whether norms have gains among the weights",
     "biases": "the names of attention's biases, as ('b_Q', 'b_V')",
-    "position": "how position enters: 'rotary', 'learned', 'sinusoidal', 'none' or 'unknown'",
+    "position": "how position enters: 'rotary', 'learned', 'sinusoidal', 'alibi', 'buckets', 'disentangled', 'none' or "
+    "'unknown'",
+    "alibi_slopes": "for each head what a score gains for each token that its key is further on",
+    "distance_buckets": "how many buckets of distance there are, and from which distance on all are in the last",
     "rotary": "for each layer the frequencies and the scaling of its rotation, and whether it turns pairs",
     "query_norm": "whether q and k have norms of their own",
     "query_norm_over": "over what these norms go: 'head', each head by itself, or 'all' heads together",
     "query_norm_late": "whether these norms stand behind the rotation",
+    "products": "for each layer {name: factors} of the tensors that are products of others",
+    "latent_epsilon": "what the norms of latents add to a mean square",
     "scale": "for each layer what q . k is multiplied by",
     "soft_cap": "the soft cap of scores, None where there is none",
     "sliding_window": "for each layer how far back it sees, None where it sees everything",
@@ -199,7 +205,8 @@ class Facts(Mapping[str, Any]):
             return Rotation(self._d_head)
         told = self.need("rotary")[layer]
         pairs = bool(told.get("pairs", False))
-        return Rotation(self._d_head, tuple(told["frequencies"]), float(told["scaling"]), pairs)
+        start = int(told.get("start", 0))
+        return Rotation(self._d_head, tuple(told["frequencies"]), float(told["scaling"]), pairs, start)
 
 
 class FactsField:

@@ -42,8 +42,9 @@ class ModelInfo:
 
     ``layers``, ``heads`` and ``kv_heads`` are those in view: a step with ``layers: [0, 1]`` sees only these.
     ``kv_of_head[h]`` is the key/value head that query head h reads. ``lacking[layer][site]`` is the reason why a layer
-    does not have a site that the model has. ``facts`` are what a family adds (norm, position, scale, soft cap, ...): a
-    loader gives a mapping, and readers find the typed Facts, which refuse what was not told.
+    does not have a site that the model has. ``d_value`` is the width of the value of a head where it is not that of its
+    query (sites v and z, tensors W_V and W_O). ``facts`` are what a family adds (norm, position, scale, soft cap, ...):
+    a loader gives a mapping, and readers find the typed Facts, which refuse what was not told.
     """
 
     name: str
@@ -65,6 +66,7 @@ class ModelInfo:
     causal: bool = True
     max_positions: int | None = None
     lacking: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    d_value: int | None = None
     facts: FactsField = FactsField()  # noqa: RUF009  it holds nothing
 
     def narrowed(self, layers: Sequence[int] | None, heads: Sequence[int] | None) -> ModelInfo:
@@ -172,6 +174,8 @@ class LayerWeights:
             where = "outside the layers" if self.layer is None else f"in layer {self.layer}"
             raise NoTensor(f"{self.info.name} has no {name} {where}{did_you_mean(name, self.names)}")
         held = self._overlay.get(name)
+        if held is None and any(factor in self._overlay for factor in self._factors(name)):
+            held = self._model.product(self.layer, name, self._overlay)  # type: ignore[attr-defined]
         tensor = self._model.tensor(self.layer, name) if held is None else held
         return self._narrowed(name, tensor)
 
@@ -200,6 +204,11 @@ class LayerWeights:
         if self._edited is None or name not in HEAD_TENSORS + KV_HEAD_TENSORS:
             return None
         return sorted({h if name in HEAD_TENSORS else self.info.kv_of_head[h] for h in self._edited})
+
+    def _factors(self, name: str) -> tuple[str, ...]:
+        """The tensors that this one is a product of."""
+        products = self.info.facts.get("products", {}).get(self.layer, {}) if self._overlay else {}
+        return tuple(products.get(name, ()))
 
     def _narrowed(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         if name in HEAD_TENSORS and len(self.heads) != tensor.shape[0]:

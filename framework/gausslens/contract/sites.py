@@ -27,13 +27,14 @@ _MAPS = ("prompt", "head", "query", "key")
 class Site:
     """A place in a model: its name, the dimensions of its array in a batch, and what TransformerLens calls it.
 
-    ``whole`` sites are of the whole model, all others of a layer.
+    ``whole`` sites are of the whole model, all others of a layer. ``of_values`` are as wide as the value of a head.
     """
 
     name: str
     dims: tuple[str, ...]
     transformer_lens: str = ""
     whole: bool = False
+    of_values: bool = False
 
     @property
     def square(self) -> bool:
@@ -59,7 +60,7 @@ class Site:
             "head": len(info.heads),
             "kv_head": len(info.kv_heads),
             "d_model": info.d_model,
-            "d_head": info.d_head,
+            "d_head": info.d_value or info.d_head if self.of_values else info.d_head,
             "d_mlp": info.d_mlp,
             "token": info.vocabulary,
         }
@@ -85,12 +86,12 @@ TABLE = {
         Site("resid_post", _STREAM, "hook_resid_post"),
         Site("q", _OF_HEADS, "hook_q"),
         Site("k", _OF_KV_HEADS, "hook_k"),
-        Site("v", _OF_KV_HEADS, "hook_v"),
+        Site("v", _OF_KV_HEADS, "hook_v", of_values=True),
         Site("q_rot", _OF_HEADS, "hook_rot_q"),
         Site("k_rot", _OF_KV_HEADS, "hook_rot_k"),
         Site("scores", _MAPS, "hook_attn_scores"),
         Site("pattern", _MAPS, "hook_pattern"),
-        Site("z", _OF_HEADS, "hook_z"),
+        Site("z", _OF_HEADS, "hook_z", of_values=True),
         Site("attn_out", _STREAM, "hook_attn_out"),
         Site("mlp_pre", _MLP, "mlp.hook_pre"),
         Site("mlp_post", _MLP, "mlp.hook_post"),

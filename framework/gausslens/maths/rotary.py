@@ -22,21 +22,23 @@ Floats: TypeAlias = NDArray[np.float64]
 class Rotation:
     """How one layer turns q and k: no frequencies, no turning. cos and sin are multiplied by ``scaling``.
 
-    Dimensions beyond twice the frequencies are neither turned nor scaled.
+    Dimensions before ``start``, and beyond it twice the frequencies, are neither turned nor scaled.
     """
 
     d_head: int
     frequencies: tuple[float, ...] = ()
     scaling: float = 1.0
     pairs: bool = False
+    start: int = 0
 
     @property
     def places(self) -> tuple[slice, slice]:
         """Which dimensions are turned against which: x1 and x2."""
-        half = len(self.frequencies)
+        half, start = len(self.frequencies), self.start
+        end = start + 2 * half
         if self.pairs:
-            return slice(0, 2 * half, 2), slice(1, 2 * half, 2)
-        return slice(0, half), slice(half, 2 * half)
+            return slice(start, end, 2), slice(start + 1, end, 2)
+        return slice(start, start + half), slice(start + half, end)
 
     def matrix(self, position: float) -> Floats:
         """R(position) [d_head, d_head], without the scaling; R(a) R(b) = R(a + b)."""
@@ -62,7 +64,8 @@ class Rotation:
     @property
     def scales(self) -> Floats:
         """What each dimension of q, and of k, is multiplied by."""
-        return np.where(np.arange(self.d_head) < 2 * len(self.frequencies), self.scaling, 1.0)
+        place = np.arange(self.d_head) - self.start
+        return np.where((place >= 0) & (place < 2 * len(self.frequencies)), self.scaling, 1.0)
 
     def between(self, lag: int) -> Floats:
         """The form in which q and k of content meet at this lag: R(-lag), scaled on both sides."""

@@ -81,7 +81,10 @@ class Call:
     def visible(self, start: int, end: int) -> torch.Tensor | None:
         """Which keys these query rows may look at [prompt or 1, 1, query, key]; None where all see all."""
         if self.mask is not None:
-            return self.mask[:, :, start:end, : self.key.shape[2]]
+            rows = slice(start, end) if self.mask.shape[2] > 1 else slice(None)  # one row may serve all
+            mask = self.mask[:, :, rows, : self.key.shape[2]]
+            # Some models make their own mask, of what is added to scores: 0, or the lowest number.
+            return mask > torch.finfo(mask.dtype).min / 2 if mask.is_floating_point() else mask
         queries, keys = self.query.shape[2], self.key.shape[2]
         if queries == 1 or not getattr(self.module, "is_causal", True):
             return None
@@ -148,21 +151,27 @@ AttentionMaskInterface.register(NAME, AttentionMaskInterface()["sdpa"])
 
 
 @contextlib.contextmanager
-def with_our_attention(module: Any) -> Iterator[None]:
-    """The module in evaluation mode, with our attention function; afterwards as before."""
+def with_our_attention(module: Any, watched: bool = True) -> Iterator[None]:
+    """The module in evaluation mode, with our attention function (eager where it calls none); afterwards as before."""
     before = module.config._attn_implementation
     training = [m for m in module.modules() if m.training]
     try:
-        with quiet_transformers():
-            module.set_attn_implementation(NAME)
-        if module.config._attn_implementation != NAME:
-            raise ModelError(
-                f"{type(module).__name__} does not let its attention be watched: use `loader: transformer-lens`"
-            )
+        if watched:
+            with quiet_transformers():
+                module.set_attn_implementation(NAME)
+            if module.config._attn_implementation != NAME:
+                raise ModelError(
+                    f"{type(module).__name__} does not let its attention be watched: use `loader: transformer-lens`"
+                )
+        else:  # its modules read the config as they run, and some do not let it be set otherwise
+            module.config._attn_implementation = "eager"
         module.eval()
         yield
     finally:
         for one in training:
             one.training = True
-        with quiet_transformers():
-            module.set_attn_implementation(before)
+        if watched:
+            with quiet_transformers():
+                module.set_attn_implementation(before)
+        else:
+            module.config._attn_implementation = before

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gausslens import Batch, Finding, ModelError, site
+from gausslens import SITES, Batch, Finding, ModelError, site
 
+from ..families.slots import UNWATCHED
 from .forward_pass import Capture, Captured
 from .patching import Patches
 
@@ -77,9 +78,14 @@ class TransformersEngine:
 
 def wanted_sites(model: Any, sites: Sequence[str], layers: Sequence[int] | None) -> dict[int, tuple[str, ...]]:
     """{layer: sites} for the sites of layers; those that a layer lacks left out. Unknown sites are refused."""
+    family = model.layout.family
+    reason = family.reason(family.weights_alone, model.config)
+    if reason:
+        raise ModelError(f"{model.name}: {reason}")
     unknown = [s for s in sites if s not in model.sites]
     if unknown:
-        raise ModelError(f"{model.name} has no site {unknown[0]!r}; its sites: {', '.join(model.sites)}")
+        why = f" ({UNWATCHED})" if not family.watched and unknown[0] in SITES else ""
+        raise ModelError(f"{model.name} has no site {unknown[0]!r}{why}; its sites: {', '.join(model.sites)}")
     of_layers = [s for s in sites if not site(s).whole]
     info = model.info
     wanted = {}

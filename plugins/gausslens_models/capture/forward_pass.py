@@ -12,8 +12,9 @@ import torch
 
 from gausslens import HEAD_AXIS, KV_HEAD_AXIS, ModelError, site
 
+from ..families.facts import latent_pairs
 from ..families.layout import split
-from ..families.slots import Tap
+from ..families.slots import UNWATCHED, Tap
 from .attention import Call, watch, with_our_attention
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Captured:
     arrays: dict[str, torch.Tensor] = field(default_factory=dict)
     fired: dict[str, int] = field(default_factory=dict)
     call: Call | None = None
+    shared: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def add(self, name: str, tensor: torch.Tensor) -> None:
         """Note what a site holds, and that it fired."""
@@ -76,6 +78,7 @@ class Capture:
         self.captured: dict[int, Captured] = {}
         self.finished: set[int] = set()
         self._shape: tuple[int, int] = (0, 0)
+        self._turn, self._shared_is_watched = -1, False
 
     def run(
         self, ids: torch.Tensor, mask: torch.Tensor, logits: bool = False, embed: bool = False, whole: bool = False
@@ -85,14 +88,21 @@ class Capture:
         ``whole`` runs all layers although no logits are asked, and returns the final hidden state.
         """
         module = self.model.module
+        if self.replace is not None and not self.model.layout.family.watched:
+            raise ModelError(f"{self.model.name}: replacement needs an attention that can be watched: {UNWATCHED}")
         body = module if logits else module.base_model
         found: dict[str, Any] = {}
         self._shape = (ids.shape[0], ids.shape[1])
         last = max(self.wanted, default=-1)
         with contextlib.ExitStack() as stack, torch.no_grad():
-            stack.enter_context(with_our_attention(module))
+            stack.enter_context(with_our_attention(module, self.model.layout.family.watched))
             if embed:
-                stack.enter_context(_hook(self.model.embedding, lambda _m, _a, out: found.update(embed=out.detach())))
+                stack.enter_context(
+                    _hook(self.model.embedding, lambda _m, _a, out: found.update(embed=_plain(out).detach()))
+                )
+            self._turn, self._shared_is_watched = -1, False
+            if self.model.layout.family.shared:
+                stack.enter_context(_pre_hook(self.model.layer_module(0), self._next))
             for layer in range(self.model.info.n_layers):
                 self._install(stack, layer, stop=layer == last and not (logits or whole))
             with contextlib.suppress(LastLayerDone):
@@ -111,39 +121,75 @@ class Capture:
         module = self.model.layer_module(layer)
         taps = self.model.taps
         if sites:
-            stack.enter_context(_pre_hook(module, partial(self._begin, layer)))
+            stack.enter_context(_pre_hook(module, self._in_turn(layer, partial(self._begin, layer))))
         for name in sites:
             if name in taps:
                 tap = taps[name]
+                if tap.shared is not None:
+                    keep = partial(self._shared_noted, layer, name, tap.shared)
+                    stack.enter_context(_hook(module.get_submodule(tap.shared.module), keep))
                 place = module.get_submodule(tap.module)
-                note = partial(self._tapped, layer, name, tap)
+                note = self._in_turn(layer, partial(self._tapped, layer, name, tap))
                 stack.enter_context(_hook(place, note) if tap.end == "out" else _pre_hook(place, note))
-        watched = self.eager and not self.model.layout.kinds[layer]
-        if watched or set(sites) - taps.keys():
-            attention = module.get_submodule(self.model.layout.family.attention)
-            stack.callback(watch(attention, partial(self._attended, layer)))
+        self._watch(stack, module, layer, bool(set(sites) - taps.keys()))
         if sites:
-            stack.enter_context(_hook(module, partial(self._end, layer, stop)))
+            stack.enter_context(_hook(module, self._in_turn(layer, partial(self._end, layer, stop))))
+
+    def _watch(self, stack: contextlib.ExitStack, module: Any, layer: int, needed: bool) -> None:
+        """Let this layer's attention be seen; where one layer serves every depth, once, for whose turn it is."""
+        family = self.model.layout.family
+        always = self.eager and not self.model.layout.kinds[layer] and family.watched
+        if not (needed or always) or (family.shared and self._shared_is_watched):
+            return
+        self._shared_is_watched = family.shared
+        attention = module.get_submodule(family.attention)
+        handler = (lambda call: self._attended(self._turn, call)) if family.shared else partial(self._attended, layer)
+        stack.callback(watch(attention, handler))
+
+    def _in_turn(self, layer: int, note: Callable[..., None]) -> Callable[..., None]:
+        """A note of one depth alone, where one layer serves every depth."""
+        if not self.model.layout.family.shared:
+            return note
+        return lambda *arguments: note(*arguments) if self._turn == layer else None
+
+    def _next(self, *_: Any) -> None:
+        self._turn += 1
 
     def _begin(self, layer: int, *_: Any) -> None:
         self.captured[layer] = Captured()
 
     def _tapped(self, layer: int, name: str, tap: Tap, _module: Any, arguments: Any, result: Any) -> None:
-        tensor = _first(arguments, result) if tap.end == "in" else _plain(result)
+        if tap.first and name in self.captured[layer].fired:
+            return
+        tensor = _first(arguments, result) if tap.end == "in" else _plain(result, tap.item)
+        if site(name).square:
+            self.captured[layer].add(name, tensor)
+            return
         tensor = tensor.reshape(*self._shape, -1)
         form = "query" if name in HEAD_AXIS else "key_value" if name in KV_HEAD_AXIS else "as is"
         if tap.part or form != "as is":
             tensor = split(tensor, -1, form, tap.part, self.model.layout.sizes)
-        if name in ("q", "k", "v") and self.model.info.facts.clip is not None:
+        if tap.shared is not None:
+            shared = self.captured[layer].shared.pop(name)[:, :, None]
+            tensor = torch.cat([tensor, shared.expand(*tensor.shape[:3], -1)], dim=-1)
+        if tap.plus:
+            added = self.model.layer_module(layer).get_parameter(tap.plus)
+            tensor = tensor + added.unflatten(0, tensor.shape[2:])
+        if tap.copied or (name in ("q", "k", "v") and self.model.info.facts.clip is not None):
             tensor = tensor.clone()  # the model clips it where it stands
         self.captured[layer].add(name, scaled(self.model, name, tensor))
+
+    def _shared_noted(self, layer: int, name: str, tap: Tap, _module: Any, arguments: Any, result: Any) -> None:  # noqa: ARG002
+        """Keep what all heads have in common until their own part is there."""
+        shared = split(_plain(result, tap.item), -1, "as is", tap.part, self.model.layout.sizes)
+        self.captured[layer].shared[name] = shared.detach()
 
     def _attended(self, layer: int, call: Call) -> torch.Tensor | None:
         sites = self.wanted.get(layer, ())
         captured = self.captured.get(layer, Captured())
         for name, of in HANDED.items():
             if name in sites:
-                captured.add(name, of(call))
+                captured.add(name, self._as_ours(layer, name, call, of(call)))
         square = {name for name in sites if site(name).square}
         if not (square or "z" in sites or self.eager):
             return None
@@ -153,6 +199,17 @@ class Capture:
         if "z" in sites:
             captured.add("z", out)
         return out
+
+    def _as_ours(self, layer: int, name: str, call: Call, handed: torch.Tensor) -> torch.Tensor:
+        """q or k as handed over, but neither scaled nor with its dimensions in another order than in the weights."""
+        family = self.model.layout.family
+        if family.query_scaled and name == "q_rot":
+            handed = handed * (float(call.options["scaling"]) / self.model.info.facts.scale(layer))
+        if family.latent not in ("", "pairs", "halves") and latent_pairs(self.model.config, family):
+            own = handed.shape[-1] - self.model.layout.sizes.latent[1]
+            halves = torch.unflatten(handed[..., own:], -1, (2, -1))
+            handed = torch.cat([handed[..., :own], halves.mT.flatten(-2)], dim=-1)
+        return handed
 
     def _square(self, layer: int, call: Call, captured: Captured, sites: set[str]) -> torch.Tensor:
         """Head outputs with whole scores and patterns beside them, which ``replace`` may change."""
@@ -223,8 +280,8 @@ def _replaced(
     )
 
 
-def _plain(result: Any) -> torch.Tensor:
-    found: torch.Tensor = result[0] if isinstance(result, tuple) else result
+def _plain(result: Any, item: int = 0) -> torch.Tensor:
+    found: torch.Tensor = result[item] if isinstance(result, tuple) else result
     return found
 
 

@@ -68,13 +68,15 @@ def _by_formulas(
     q, k = (formulas.positioned(captured[s.lower()], weights, s, layer, info) for s in "QK")
     if "q_rot" in captured:
         yield from (("q_rot", q), ("k_rot", k))
-    scores = formulas.scores(q, k, layer, info, mask)
-    if "scores" in captured:
-        yield "scores", scores
-    yield "pattern", formulas.pattern(scores, weights)
+    if info.facts.position != "disentangled":  # whose scores have terms beside q . k that are not written out
+        distance = formulas.distance_term(mask.shape[1], info, LayerWeights(model, None))
+        scores = formulas.scores(q, k, layer, info, mask, distance)
+        if "scores" in captured:
+            yield "scores", scores if distance is None else formulas.levelled(scores, captured["scores"])
+        yield "pattern", formulas.pattern(scores, weights)
     v = formulas.clipped(captured["v"], info)[:, :, list(info.kv_of_head)]
     yield "z", torch.einsum("phqk,pkhe->pqhe", captured["pattern"], v)
-    yield "attn_out", formulas.attention_output(captured["z"], weights, info)
+    yield "attn_out", formulas.attention_output(formulas.gated(captured["z"], read, weights), weights, info)
 
 
 def _difference(what: str, ours: torch.Tensor, theirs: torch.Tensor) -> Finding:

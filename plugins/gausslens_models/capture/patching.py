@@ -65,6 +65,17 @@ class Patches:
         layout: Layout = model.module_layout
         fresh: dict[tuple[int, str], list[Exchange]] = {}
         for name, edited in twin.overlay(layer).items():
+            factors = layout.products(layer).get(name)
+            if factors is not None:
+                raise ModelError(
+                    f"{model.name}: {name} is a product: no edit of it reaches the model that runs; edit its factors "
+                    f"{', '.join(factors)}"
+                )
+            if layout.family.shared and layer is not None:
+                raise ModelError(
+                    f"{model.name}: all layers are one and the same where the model runs: no edit of {name} "
+                    f"is of layer {layer} alone"
+                )
             place = layout.places[layer][name]
             if place.slot.plus and torch.equal(edited, model.tensor(layer, name)):
                 continue  # what is stored cannot be had back exactly from the sum
@@ -87,6 +98,11 @@ class Patches:
         self, twin: Twin, layer: int | None, name: str, layout: Layout, place: Place, copy: Any, edited: torch.Tensor
     ) -> None:
         view = layout.view(place, copy.data)
+        if view.untyped_storage().data_ptr() != copy.data.untyped_storage().data_ptr():
+            # Heads that lie apart from each other have no view: each number goes to where the cut finds it.
+            where = layout.view(place, torch.arange(copy.numel(), device=copy.device).view(copy.shape))
+            copy.data.view(-1)[where.reshape(-1)] = edited.reshape(-1).to(copy)
+            return
         view.copy_(edited - place.slot.plus if place.slot.plus else edited)
         if not place.slot.plus:
             twin.adopt(layer, name, view)

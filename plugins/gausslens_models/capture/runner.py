@@ -127,7 +127,7 @@ class TransformersRunner:
             while True:
                 ids.append((yield self.forward(np.array([ids]), replace=replace, base=base)["logits"][0, -1]))
         module, device = self.model.module, self.model.device
-        with self._applied(base), with_our_attention(module), torch.no_grad():
+        with self._applied(base), with_our_attention(module, self.model.layout.family.watched), torch.no_grad():
             new, past = torch.tensor([start], device=device), None
             while True:
                 output = module(input_ids=new, past_key_values=past, use_cache=True)

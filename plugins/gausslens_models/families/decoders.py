@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .slots import Family, Slot, Tap, attention, fused, fused_gate, mlp, norm
+from .slots import NO_ROTATION, Family, Slot, Tap, attention, fused, fused_gate, mlp, norm, unwatched
 from .table import GEMMA2, GPT2, LLAMA, OPT, QUERY_NORMS
 
 # With nothing but another name.
@@ -276,12 +276,14 @@ CTRL = replace(
     position="sinusoidal",
     multipliers={"embedding_scale": ("hidden_size", 0.5)},
 )
-# Families whose attention cannot be watched by plain transformers: tensors here, patterns through TransformerLens.
+# Families whose attention cannot be watched by plain transformers: what their modules hand on; more by TransformerLens.
 XGLM = replace(
     BIOGPT,
     name="xglm",
     model_types=("xglm",),
+    taps=BIOGPT.taps | unwatched("self_attn", "self_attn.out_proj"),
     outside={name: slot for name, slot in BIOGPT.outside.items() if name != "W_pos"},
+    watched=False,
     position="sinusoidal",
 )
 GPT_NEO = replace(
@@ -292,8 +294,11 @@ GPT_NEO = replace(
     tensors=GPT2.tensors
     | attention(*(f"attn.attention.{part}" for part in ("q_proj", "k_proj", "v_proj", "out_proj")))
     | mlp("mlp.c_fc", "mlp.c_proj"),
-    taps=GPT2.taps | {letter: Tap(f"attn.attention.{letter}_proj") for letter in "qkv"},
+    taps=GPT2.taps
+    | {letter: Tap(f"attn.attention.{letter}_proj") for letter in "qkv"}
+    | unwatched("attn.attention", "attn.attention.out_proj"),
     optional=("W_U", "b_Q", "b_K", "b_V"),
+    watched=False,
     scale=1.0,
 )
 GPTJ = Family(
@@ -306,6 +311,7 @@ GPTJ = Family(
     | norm("ln1", "ln_1", bias=True),
     taps={
         **{letter: Tap(f"attn.{letter}_proj") for letter in "qkv"},
+        **unwatched("attn", "attn.out_proj"),
         "attn_out": Tap("attn"),
         "mlp_pre": Tap("mlp.fc_in"),
         "mlp_post": Tap("mlp.fc_out", "in"),
@@ -315,6 +321,7 @@ GPTJ = Family(
     | norm("ln_final", "ln_f", bias=True),
     optional=("b_Q", "b_K", "b_V", "b_O", "W_U", "b_U"),
     ignored=("attn.bias", "attn.masked_bias", "attn.embed_positions"),
+    watched=False,
     norm="layer",
     pairs=True,
     parallel=True,
@@ -337,14 +344,20 @@ FALCON = replace(
     | norm("ln2", "post_attention_layernorm|ln_mlp", bias=True),
     taps={
         **{letter: Tap("self_attention.query_key_value", part=f"{letter}*") for letter in "qkv"},
+        **unwatched("self_attention", "self_attention.dense"),
         "attn_out": Tap("self_attention"),
         "mlp_pre": Tap("mlp.dense_h_to_4h"),
         "mlp_post": Tap("mlp.dense_4h_to_h", "in"),
-        "mlp_out": Tap("mlp"),
+        "mlp_out": Tap("mlp", copied=True),
     },
     outside={"W_E": Slot("word_embeddings.weight"), "W_U": Slot("lm_head.weight", "in_out")}
     | norm("ln_final", "ln_f", bias=True),
     optional=("b_Q", "b_K", "b_V", "b_O", "b_in", "b_out", "ln2.w", "ln2.b", "W_U"),
+    positions=(("alibi", True, "alibi"),),
+    weights_alone=(
+        ("alibi", True, "does not run: eager attention of transformers adds its slopes twice; use `loader: weights`"),
+    ),
+    when=(("alibi", True, {}, {"q_rot": NO_ROTATION, "k_rot": NO_ROTATION}),),
     pairs=False,
     parallel="parallel_attn",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ def model_info(
         n_kv_heads=sizes.kv_heads,
         d_model=sizes.d_model,
         d_head=sizes.d_head,
+        d_value=sizes.value if sizes.value != sizes.d_head else None,
         d_mlp=_d_mlp(layout),
         vocabulary=_vocabulary(config, layout),
         n_parameters=sum(_count(layout.shapes[n]) for n in counted),
@@ -39,7 +41,7 @@ def model_info(
         heads=tuple(range(sizes.heads)),
         kv_heads=tuple(range(sizes.kv_heads)),
         causal=family.causal or bool(getattr(config, "is_decoder", False)),
-        max_positions=getattr(config, "max_position_embeddings", None),
+        max_positions=_max_positions(config, layout),
         lacking=lacking(config, layout),
         facts=_facts(config, layout) | _of_tokenizer(tokenizer),
     )
@@ -70,16 +72,17 @@ def _facts(config: Any, layout: Layout) -> dict[str, Any]:
     if family.position == "unknown":
         return {"position": "unknown", "norm": "unknown", "unclaimed": layout.unclaimed}
     facts: dict[str, Any] = {
-        "position": family.position,
+        "position": family.position_in(config),
         "norm": family.norm,
-        "norm_epsilon": _first(config, EPSILONS, 1e-5),
+        "norm_epsilon": _first(config, EPSILONS, family.epsilon),
         "norm_first": family.norm_first and getattr(config, "do_layer_norm_before", True),
+        "unnormed_layers": family.unnormed,
         "gains": any("ln1.w" in layout.places[layer] for layer in layers),
-        "biases": tuple(b for b in ATTENTION_BIASES if any(b in layout.places[layer] for layer in layers)),
+        "biases": tuple(b for b in ATTENTION_BIASES if any(b in layout.names(layer) for layer in layers)),
         "scale": tuple(_scale(config, family, layer, layout.sizes.d_head) for layer in layers),
         "soft_cap": getattr(config, "attn_logit_softcapping", None),
         "final_soft_cap": getattr(config, "final_logit_softcapping", None),
-        "sliding_window": _windows(config, len(layers)),
+        "sliding_window": _windows(config, len(layers), family.causal),
         "tied": layout.tied,
         "parallel": _parallel(config, family),
         "query_growth": tuple(_growth(config, family, layer) for layer in layers),
@@ -89,8 +92,14 @@ def _facts(config: Any, layout: Layout) -> dict[str, Any]:
         "read_as": family.read_as,
         "unclaimed": layout.unclaimed,
     }
+    if facts["position"] == "alibi":
+        facts["alibi_slopes"] = slopes(config, layout.sizes.heads, facts["scale"][0])
+    if facts["position"] == "buckets":
+        facts["distance_buckets"] = (int(config.relative_attention_num_buckets), 128)
+    if family.latent:  # the norms of latents have an epsilon of their own
+        facts |= {"products": {layer: layout.products(layer) for layer in layers}, "latent_epsilon": 1e-6}
     facts |= _of_query_norms(config, layout) | _multipliers(config, family)
-    if family.position == "rotary":
+    if facts["position"] == "rotary":
         facts["rotary"] = tuple(_rotary(config, family, layer, layout.sizes.d_head) for layer in layers)
     return facts
 
@@ -118,6 +127,10 @@ def _multipliers(config: Any, family: Family) -> dict[str, float]:
     for fact, (key, power, *switch) in family.multipliers.items():
         if all(getattr(config, name) for name in switch):
             found[fact] = float(getattr(config, key)) ** power
+    if config.model_type == "minicpm3":
+        found["residual_scale"] /= math.sqrt(config.num_hidden_layers)
+    if config.model_type == "esmc":
+        found["residual_scale"] *= 6.0  # sqrt(36 / layers)
     return found
 
 
@@ -131,8 +144,16 @@ def _rotary(config: Any, family: Family, layer: int, d_head: int) -> dict[str, A
     """How a layer rotates; a layer that does not has no frequencies."""
     if _is_unrotated(config, family.unrotated, layer):
         return {"type": "none", "frequencies": (), "scaling": 1.0, "pairs": family.pairs}
+    if family.latent:
+        shared = int(config.qk_rope_head_dim)
+        return frequencies(config, layer, shared) | {"pairs": latent_pairs(config, family), "start": d_head - shared}
     found = frequencies(config, layer, d_head) | {"pairs": family.pairs}
     return found | {"frequencies": tuple(-f for f in found["frequencies"])} if family.backwards else found
+
+
+def latent_pairs(config: Any, family: Family) -> bool:
+    """Whether latent attention turns neighbours of what heads share."""
+    return family.latent == "pairs" or (family.latent != "halves" and bool(getattr(config, family.latent)))
 
 
 def _growth(config: Any, family: Family, layer: int) -> tuple[float, float, float] | None:
@@ -188,11 +209,44 @@ def _scale(config: Any, family: Family, layer: int, d_head: int) -> float:
     """What q . k is multiplied by."""
     if family.scale:
         return float(getattr(config, family.scale) if isinstance(family.scale, str) else family.scale)
+    own = getattr(getattr(config, "attn_config", None), "softmax_scale", None)  # MPT
+    if own is not None:
+        return float(own)
+    if getattr(config, "pos_att_type", None):  # DeBERTa: with so many terms beside it
+        return float((d_head * (1 + len(set(config.pos_att_type) & {"c2p", "p2c"}))) ** -0.5)
+    if family.latent:
+        return float(d_head**-0.5 * _stretched(getattr(config, "rope_parameters", None) or {}))
     if getattr(config, "scale_attn_weights", True) is False:
         scale = 1.0
     else:
         scale = float(getattr(config, "query_pre_attn_scalar", None) or d_head) ** -0.5
     return scale / (layer + 1) if getattr(config, "scale_attn_by_inverse_layer_idx", False) else scale
+
+
+def slopes(config: Any, heads: int, scale: float) -> tuple[float, ...]:
+    """What a score gains for each token that its key is further on (Press et al., "Train Short, Test Long", 2021).
+
+    MPT takes the powers of the next power of two, every other where there are too many; others those of the one
+    before, and for the heads beyond it every other of the next. Falcon scales them as it does q . k.
+    """
+    if config.model_type == "mpt":
+        count = 2 ** math.ceil(math.log2(heads))
+        steps = [config.attn_config.alibi_bias_max * n / count for n in range(1, count + 1)]
+        return tuple(2.0**-step for step in (steps if count == heads else steps[1::2] + steps[::2])[:heads])
+    count = 2 ** math.floor(math.log2(heads))
+    steps = [8 * n / count for n in range(1, count + 1)] + [4 * n / count for n in range(1, 2 * count, 2)]
+    slopes = torch.tensor([2.0**-step for step in steps[:heads]])
+    if config.model_type == "falcon":
+        return tuple((slopes.bfloat16().float() * scale).tolist())  # it keeps them so
+    return tuple(slopes.tolist())
+
+
+def _stretched(told: dict[str, Any]) -> float:
+    """What YaRN multiplies scores by, (0.1 m log s + 1)^2 for a factor s > 1, where the config has it do so."""
+    weight, factor = told.get("mscale_all_dim", 0), told.get("factor", 1.0)
+    if told.get("rope_type", "default") == "default" or not weight or factor <= 1:
+        return 1.0
+    return float(0.1 * weight * math.log(factor) + 1.0) ** 2
 
 
 def _of_tokenizer(tokenizer: Any) -> dict[str, Any]:
@@ -208,18 +262,30 @@ def _of_tokenizer(tokenizer: Any) -> dict[str, Any]:
     }
 
 
-def _windows(config: Any, n_layers: int) -> tuple[int | None, ...]:
-    """The sliding window of each layer, None where a layer sees everything before it."""
+def _windows(config: Any, n_layers: int, causal: bool) -> tuple[int | None, ...]:
+    """The sliding window of each layer, None where a layer sees everything before it.
+
+    A layer that sees both sides counts its own token apart: so many to each side, and one.
+    """
     locals_ = getattr(config, "attention_layers", None)  # GPT-Neo
     if locals_ is not None:
         return tuple(int(config.window_size) if kind == "local" else None for kind in locals_)
     window = getattr(config, "sliding_window", None)
+    window = window if window is None or causal else window + 1
     kinds = getattr(config, "layer_types", None)
     if window is None or getattr(config, "use_sliding_window", True) is False:
         return (None,) * n_layers
     if kinds is None:
         return (int(window),) * n_layers
     return tuple(int(window) if kind == "sliding_attention" else None for kind in kinds)
+
+
+def _max_positions(config: Any, layout: Layout) -> int | None:
+    """The longest text: where positions have vectors, as many as there are rows for them."""
+    place = layout.places[None].get("W_pos")
+    if place is None or not place.slot.skip:
+        return getattr(config, "max_position_embeddings", None)
+    return layout.shapes[place.theirs][0] - place.slot.skip
 
 
 def _vocabulary(config: Any, layout: Layout) -> int:

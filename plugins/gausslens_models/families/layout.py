@@ -11,25 +11,41 @@ import torch
 
 from gausslens import ModelError, did_you_mean
 
+from . import refused
 from .decoders import DECODERS
+from .encoders import ENCODERS
+from .hybrids import HYBRIDS
+from .latent import LATENT, PRODUCTS
 from .mixtures import MIXTURES
+from .relative import RELATIVE
 from .slots import Family, Slot
 from .stored_names import Stored
 from .table import TABLE
 
-FAMILIES = (*TABLE, *DECODERS, *MIXTURES)
+FAMILIES = (*TABLE, *DECODERS, *MIXTURES, *ENCODERS, *RELATIVE, *LATENT, *HYBRIDS)
 # Older checkpoints call the gain and bias of a norm so.
 _OLD_NAMES = ((".gamma", ".weight"), (".beta", ".bias"))
 
 
+class Refused(ModelError):
+    """A type, or a config, that is not served for a reason of its own."""
+
+
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a model's attention."""
+    """The sizes of a model's attention; of latent attention the rank of keys and values, and what heads share."""
 
     heads: int
     kv_heads: int
     d_head: int
     d_model: int
+    d_value: int = 0
+    latent: tuple[int, int] = (0, 0)
+
+    @property
+    def value(self) -> int:
+        """The width of the value of a head, where it is another than that of its query."""
+        return self.d_value or self.d_head
 
     def of(self, form: str) -> int:
         """How many heads a fused or projected axis of this form has."""
@@ -58,6 +74,16 @@ class Layout:
     mixed: tuple[bool, ...] = ()
     stored: Mapping[str, Stored] = field(default_factory=dict)
 
+    def products(self, layer: int | None) -> dict[str, tuple[str, ...]]:
+        """The tensors of a layer that are products of others, and their factors."""
+        places = self.places[layer]
+        known = PRODUCTS.items() if self.family.latent else ()
+        return {name: factors for name, factors in known if name not in places and set(factors) <= places.keys()}
+
+    def names(self, layer: int | None) -> tuple[str, ...]:
+        """The tensors of a layer, or those outside the layers."""
+        return (*self.places[layer], *self.products(layer))
+
     def ours(self, place: Place, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Our tensor from the checkpoint's: a view of it, where neither type nor ``plus`` changes it."""
         found = self.view(place, tensor).to(dtype)
@@ -71,7 +97,7 @@ class Layout:
             cut = split(seen, 0, slot.form, slot.part, sizes)
             return cut.transpose(1, 2) if cut.ndim == 3 else cut
         if slot.form == "output":
-            return torch.unflatten(seen, 1, (sizes.heads, sizes.d_head)).permute(1, 2, 0)
+            return torch.unflatten(seen, 1, (sizes.heads, sizes.value)).permute(1, 2, 0)
         if slot.form == "in_out":
             return split(seen, -2, slot.form, slot.part, sizes).mT
         if slot.part:
@@ -90,6 +116,9 @@ def split(tensor: torch.Tensor, axis: int, form: str, part: str, sizes: Sizes) -
     if "::" in part:
         index, step = map(int, part.split("::"))
         return torch.unflatten(tensor, axis, (-1, step)).select(axis + 1, index)
+    if part in ("latent", "shared"):
+        start = 0 if part == "latent" else sizes.latent[0]
+        return tensor.narrow(axis, start, sizes.latent[part == "shared"])
     if part:
         index, count = map(int, part.split("/"))
         width = tensor.shape[axis] // count
@@ -103,6 +132,12 @@ def _heads(tensor: torch.Tensor, axis: int, form: str, part: str, sizes: Sizes) 
     letter, how = part[:1], part[1:]
     if how == "|":
         return torch.unflatten(tensor, axis, (sizes.of(form), 3, d_head)).select(axis + 1, "qkv".index(letter))
+    if how == "&":
+        return torch.unflatten(tensor, axis, (heads, 2, d_head)).select(axis + 1, "qg".index(letter))
+    if how == "^":
+        own = d_head - sizes.latent[1]
+        apart = torch.unflatten(tensor, axis, (heads, own + sizes.value))
+        return apart.narrow(axis + 1, 0 if letter == "k" else own, own if letter == "k" else sizes.value)
     if how == "*":
         group = heads // kv_heads
         apart = torch.unflatten(tensor, axis, (kv_heads, group + 2, d_head))
@@ -123,7 +158,13 @@ def family_of(config: Any, path: str, names: Iterable[str] = ()) -> Family:
     model_type = getattr(config, "model_type", "")
     for family in FAMILIES:
         if model_type in family.model_types:
+            reason = family.reason(family.refused, config)
+            if reason:
+                raise Refused(f"{path}: {reason}")
             return family
+    reason = refused.reason(config)
+    if reason:
+        raise Refused(f"{path}: {reason}")
     near = did_you_mean(model_type, [t for f in FAMILIES for t in f.model_types])
     unclaimed = sorted(names)
     told = f"; nobody claims {_listed(unclaimed)}" if unclaimed else ""
@@ -146,6 +187,8 @@ def families_of(
     """
     try:
         return (family_of(config, path, shapes),)
+    except Refused:
+        raise
     except ModelError as unlisted:
         name = getattr(config, "model_type", "")
         could = tuple(
@@ -187,6 +230,7 @@ def make_layout(
     says under which names a file holds tensors that transformers renames or stacks on loading.
     """
     sizes = sizes_of(config)
+    table, family = family, family.as_stored(shapes)
     layered, outside = _sorted_by_layer(family, shapes, path)
     n_layers = int(config.num_hidden_layers)
     places: dict[int | None, dict[str, Place]] = {}
@@ -195,36 +239,51 @@ def make_layout(
     mixed = tuple(family.is_mixed(layered.get(layer, {})) for layer in range(n_layers))
     for layer in range(n_layers):
         slots = family.slots(kinds[layer], mixed[layer])
-        places[layer] = dict(_placed(slots, layered.get(layer, {})))
+        places[layer] = dict(_placed(slots, layered.get(family.stored_layer(layer), {})))
         claimed |= {p.theirs for p in places[layer].values()}
     beyond = n_layers + int(getattr(config, "num_nextn_predict_layers", None) or 0)  # heads for tokens further on
     _refuse_missing(family, places, kinds, mixed, layered, beyond, path)
     tied = headed and bool(getattr(config, "tie_word_embeddings", False))
     places[None] = {}
     for ours, slot in family.outside.items():
-        known = slot.tensor.split("|")
-        theirs = next((n for n in outside if any(n == k or n.endswith(f".{k}") for k in known)), None)
+        theirs = _found(slot.tensor.split("|"), outside)
         if theirs is not None:
             places[None][ours] = Place(outside[theirs], slot)
             claimed.add(outside[theirs])
         elif ours not in family.optional or (ours == "W_U" and headed and not tied):
             raise ModelError(f"{path}: the checkpoint has no {slot.tensor} ({ours})")
-    tied = tied and "W_U" not in places[None]
+    head = places[None].get("W_U")
+    tied = tied and (head is None or head.theirs == places[None]["W_E"].theirs)
     if tied:
         places[None]["W_U"] = Place(places[None]["W_E"].theirs, Slot(places[None]["W_E"].slot.tensor, "in_out"))
     ignored = {n for n in shapes if any(part in n for part in family.ignored)}
     ignored |= {n for layer in range(n_layers, beyond) for n in layered.get(layer, {}).values()}
     unclaimed = tuple(sorted(set(shapes) - claimed - ignored))
-    layout = Layout(family, sizes, places, shapes, unclaimed, tied, kinds, mixed, stored or {})
+    layout = Layout(table, sizes, places, shapes, unclaimed, tied, kinds, mixed, stored or {})
     _refuse_unknown(layout, layered, unclaimed, path)
     _refuse_shapes(layout, path)
     return layout
+
+
+def _found(known: list[str], outside: Mapping[str, str]) -> str | None:
+    """The first of these names that is there, with nothing before it or with some prefix."""
+    for name in known:
+        if name in outside:
+            return name
+        prefixed = next((n for n in outside if n.endswith(f".{name}")), None)
+        if prefixed is not None:
+            return prefixed
+    return None
 
 
 def sizes_of(config: Any) -> Sizes:
     """The sizes that a config tells; head_dim is not always hidden size over heads."""
     heads = int(config.num_attention_heads)
     d_model = int(config.hidden_size)
+    if getattr(config, "kv_lora_rank", None):
+        shared = int(config.qk_rope_head_dim)
+        widths = int(config.qk_nope_head_dim) + shared, d_model, int(config.v_head_dim)
+        return Sizes(heads, heads, *widths, (int(config.kv_lora_rank), shared))
     multi_query = getattr(config, "multi_query", None)
     if multi_query is not None and not getattr(config, "new_decoder_architecture", False):
         kv_heads = 1 if multi_query else heads
@@ -286,6 +345,7 @@ def _refuse_missing(
         for layer, sort in enumerate(sorts)
         for o, slot in family.slots(*sort).items()
         if o not in places[layer] and ((sort, o) in anywhere or not family.may_lack(o, sort[1]))
+        if not (layer in family.unnormed and o.startswith("ln1."))
     ]
     if missing:
         unknown = sorted(set(layered.get(0, {})) - {s.tensor for s in family.slots(*sorts[0]).values()})
@@ -312,8 +372,8 @@ def _refuse_shapes(layout: Layout, path: str) -> None:
     expected = {
         "W_Q": (s.heads, s.d_model, s.d_head),
         "W_K": (s.kv_heads, s.d_model, s.d_head),
-        "W_V": (s.kv_heads, s.d_model, s.d_head),
-        "W_O": (s.heads, s.d_head, s.d_model),
+        "W_V": (s.kv_heads, s.d_model, s.value),
+        "W_O": (s.heads, s.value, s.d_model),
     }
     for places in layout.places.values():
         for ours, place in places.items():

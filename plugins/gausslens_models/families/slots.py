@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gausslens import HEAD_AXIS, KV_HEAD_AXIS, SITES
@@ -33,13 +33,25 @@ class Slot:
 class Tap:
     """Where a site is seen: the input ("in") or the output ("out") of a module of the layer, and its part if fused.
 
-    The module "" is the layer itself.
+    The module "" is the layer itself. ``item`` picks one of several outputs; ``plus`` is a parameter that the model
+    adds afterwards. Of a module that is called several times ``first`` takes the first call. ``copied`` is what
+    the model writes over afterwards. ``shared`` is what all heads have in common, behind their own part.
     """
 
     module: str
     end: str = "out"
     part: str = ""
+    item: int = 0
+    plus: str = ""
+    first: bool = False
+    copied: bool = False
+    shared: Tap | None = None
 
+
+# Why an engine lacks sites of some families.
+UNWATCHED = (
+    "this family computes it where nothing can see it; where TransformerLens can, `loader: transformer-lens` does"
+)
 
 # The stream around a layer, of every family.
 STREAM = {"resid_pre": Tap("", "in"), "resid_post": Tap("")}
@@ -88,6 +100,14 @@ class Family:
     are among its tensors, or where the key ``query_norm_bare`` of the config says that it has some without;
     ``query_norm_late``: after the rotation, in layers that rotate. ``parallel`` says whether attention and MLP read the
     same stream, or which key of the config says so.
+
+    ``positions`` are rows (key, value, position) that go before ``position``. ``stored`` are tensors of a layer that
+    files hold fused, and modules apart. ``watched`` says whether its attention calls a function that can be registered;
+    if not, sites are what taps show. ``refused`` are rows (key, value, reason) of configs that cannot be served,
+    ``weights_alone`` of such that cannot run. ``unnormed`` layers have no norm before attention. ``query_scaled`` says
+    that q is scaled before it is turned, and handed over so. ``epsilon`` holds where the config tells none. ``shared``
+    says that one stored layer serves every depth. ``latent`` attention turns the last dimensions of a head: "pairs",
+    "halves", or the config's key that says which (pairs are then handed over as halves).
     """
 
     name: str
@@ -103,6 +123,16 @@ class Family:
     when: tuple[tuple[str, object, dict[str, Tap], dict[str, str]], ...] = ()
     others: dict[str, Other] = field(default_factory=dict)
     position: str = "rotary"
+    watched: bool = True
+    refused: tuple[tuple[str, object, str], ...] = ()
+    weights_alone: tuple[tuple[str, object, str], ...] = ()
+    stored: dict[str, Slot] = field(default_factory=dict)
+    positions: tuple[tuple[str, object, str], ...] = ()
+    unnormed: tuple[int, ...] = ()
+    query_scaled: bool = False
+    latent: str = ""
+    shared: bool = False
+    epsilon: float = 1e-5
     norm: str = "rms"
     norm_first: bool = True
     causal: bool = True
@@ -123,10 +153,33 @@ class Family:
         kinds = getattr(config, "layer_types", None) if self.others else None
         return kinds[layer] if kinds is not None and kinds[layer] in self.others else ""
 
+    def reason(self, rows: tuple[tuple[str, object, str], ...], config: Any) -> str:
+        """The reason of the first of these rows (refused or weights_alone) that the config meets, else nothing."""
+        for key, value, reason in rows:
+            found = config
+            for name in key.split("."):
+                found = getattr(found, name, None)
+            if found == value or (value is True and bool(found)):
+                return f"{self.name} with {key}={found!r} {reason}"
+        return ""
+
+    def stored_layer(self, layer: int) -> int:
+        """The number by which the tensors of a layer are stored."""
+        return 0 if self.shared else layer
+
+    def position_in(self, config: Any) -> str:
+        """How position enters, as this config has it."""
+        return next((p for key, value, p in self.positions if getattr(config, key, None) == value), self.position)
+
     def sites_of_attention(self) -> tuple[str, ...]:
         """The sites that a layer without attention lacks: those of heads, and what is seen at modules of attention."""
         at = {name for name, tap in self.taps.items() if f"{tap.module}.".startswith(f"{self.attention}.")}
         return tuple(name for name in SITES if name in HEAD_AXIS or name in KV_HEAD_AXIS or name in at)
+
+    def as_stored(self, names: Iterable[str]) -> Family:
+        """The table of these names: with tensors as files hold them, where one of theirs is among the names."""
+        fused = tuple(f".{slot.tensor}" for slot in self.stored.values())
+        return replace(self, tensors=self.tensors | self.stored) if any(n.endswith(fused) for n in names) else self
 
     def slots(self, kind: str, mixed: bool = False) -> dict[str, Slot]:
         """The tensors of a layer of this kind; ``mixed`` with experts in place of the MLP."""
@@ -146,6 +199,11 @@ class Family:
             return False
         own = {s.tensor for s in self.mixture.tensors.values()} - {s.tensor for s in self.tensors.values()}
         return any(name.partition("#")[0] in own for name in names)
+
+
+def unwatched(attention: str, output: str) -> dict[str, Tap]:
+    """What a module of attention hands on, where it calls no function that can be registered."""
+    return {"pattern": Tap(attention, item=1), "z": Tap(output, "in")}
 
 
 def norm(ours: str, theirs: str, plus: float = 0.0, bias: bool = False) -> dict[str, Slot]:

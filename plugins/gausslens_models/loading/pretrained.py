@@ -53,7 +53,7 @@ class PretrainedModel(CheckpointModel):
 
     def tensor(self, layer: int | None, name: str) -> torch.Tensor:
         """One tensor: of the module where it is in memory, else of the files."""
-        if self._module is None and self.checkpoint is not None:
+        if (self._module is None and self.checkpoint is not None) or name in self.layout.products(layer):
             return super().tensor(layer, name)
         layout = self.module_layout
         place = layout.places[layer][name]
@@ -91,7 +91,7 @@ class PretrainedModel(CheckpointModel):
         if site(name).whole:
             return name != "logits" or self.headed
         # What has heads and is seen at no module, the attention function sees.
-        return name in self.taps or name in HEAD_AXIS or name in KV_HEAD_AXIS
+        return name in self.taps or (self.layout.family.watched and (name in HEAD_AXIS or name in KV_HEAD_AXIS))
 
     @cached_property
     def taps(self) -> dict[str, Tap]:
@@ -113,7 +113,8 @@ class PretrainedModel(CheckpointModel):
     def layer_module(self, layer: int) -> Any:
         """The module of a layer."""
         theirs = next(iter(self.module_layout.places[layer].values())).theirs
-        stack = f"{self.layout.family.layers}.{layer}."
+        family = self.module_layout.family
+        stack = f"{family.layers}.{family.stored_layer(layer)}."
         head, _, _ = theirs.partition(stack)
         return self.module.get_submodule((head + stack).rstrip("."))
 
@@ -167,7 +168,8 @@ class PretrainedModel(CheckpointModel):
                 name,
                 dtype=self.dtype,
                 device_map=device_map,
-                attn_implementation=self.attention,
+                # What cannot be watched is seen in eager attention, and some families choose it when they are built.
+                attn_implementation=self.attention or (None if self.layout.family.watched else "eager"),
                 output_loading_info=True,
                 **arguments,
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -14,6 +14,7 @@ from gausslens import ModelError, ModelInfo, ModelSpec
 from ..families.facts import model_info
 from ..families.layout import Layout, families_of, make_layout
 from ..families.stored_names import as_in_module
+from ..maths.latent_products import product
 from ..prompts.tokenise import tokenise
 from .checkpoint import Checkpoint
 from .config_and_tokenizer import quiet_transformers, read_config, read_tokenizer, torch_dtype, where_pretrained
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from ..families.slots import Family
 
-_HEADED = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForPreTraining")
+_HEADED = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForPreTraining", "BertGenerationDecoder")
 
 
 class CheckpointModel:
@@ -61,10 +62,17 @@ class CheckpointModel:
         """The tensors of a layer, or those outside the layers."""
         if layer not in self.layout.places:
             raise ModelError(f"{self.spec.path} has no layer {layer}: it has {len(self.layout.places) - 1} layers")
-        return tuple(self.layout.places[layer])
+        return self.layout.names(layer)
+
+    def product(self, layer: int | None, name: str, edited: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """A tensor that is a product of others, some of which may be edited."""
+        factors = self.layout.products(layer)[name]
+        return product([edited[f] if f in edited else self.tensor(layer, f) for f in factors])
 
     def tensor(self, layer: int | None, name: str) -> torch.Tensor:
         """One tensor, read from its file."""
+        if name in self.layout.products(layer):
+            return self.product(layer, name, {})
         place = self.layout.places[layer][name]
         return self.layout.ours(place, self._stored(place.theirs).to(self.spec.device), self.dtype)
 
@@ -72,6 +80,9 @@ class CheckpointModel:
         """A fresh draw of a tensor from the initialisation of the model's own class."""
         if self._initial is None:
             self._initial = Initial(self.config, self.model_class(), self.dtype, self.layout.family)
+        factors = self.layout.products(layer).get(name)
+        if factors is not None:
+            return product([self.initial(layer, factor, seed) for factor in factors])
         return self._initial.draw(layer, name, seed).to(self.spec.device)
 
     def model_class(self) -> Any:
@@ -181,7 +192,7 @@ class Initial:
 
     def _layer_path(self, layer: int) -> str:
         theirs = next(iter(self.layout.places[layer].values())).theirs
-        head, stack, _ = theirs.partition(f"{self.layout.family.layers}.{layer}.")
+        head, stack, _ = theirs.partition(f"{self.layout.family.layers}.{self.layout.family.stored_layer(layer)}.")
         return (head + stack).rstrip(".")
 
     def _draw(self, owner: str, seed: int) -> dict[str, torch.Tensor]:

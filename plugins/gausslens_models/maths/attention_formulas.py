@@ -5,9 +5,12 @@ Plain formulas on arrays, next to nothing of which the capture uses: so the two 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
+
+from .latent_products import root_mean_square
 
 if TYPE_CHECKING:
     from gausslens import LayerWeights, ModelInfo
@@ -28,14 +31,25 @@ def normed(x: torch.Tensor, weights: LayerWeights, name: str, info: ModelInfo, a
 
 def attention_input(resid_pre: torch.Tensor, weights: LayerWeights, info: ModelInfo) -> torch.Tensor:
     """What W_Q, W_K and W_V read: the residual stream, after ln1 where the family puts its norm first."""
-    return normed(resid_pre, weights, "ln1", info) if info.facts.norm_first else resid_pre
+    first = info.facts.norm_first and weights.layer not in info.facts.get("unnormed_layers", ())
+    return normed(resid_pre, weights, "ln1", info) if first else resid_pre
 
 
 def projected(x: torch.Tensor, weights: LayerWeights, letter: str) -> torch.Tensor:
     """q, k or v [prompt, position, head, d_head]: x W + b."""
     found = torch.einsum("ptd,hde->pthe", x, weights[f"W_{letter}"])
     bias = f"b_{letter}"
-    return found + weights[bias] if bias in weights else found
+    found = found + weights[bias] if bias in weights else found
+    latent = "Q" if letter == "Q" else "KV"
+    if f"ln_{latent}.w" not in weights:
+        return found
+    # W is then a product of factors and of the gain between them: the norm itself is left to do.
+    inner = x @ weights[f"W_{latent}_down"]
+    inner = inner + weights[f"b_{latent}_down"] if f"b_{latent}_down" in weights else inner
+    size = root_mean_square(inner, weights.info.facts.need("latent_epsilon"))[:, :, None].to(found.dtype)
+    shared = weights["W_K_shared"].shape[-1] if letter == "K" else 0
+    own = found.shape[-1] - shared
+    return torch.cat([found[..., :own] / size, found[..., own:]], dim=-1)
 
 
 def clipped(x: torch.Tensor, info: ModelInfo) -> torch.Tensor:
@@ -60,14 +74,55 @@ def positioned(x: torch.Tensor, weights: LayerWeights, letter: str, layer: int, 
     return x
 
 
-def scores(q: torch.Tensor, k: torch.Tensor, layer: int, info: ModelInfo, mask: torch.Tensor) -> torch.Tensor:
-    """What enters the softmax [prompt, head, query, key]: scaled q . k, soft-capped; -inf where none may look."""
+def scores(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    layer: int,
+    info: ModelInfo,
+    mask: torch.Tensor,
+    distance: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """What enters the softmax [prompt, head, query, key]: scaled q . k, soft-capped; -inf where none may look.
+
+    ``distance`` is what distance adds, [head, query, key].
+    """
     k = k[:, :, list(info.kv_of_head)]
     found: torch.Tensor = torch.einsum("pqhe,pkhe->phqk", q, k) * info.facts.scale(layer)
+    if distance is not None:
+        found = found + distance.to(found.dtype)
     cap = info.facts.soft_cap
     if cap is not None:
         found = cap * torch.tanh(found / cap)
     return found.masked_fill(~visible(layer, info, mask)[:, None], -torch.inf)
+
+
+def distance_term(length: int, info: ModelInfo, outside: LayerWeights) -> torch.Tensor | None:
+    """What scores gain by distance [head, query, key], up to a number for each row; None where they gain nothing.
+
+    ALiBi: slope (key - query). Buckets (Raffel et al., "T5", 2020): the head's number in the bucket of the distance.
+    """
+    facts = info.facts
+    places = torch.arange(length)
+    ahead = places[None, :] - places[:, None]
+    if facts.position == "alibi":
+        return torch.tensor(facts.need("alibi_slopes"))[:, None, None] * ahead
+    if facts.position == "buckets":
+        return outside["W_distance"].detach()[bucket(ahead, *facts.need("distance_buckets"))].permute(2, 0, 1)
+    return None
+
+
+def levelled(scores: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Scores with the number added to each row that gives it the largest score of the other: no pattern tells them."""
+    return scores + (other.amax(-1, keepdim=True) - scores.amax(-1, keepdim=True)).to(scores.dtype).nan_to_num()
+
+
+def bucket(ahead: torch.Tensor, buckets: int, farthest: int) -> torch.Tensor:
+    """The bucket of each distance: half of them for what is ahead; near ones one each, far ones by their logarithm."""
+    side = buckets // 2
+    near = side // 2
+    distance = ahead.abs()
+    far = near + (torch.log(distance.clamp(min=1) / near) / math.log(farthest / near) * (side - near)).long()
+    return torch.where(distance < near, distance, far.clamp(max=side - 1)) + (ahead > 0) * side
 
 
 def visible(layer: int, info: ModelInfo, mask: torch.Tensor) -> torch.Tensor:
@@ -77,7 +132,7 @@ def visible(layer: int, info: ModelInfo, mask: torch.Tensor) -> torch.Tensor:
     allowed = distance >= 0 if info.causal else torch.ones_like(distance, dtype=torch.bool)
     window = info.facts.window(layer)
     if window is not None:
-        allowed = allowed & (distance < window)
+        allowed = allowed & (distance.abs() < window)
     return allowed[None] & mask[:, None, :]
 
 
@@ -87,6 +142,14 @@ def pattern(scores: torch.Tensor, weights: LayerWeights) -> torch.Tensor:
         return scores.float().softmax(-1)
     sinks = weights["sinks"].float()[None, :, None, None].expand(*scores.shape[:3], 1)
     return torch.cat([scores.float(), sinks], dim=-1).softmax(-1)[..., :-1]
+
+
+def gated(z: torch.Tensor, read: torch.Tensor, weights: LayerWeights) -> torch.Tensor:
+    """Head outputs as W_O reads them: times sigmoid(x W_gate_z + b), where heads have such a gate."""
+    if "W_gate_z" not in weights:
+        return z
+    gate = torch.einsum("ptd,hde->pthe", read, weights["W_gate_z"])
+    return z * torch.sigmoid(gate + weights["b_gate_z"] if "b_gate_z" in weights else gate)
 
 
 def attention_output(z: torch.Tensor, weights: LayerWeights, info: ModelInfo) -> torch.Tensor:

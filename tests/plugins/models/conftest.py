@@ -17,7 +17,11 @@ import pytest
 import torch
 import transformers
 from tiny_decoders import BRIDGED, DECODERS, GROUPED, SMALL, VOCABULARY
+from tiny_encoders import ENCODERS
+from tiny_hybrids import HYBRIDS
+from tiny_latent import LATENT
 from tiny_mixtures import MIXTURES
+from tiny_relative import RELATIVE
 
 from gausslens import ModelSpec, Part, Prompt, Tokens, Twin
 from gausslens_models.loading.pretrained import PretrainedModel, open_pretrained
@@ -90,7 +94,6 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
 }
 
-
 FULL = os.environ.get("GAUSSLENS_FULL") == "1"
 # What only the long tier runs everything on; the proof itself runs on all.
 SAMPLE = (
@@ -98,6 +101,8 @@ SAMPLE = (
 )
 MORE = DECODERS | MIXTURES
 ALL = MODELS | MORE
+# Those that lack a site, or are no decoders: test_encoders.py and its neighbours ask of them what they have.
+OTHERS = ENCODERS | RELATIVE | LATENT | HYBRIDS | BRIDGED
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -117,12 +122,12 @@ def _class_of(config_class: str) -> Any:
 
 def build(name: str) -> Any:
     """A model whose every parameter is random: biases and gains too, so that none can be forgotten unseen."""
-    config_class, arguments, model_class = (ALL | BRIDGED)[name]
+    config_class, arguments, model_class = (ALL | OTHERS)[name]
     config = _class_of(config_class)(**arguments)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(sum(map(ord, name)))
         model = getattr(transformers, model_class)(config)
-        for parameter in model.parameters():
+        for parameter in filter(lambda p: p.requires_grad, model.parameters()):
             spread = 0.3 if parameter.ndim > 1 else 0.2
             parameter.data += spread * torch.randn(parameter.shape)
     return model.eval()

@@ -112,7 +112,6 @@ def test_edits_act_as_with_plain_transformers_or_are_refused(
 SMALL = {"vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
 UNKNOWN = {
     "falcon": ("FalconConfig", SMALL, "FalconForCausalLM"),
-    "bloom": ("BloomConfig", SMALL, "BloomForCausalLM"),
     "gptj": ("GPTJConfig", SMALL | {"rotary_dim": 4}, "GPTJForCausalLM"),
     "mixtral": (
         "MixtralConfig",

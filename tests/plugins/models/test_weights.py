@@ -36,8 +36,9 @@ def test_shapes_are_transformer_lens(which: str, as_files: Files) -> None:
         if layer in info.lacking and "pattern" in info.lacking[layer]:
             continue
         assert shapes["W_Q"] == (info.n_heads, info.d_model, info.d_head)
-        assert shapes["W_K"] == shapes["W_V"] == (info.n_kv_heads, info.d_model, info.d_head)
-        assert shapes["W_O"] == (info.n_heads, info.d_head, info.d_model)
+        assert shapes["W_K"] == (info.n_kv_heads, info.d_model, info.d_head)
+        assert shapes["W_V"] == (info.n_kv_heads, info.d_model, info.d_value or info.d_head)
+        assert shapes["W_O"] == (info.n_heads, info.d_value or info.d_head, info.d_model)
         assert shapes.get("b_K", (info.n_kv_heads, info.d_head)) == (info.n_kv_heads, info.d_head)
 
 
