@@ -235,6 +235,9 @@ def augmented(projection: Projection) -> Floats:
 
 def form_numbers(A: Floats, B: Floats, rotation: Rotation, lags: Floats) -> tuple[Floats, Floats, Floats]:
     """Tr C, Tr C^2 and |C|_F^2 of C = A R(-lag) B^T at each lag, from the d_head-sized products of the factors."""
+    if not rotation.frequencies:
+        still, each = B.T @ A, np.ones(len(lags))
+        return each * np.trace(still), each * (still * still.T).sum(), each * ((A.T @ A) * (B.T @ B)).sum()
     s = rotation.scales
     P, angles = rotation.diagonal
     Q, K = A * s, B * s

@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 
 from gausslens import Context, Estimate, LayerWeights, ModelInfo, Tokens, variable
-from gausslens.maths.effective_forms import Effective, bias_numbers, effective, form_numbers
+from gausslens.maths.effective_forms import Projection, bias_numbers, effective, form_numbers
 from gausslens.maths.laws import Product
 from gausslens.maths.rotary import Rotation
 from gausslens.maths.spectra import effective_rank
@@ -89,9 +89,13 @@ class Alignment:
             seen = effective(weights, self.model.facts.scoring(layer))
             (query, key), (value, W_O) = seen.qk(), seen.ov()
             factors = query.W, key.W, value.W, W_O
-            found |= _at_lags(seen, self.parameters.lags) | _biases(seen)
-        for name, (A, B) in _pairs(*factors).items():
-            found |= _described(name, in_threads(_circuit, list(zip(A, B, strict=True))))
+            found |= _at_lags(query, key, seen.scoring.rotation, self.parameters.lags)
+            found |= _biases(query, key, value, W_O)
+        circuits = {
+            name: in_threads(_circuit, list(zip(A, B, strict=True))) for name, (A, B) in _pairs(*factors).items()
+        }
+        for name, each in circuits.items():
+            found |= _described(name, each)
         for name, (A, B) in _pairs(*raw).items():
             numbers = [_simple(*pair, Rotation(A.shape[2]), np.zeros(1)) for pair in zip(A, B, strict=True)]
             for what, (text, units, more) in _SIMPLE.items():
@@ -103,7 +107,9 @@ class Alignment:
         dataset = xr.Dataset(found, coords={"head": list(weights.heads)})
         if self.gained:
             dataset = dataset.assign_coords(lag=list(self.parameters.lags))
-        return dataset.assign(self._factors(*factors)) if self.parameters.composition else dataset
+        return (
+            dataset.assign(_kept(factors, circuits["qk"], circuits["ov"])) if self.parameters.composition else dataset
+        )
 
     def join(self, layers: Mapping[int, xr.Dataset]) -> xr.Dataset:
         """All layers in order, and every head with every earlier one."""
@@ -125,16 +131,19 @@ class Alignment:
         """Whether circuits have the gains of norms in them: as asked, where the loader tells of the norms."""
         return self.parameters.gains and self.model.facts.scoring_is_known
 
-    def _factors(self, W_Q: Floats, W_K: Floats, W_V: Floats, W_O: Floats) -> dict[str, Any]:
-        """What heads write and read, to compose them."""
-        kept = {
-            "wrote": wrote(W_V, W_O).swapaxes(-1, -2),
-            "q": read(W_Q, W_K),
-            "k": read(W_K, W_Q),
-            "v": read(W_V, W_O.swapaxes(-1, -2)),
-        }
-        dims = ("head", "d_model", "inner")
-        return {f"factor_{name}": (dims, array.astype(np.float32)) for name, array in kept.items()}
+
+def _kept(factors: tuple[Floats, ...], qk: list[Circuit], ov: list[Circuit]) -> dict[str, Any]:
+    """What heads write and read, to compose them."""
+    W_Q, W_K, W_V, W_O = factors
+    (of_q, of_k), (of_v, of_o) = ([np.stack([one.triangles[i] for one in each]) for i in (0, 1)] for each in (qk, ov))
+    kept = {
+        "wrote": wrote(of_v, W_O).swapaxes(-1, -2),
+        "q": read(W_Q, of_k),
+        "k": read(W_K, of_q),
+        "v": read(W_V, of_o),
+    }
+    dims = ("head", "d_model", "inner")
+    return {f"factor_{name}": (dims, array.astype(np.float32)) for name, array in kept.items()}
 
 
 def _raw(weights: LayerWeights) -> tuple[Floats, Floats, Floats, Floats]:
@@ -156,11 +165,10 @@ def _simple(A: Floats, B: Floats, rotation: Rotation, lags: Floats) -> dict[str,
     return {"norm": np.sqrt(norm), "trace": trace, "trace_z": z, "symmetric_share": symmetric}
 
 
-def _at_lags(seen: Effective, lags: tuple[int, ...]) -> dict[str, Any]:
+def _at_lags(query: Projection, key: Projection, rotation: Rotation, lags: tuple[int, ...]) -> dict[str, Any]:
     """Variables [head, lag] of the form in which tokens at these lags meet."""
     at = np.array(lags, dtype=np.float64)
-    query, key = seen.qk()
-    each = [_simple(A, B, seen.scoring.rotation, at) for A, B in zip(query.W, key.W, strict=True)]
+    each = [_simple(A, B, rotation, at) for A, B in zip(query.W, key.W, strict=True)]
     return {
         f"qk_at_lag_{what}": variable(
             ("head", "lag"), np.stack([one[what] for one in each]), f"W_Q R(-lag) W_K^T: {text}", units, **more
@@ -169,9 +177,8 @@ def _at_lags(seen: Effective, lags: tuple[int, ...]) -> dict[str, Any]:
     }
 
 
-def _biases(seen: Effective) -> dict[str, Any]:
+def _biases(query: Projection, key: Projection, value: Projection, W_O: Floats) -> dict[str, Any]:
     """What biases bring, of vectors whose coordinates have mean square 1, as a norm makes them."""
-    (query, key), (value, W_O) = seen.qk(), seen.ov()
     rows = []
     for head, (A, B) in enumerate(zip(query.W, key.W, strict=True)):
         still = bias_numbers(query, key, head, Rotation(A.shape[1]), np.zeros(1))

@@ -113,8 +113,8 @@ def test_composition_by_chance(judge: Any, rng: Any) -> None:
     V, written, Q, K = (rng.normal(size=(1, d, h)) for _ in range(4))
     turned = haar(rng, d, draws)
     W_O = written.swapaxes(-1, -2) @ turned
-    writers = circuits.wrote(np.broadcast_to(V, (draws, d, h)), W_O)
-    found = circuits.composition(writers, circuits.read(Q, K))[0]
+    writers = circuits.wrote(circuits.circuit(V, V).triangles[0], W_O)
+    found = circuits.composition(writers, circuits.read(Q, circuits.circuit(Q, K).triangles[1]))[0]
     judge.mean(found**2, 1 / d)
     spectra = [product_squared_singular_values(*pair) for pair in ((V, written), (Q, K))]
     z = circuits.composition_z(found[None], d, *spectra)
