@@ -60,7 +60,7 @@ ROLES = Analysis(
 )
 POOLING = Analysis(
     name="attention.pooling",
-    version=2,
+    version=3,
     shape="stream",
     summary="Which function of q and k before position (dot, multiplicative, additive) makes a head's scores.",
     parameters="gausslens_attention.parameters:PoolingParameters",

@@ -36,12 +36,27 @@ class AlignmentParameters(Parameters):
     """Parameters of bilinear.alignment."""
 
     gains: bool = Field(
-        False, description="Multiply W_Q, W_K and W_V by the gain of the norm before them, as the model in effect does."
+        True,
+        description="Circuits as scores see them: with the gains of the norms before them and of q and k, at lags, "
+        "with biases. false: of the weights as they are; these stand beside them (`_raw`) in any case.",
+    )
+    lags: tuple[int, ...] = Field(
+        (0, 1, 2, 4, 8, 16, 32, 64),
+        min_length=1,
+        description="How far the key is before the query in the circuits at a lag, which position makes.",
     )
     composition: bool = Field(
         True,
         description="Compose each head with every head of earlier layers; the factors of all layers are then held.",
     )
+
+    @field_validator("lags")
+    @classmethod
+    def _once(cls, lags: tuple[int, ...]) -> tuple[int, ...]:
+        wrong = [lag for lag in lags if lag < 0 or lags.count(lag) > 1]
+        if wrong:
+            raise ValueError(f"lags are not negative and each is named once: {wrong[0]}")
+        return lags
 
 
 class LogitsParameters(Parameters):

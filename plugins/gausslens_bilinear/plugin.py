@@ -16,7 +16,7 @@ SPECTRUM = Analysis(
 )
 ALIGNMENT = Analysis(
     name="bilinear.alignment",
-    version=1,
+    version=2,
     shape="weights",
     summary="What each head's W_Q W_K^T and W_V W_O match with what, and how heads compose across layers.",
     parameters="gausslens_bilinear.parameters:AlignmentParameters",
@@ -26,7 +26,7 @@ ALIGNMENT = Analysis(
 )
 LOGITS = Analysis(
     name="bilinear.logits",
-    version=2,
+    version=3,
     shape="stream",
     summary="Moments of attention's logits, content form and true score, predicted from Gaussians and measured.",
     parameters="gausslens_bilinear.parameters:LogitsParameters",
@@ -49,7 +49,7 @@ ROLES = Analysis(
 )
 ANGLES = Analysis(
     name="bilinear.angles",
-    version=2,
+    version=3,
     shape="forward",
     summary="How far the angle between two tokens' vectors reaches the score and the attention between them.",
     parameters="gausslens_bilinear.parameters:AnglesParameters",

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from .errors import ModelError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ..maths.effective_forms import Scoring
     from ..maths.rotary import Rotation
     from .model import ModelInfo
 
@@ -207,6 +210,38 @@ class Facts(Mapping[str, Any]):
         pairs = bool(told.get("pairs", False))
         start = int(told.get("start", 0))
         return Rotation(self._d_head, tuple(told["frequencies"]), float(told["scaling"]), pairs, start)
+
+    def scoring(self, layer: int) -> Scoring:
+        """What a layer does between the stream and its scores, for ``maths.effective_forms.effective``."""
+        from ..maths.effective_forms import Scoring
+
+        growth = self._told.get("query_growth")
+        return Scoring(
+            *(self.norm, self.epsilon, self.norm_first, self.query_norm),
+            *(self.rotation(layer), self.scale(layer), self.soft_cap),
+            over_all=self._told.get("query_norm_over", "head") == "all",
+            late=bool(self._told.get("query_norm_late", False)),
+            clip=self._told.get("clip"),
+            growth=None if growth is None else growth[layer],
+        )
+
+    @property
+    def scoring_is_known(self) -> bool:
+        """Whether the loader told all that ``scoring`` needs."""
+        needed = {"norm", "norm_epsilon", "norm_first", "query_norm", "position", "scale", "soft_cap"}
+        return all(self._told.get(name, UNKNOWN) != UNKNOWN for name in needed)
+
+    @property
+    def content_sites(self) -> tuple[str, str]:
+        """The sites that tell q and k as the scores see them, but for position: behind their norms if they have any.
+
+        ``content`` makes them so.
+        """
+        return ("q_rot", "k_rot") if self.position_is_known and self.query_norm else ("q", "k")
+
+    def content(self, x: NDArray[Any], layer: int) -> NDArray[Any]:
+        """q or k [prompt, position, head, d_head] of ``content_sites`` before position is applied: turned back."""
+        return self.rotation(layer).undone(x) if self.content_sites == ("q_rot", "k_rot") else x
 
 
 class FactsField:

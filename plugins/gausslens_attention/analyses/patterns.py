@@ -75,12 +75,13 @@ def attention_of(batch: Batch, row: int) -> Floats:
 
 
 def query_and_key_sites(model: ModelInfo) -> tuple[str, str]:
-    """Where q and k are as they meet: after position is applied, in models that apply it to them.
+    """Where q and k are as they meet: after their norms and position, in models that apply these to them.
 
     Where the loader does not know how position enters, q_rot and k_rot are it: an engine that has these sites has them
     behind whatever position does.
     """
-    applied = not model.facts.position_is_known or model.facts.position == "rotary"
+    facts = model.facts
+    applied = not facts.position_is_known or facts.position == "rotary" or facts.content_sites != ("q", "k")
     return ("q_rot", "k_rot") if applied else ("q", "k")
 
 

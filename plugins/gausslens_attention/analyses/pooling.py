@@ -1,5 +1,8 @@
 """attention.pooling: which scoring function of a head's own queries and keys, before position, makes its scores.
 
+Queries and keys are those that meet, position apart: behind their norms, where a model norms them. Beside them the dot
+product of those before the norms is told (``explained_raw``).
+
 Each prompt is measured by itself: functions are fitted to one half of its cells, drawn at random, and judged by what
 they explain of the other half, so one with more numbers gains nothing by them alone. Where position is applied to q and
 k, what the dot product leaves unexplained is what position adds.
@@ -34,25 +37,32 @@ class Pooling:
         self.parameters = parameters
         self.context = context
         self.model = context.model
+        self.sites = self.model.facts.content_sites
+        self.normed = self.sites != ("q", "k")
         self.by_prompt: dict[tuple[int, int], dict[str, Floats]] = {}
 
     def request(self) -> Request:
-        """Scores, and q and k before position is applied."""
-        return Request(("scores", "q", "k"))
+        """Scores, and q and k as they meet; those before their norms too, where they have norms."""
+        return Request(("scores", *dict.fromkeys((*self.sites, "q", "k"))))
 
     def update(self, batch: Batch) -> None:
         """Each prompt of a shard in one layer; one with too few cells for a function says nothing of that."""
         assert batch.layer is not None
         reads = [batch.kv_heads.index(self.model.kv_of_head[h]) for h in batch.heads]
+        content = [self.model.facts.content(double(batch[site]), batch.layer) for site in self.sites]
         for row, prompt in enumerate(batch.prompts):
             n = int(batch.mask[row].sum())
-            q, k = (double(batch[site][row, :n]).swapaxes(0, 1) for site in ("q", "k"))
+            q, k = (x[row, :n].swapaxes(0, 1) for x in content)
             scores = double(batch["scores"][row, :, :n, :n])
             rngs = drawn_by_head(self.context, f"cells {n}", batch.layer, batch.heads, 0)
             halves = [rng.random((n, n)) < 0.5 for rng in rngs]
             heads = [self._head(q[i], k[j], scores[i], halves[i]) for i, j in enumerate(reads)]
             held_out, fitted = (np.stack(part) for part in zip(*heads, strict=True))
-            self.by_prompt[batch.layer, int(prompt)] = {"explained": held_out, "fitted": fitted}
+            found = {"explained": held_out, "fitted": fitted}
+            if self.normed:
+                x, y = (double(batch[site][row, :n]).swapaxes(0, 1) for site in ("q", "k"))
+                found["raw"] = np.array([self._dot(x[i], y[j], scores[i], halves[i]) for i, j in enumerate(reads)])
+            self.by_prompt[batch.layer, int(prompt)] = found
 
     def merge(self, other: Pooling) -> None:
         """Take in another shard's prompts."""
@@ -83,6 +93,11 @@ class Pooling:
                 "scoring", enough.sum(axis=0), "prompts that are long enough", "prompts", against=False
             ),
         }
+        if self.normed:
+            raw, errors = mean_and_error(stacked(self.by_prompt, "raw"), axis=1, skip_missing=True)
+            text = "variance of held-out scores that the dot product of q and k before their norms explains, R^2"
+            variables["explained_raw"] = variable(dims[:2], raw, text)
+            variables["explained_raw_se"] = variable(dims[:2], errors, "its standard error over prompts", against=False)
         layers = sorted({layer for layer, _ in self.by_prompt})
         coords = {"layer": layers, "head": list(self.model.heads), "scoring": list(p.functions)}
         return xr.Dataset(variables, coords=coords, attrs=self._notes(missing))
@@ -117,6 +132,13 @@ class Pooling:
             held_out.append(explained(found.score, x, y, scores, ~half))
             fitted.append(found.explained)
         return np.array(held_out), np.array(fitted)
+
+    def _dot(self, q: Floats, k: Floats, scores: Floats, half: Bools) -> float:
+        """What the dot product explains of the held-out scores of one head; NaN with too few cells."""
+        visible = np.isfinite(scores)
+        if min((visible & half).sum(), (visible & ~half).sum()) < _CELLS * self._numbers("dot"):
+            return np.nan
+        return explained(fit_dot(q, k, scores, half).score, q, k, scores, ~half)
 
     def _fit(self, name: str, q: Floats, k: Floats, scores: Floats, half: Bools) -> FittedScore:
         if name == "dot":

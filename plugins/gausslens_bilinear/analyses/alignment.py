@@ -1,4 +1,8 @@
-"""bilinear.alignment: what each head's circuits W_Q W_K^T and W_V W_O match, and how heads compose across layers."""
+"""bilinear.alignment: what each head's circuits W_Q W_K^T and W_V W_O match, and how heads compose across layers.
+
+Circuits are those that the scores see, with the gains of norms in them (``gausslens.maths.effective_forms``); beside
+them stand those of the weights as they are, what position makes of them at each lag, and what biases add.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from gausslens import Context, Estimate, LayerWeights, ModelError, ModelInfo, Tokens, variable
+from gausslens import Context, Estimate, LayerWeights, ModelInfo, Tokens, variable
+from gausslens.maths.effective_forms import Projection, bias_numbers, effective, form_numbers
 from gausslens.maths.laws import Product
+from gausslens.maths.rotary import Rotation
 from gausslens.maths.spectra import effective_rank
 
 from ..maths.circuits import Circuit, circuit, composition, composition_z, read, wrote
@@ -18,6 +24,8 @@ from ..maths.threads import in_threads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from gausslens.maths.spectra import Floats
 
     from ..parameters import AlignmentParameters
 
@@ -51,6 +59,15 @@ _BY_HEAD: dict[str, tuple[str, str, dict[str, Any]]] = {
     "bulk_accepted": ("1 where the bulk follows the law of a product of noise, else 0", "1", _LAW),
     "bulk_upper": ("upper edge of the fitted bulk", _SQUARE, _LEFT),
 }
+# Of the circuits of the weights as they are, and of those at a lag.
+_SIMPLE: dict[str, tuple[str, str, dict[str, Any]]] = {
+    name: _BY_HEAD[name] for name in ("norm", "trace", "trace_z", "symmetric_share")
+}
+_BIASES = {
+    "qk_bias_share": "W_Q W_K^T with biases as a row more: share of its squared norm that biases bring",
+    "qk_key_bias_share": "of that, what hangs on the key alone, which every query sees alike: b_Q W_K^T",
+    "ov_bias_share": "W_V W_O with the bias as a row more: share of its squared norm that the bias brings",
+}
 _CIRCUITS = {"qk": "W_Q W_K^T", "ov": "W_V W_O"}
 _READS = {"q": "qk", "k": "qk", "v": "ov"}
 _COMPOSES = {"q": "queries", "k": "keys", "v": "values"}
@@ -63,24 +80,36 @@ class Alignment:
         self.parameters = parameters
         self.model = context.model
 
-    def layer(self, weights: LayerWeights, layer: int) -> xr.Dataset:  # noqa: ARG002
+    def layer(self, weights: LayerWeights, layer: int) -> xr.Dataset:
         """The circuits of one layer's heads, and their factors where heads are to be composed."""
-        W_Q, W_K, W_V, W_O = self._attention(weights)
-        factors = {"qk": (W_Q, W_K), "ov": (W_V, W_O.swapaxes(-1, -2))}
+        raw = _raw(weights)
         found: dict[str, Any] = {}
-        for name, (A, B) in factors.items():
-            found |= _described(name, in_threads(_circuit, list(zip(A, B, strict=True))))
+        factors = raw
+        if self.gained:
+            seen = effective(weights, self.model.facts.scoring(layer))
+            (query, key), (value, W_O) = seen.qk(), seen.ov()
+            factors = query.W, key.W, value.W, W_O
+            found |= _at_lags(query, key, seen.scoring.rotation, self.parameters.lags)
+            found |= _biases(query, key, value, W_O)
+        circuits = {
+            name: in_threads(_circuit, list(zip(A, B, strict=True))) for name, (A, B) in _pairs(*factors).items()
+        }
+        for name, each in circuits.items():
+            found |= _described(name, each)
+        for name, (A, B) in _pairs(*raw).items():
+            numbers = [_simple(*pair, Rotation(A.shape[2]), np.zeros(1)) for pair in zip(A, B, strict=True)]
+            for what, (text, units, more) in _SIMPLE.items():
+                long_name, values = (
+                    f"{_CIRCUITS[name]} of the weights as they are: {text}",
+                    [n[what][0] for n in numbers],
+                )
+                found[f"{name}_raw_{what}"] = variable("head", np.array(values), long_name, units, **more)
         dataset = xr.Dataset(found, coords={"head": list(weights.heads)})
-        if self.parameters.composition:
-            kept = {
-                "wrote": wrote(W_V, W_O).swapaxes(-1, -2),
-                "q": read(W_Q, W_K),
-                "k": read(W_K, W_Q),
-                "v": read(W_V, W_O.swapaxes(-1, -2)),
-            }
-            for name, array in kept.items():
-                dataset[f"factor_{name}"] = (("head", "d_model", "inner"), array.astype(np.float32))
-        return dataset
+        if self.gained:
+            dataset = dataset.assign_coords(lag=list(self.parameters.lags))
+        return (
+            dataset.assign(_kept(factors, circuits["qk"], circuits["ov"])) if self.parameters.composition else dataset
+        )
 
     def join(self, layers: Mapping[int, xr.Dataset]) -> xr.Dataset:
         """All layers in order, and every head with every earlier one."""
@@ -93,19 +122,79 @@ class Alignment:
         return joined.assign_attrs(
             d_model=self.model.d_model,
             model=self.model.name,
-            gauge="nothing here changes under W_Q -> W_Q A, W_K -> W_K A^-T",
+            circuits="with the gains of norms" if self.gained else "of the weights as they are",
+            gauge="nothing here changes under W_Q -> W_Q A, W_K -> W_K A^-T (at lags: A that turns with position)",
         )
 
-    def _attention(self, weights: LayerWeights) -> tuple[np.ndarray, ...]:
-        """W_Q, W_K, W_V [head, d_model, d_head] and W_O [head, d_head, d_model], key/value heads as each head sees."""
-        of = list(weights.kv_of_head)
-        W_Q, W_K, W_V, W_O = (weights[n].detach().cpu().double().numpy() for n in ("W_Q", "W_K", "W_V", "W_O"))
-        if self.parameters.gains:
-            if "ln1.w" not in weights or not self.model.facts.norm_first:
-                raise ModelError(f"{self.model.name} has no gain before its attention: leave out `gains`")
-            gain = weights["ln1.w"].detach().cpu().double().numpy()[:, None]
-            W_Q, W_K, W_V = (gain * W for W in (W_Q, W_K, W_V))
-        return W_Q, W_K[of], W_V[of], W_O
+    @property
+    def gained(self) -> bool:
+        """Whether circuits have the gains of norms in them: as asked, where the loader tells of the norms."""
+        return self.parameters.gains and self.model.facts.scoring_is_known
+
+
+def _kept(factors: tuple[Floats, ...], qk: list[Circuit], ov: list[Circuit]) -> dict[str, Any]:
+    """What heads write and read, to compose them."""
+    W_Q, W_K, W_V, W_O = factors
+    (of_q, of_k), (of_v, of_o) = ([np.stack([one.triangles[i] for one in each]) for i in (0, 1)] for each in (qk, ov))
+    kept = {
+        "wrote": wrote(of_v, W_O).swapaxes(-1, -2),
+        "q": read(W_Q, of_k),
+        "k": read(W_K, of_q),
+        "v": read(W_V, of_o),
+    }
+    dims = ("head", "d_model", "inner")
+    return {f"factor_{name}": (dims, array.astype(np.float32)) for name, array in kept.items()}
+
+
+def _raw(weights: LayerWeights) -> tuple[Floats, Floats, Floats, Floats]:
+    """W_Q, W_K, W_V [head, d_model, d_head] and W_O [head, d_head, d_model], key/value heads as each head sees them."""
+    of = list(weights.kv_of_head)
+    W_Q, W_K, W_V, W_O = (weights[n].detach().cpu().double().numpy() for n in ("W_Q", "W_K", "W_V", "W_O"))
+    return W_Q, W_K[of], W_V[of], W_O
+
+
+def _pairs(W_Q: Floats, W_K: Floats, W_V: Floats, W_O: Floats) -> dict[str, tuple[Floats, Floats]]:
+    return {"qk": (W_Q, W_K), "ov": (W_V, W_O.swapaxes(-1, -2))}
+
+
+def _simple(A: Floats, B: Floats, rotation: Rotation, lags: Floats) -> dict[str, Floats]:
+    """Norm, trace, trace against chance and symmetric share of A R(-lag) B^T at each lag, for no decomposition."""
+    trace, square, norm = form_numbers(A, B, rotation, lags)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        z, symmetric = trace / np.sqrt(norm / len(A)), (1 + square / norm) / 2
+    return {"norm": np.sqrt(norm), "trace": trace, "trace_z": z, "symmetric_share": symmetric}
+
+
+def _at_lags(query: Projection, key: Projection, rotation: Rotation, lags: tuple[int, ...]) -> dict[str, Any]:
+    """Variables [head, lag] of the form in which tokens at these lags meet."""
+    at = np.array(lags, dtype=np.float64)
+    each = [_simple(A, B, rotation, at) for A, B in zip(query.W, key.W, strict=True)]
+    return {
+        f"qk_at_lag_{what}": variable(
+            ("head", "lag"), np.stack([one[what] for one in each]), f"W_Q R(-lag) W_K^T: {text}", units, **more
+        )
+        for what, (text, units, more) in _SIMPLE.items()
+    }
+
+
+def _biases(query: Projection, key: Projection, value: Projection, W_O: Floats) -> dict[str, Any]:
+    """What biases bring, of vectors whose coordinates have mean square 1, as a norm makes them."""
+    rows = []
+    for head, (A, B) in enumerate(zip(query.W, key.W, strict=True)):
+        still = bias_numbers(query, key, head, Rotation(A.shape[1]), np.zeros(1))
+        of_query, of_key, _, both = (float(one[0]) for one in still)
+        form = _squared(A, B) + of_query + of_key + both**2
+        written = float(((value.b[head] @ W_O[head]) ** 2).sum())
+        output = _squared(value.W[head], W_O[head].T) + written
+        shares = (of_query + of_key + both**2, form), (of_key, form), (written, output)
+        rows.append([part / whole if whole > 0 else np.nan for part, whole in shares])
+    values = np.array(rows, dtype=np.float64).T
+    return {name: variable("head", one, text) for (name, text), one in zip(_BIASES.items(), values, strict=True)}
+
+
+def _squared(A: Floats, B: Floats) -> float:
+    """|A B^T|_F^2."""
+    return float(((A.T @ A) * (B.T @ B)).sum())
 
 
 def _circuit(factors: tuple[np.ndarray, np.ndarray]) -> Circuit:

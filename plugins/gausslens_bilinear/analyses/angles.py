@@ -1,4 +1,9 @@
-"""bilinear.angles: does the angle between two tokens' vectors reach the score between them, and the pattern?"""
+"""bilinear.angles: does the angle between two tokens' vectors reach the score between them, and the pattern?
+
+Content is the form that scores see, but for position: of q and k behind their norms, where they have norms. What is
+predicted is of the effective forms (``gausslens.maths.effective_forms``): gains and biases in, 1/rms of q and k taken
+for constants.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +17,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from gausslens import Context, Estimate, GausslensError, ModelInfo, Runner, Tokens, variable
+from gausslens.maths.effective_forms import bias_numbers, effective, form_numbers
 from gausslens.maths.rotary import Rotation
 
 from ..maths.attention_rows import HIDDEN
@@ -34,16 +40,19 @@ _WORDS = {
     "content": "content form <W_q x, W_k y>/sqrt(d_head)",
     "score": "true score",
     "pattern": "attention pattern",
+    "content_raw": "content form of q and k before their norms",
 }
 
 
 @dataclass(frozen=True)
 class _Prompt:
-    """One prompt at one layer: vectors and their queries and keys [position, ...], and which tokens count."""
+    """One prompt at one layer: vectors [position, d_model], their queries and keys, and which tokens count.
+
+    ``pairs`` are (q, k) [position, head, d_head] as they meet but for position, and those before their norms, if any.
+    """
 
     x: Floats
-    q: NDArray[Any]
-    k: NDArray[Any]
+    pairs: tuple[tuple[NDArray[Any], NDArray[Any]], ...]
     counted: NDArray[np.bool_]
     number: int
 
@@ -53,20 +62,25 @@ class Angles:
 
     def __init__(self, parameters: AnglesParameters, context: Context) -> None:
         self.parameters, self.info = parameters, context.model
+        # The sites of (q, k): as they meet but for position, and before their norms where that is something else.
+        self.sites = tuple(dict.fromkeys((self.info.facts.content_sites, ("q", "k"))))
+        # Of each layer without a norm before it: the sum of squared lengths of what it reads, and of how many tokens.
+        self.lengths: dict[int, tuple[float, int]] = {}
 
     def run(self, runner: Runner, prompts: Tokens) -> xr.Dataset:
         """Correlations of cosine with content form, score and pattern, and the share that theory predicts."""
-        layers: dict[int, Correlations] = defaultdict(lambda: Correlations(len(self.info.heads)))
+        kinds = 2 + len(self.sites)
+        layers: dict[int, Correlations] = defaultdict(lambda: Correlations(len(self.info.heads), kinds))
         maps = TokenMaps(prompts, self.parameters.maps)
         for shard in prompts.shards(_AT_ONCE):
             ids, text, mask = prompts.padded(shard)
             counted = text & mask
             counted[:, 0] = False
-            vectors = self._vectors(runner, ids, mask)
             seen: dict[int, list[_Prompt]] = {}
-            for layer, (x, q, k) in vectors.items():
+            for layer, (x, pairs) in self._vectors(runner, ids, mask, counted).items():
                 rows = range(len(shard))
-                seen[layer] = [_Prompt(x[i], q[i], k[i], counted[i], int(shard[i])) for i in rows]
+                each = [tuple((q[i], k[i]) for q, k in pairs) for i in rows]
+                seen[layer] = [_Prompt(x[i], each[i], counted[i], int(shard[i])) for i in rows]
 
             def look(
                 layer: int, scores: torch.Tensor, pattern: torch.Tensor, _: torch.Tensor, seen: Any = seen
@@ -84,17 +98,22 @@ class Angles:
         return self._described(layers, runner).assign(maps.variables(sorted(layers), runner))
 
     def _vectors(
-        self, runner: Runner, ids: NDArray[np.int64], mask: NDArray[np.bool_]
-    ) -> dict[int, tuple[Floats, NDArray[Any], NDArray[Any]]]:
-        """Of each layer in view with attention: unit vectors, queries and keys [prompt, position, ...]."""
-        embedded = self.parameters.between == "embeddings"
-        found = runner.forward(ids, sites=("q", "k", "embed" if embedded else "resid_pre"), mask=mask)
+        self, runner: Runner, ids: NDArray[np.int64], mask: NDArray[np.bool_], counted: NDArray[np.bool_]
+    ) -> dict[int, tuple[Floats, tuple[tuple[NDArray[Any], NDArray[Any]], ...]]]:
+        """Of each layer in view with attention: unit vectors and pairs of queries and keys [prompt, position, ...]."""
+        embedded, facts = self.parameters.between == "embeddings", self.info.facts
+        asked = tuple(site for pair in self.sites for site in pair)
+        found = runner.forward(ids, sites=(*asked, "embed" if embedded else "resid_pre"), mask=mask)
         vectors = {}
         for layer in self.info.layers:
-            if (layer, "q") in found:
-                x = found["embed"] if embedded else found[layer, "resid_pre"]
-                q, k = (found[layer, site].float().cpu().numpy() for site in ("q", "k"))
-                vectors[layer] = (self._directions(x.double().cpu().numpy()), q, k)
+            if (layer, asked[0]) in found:
+                x = (found["embed"] if embedded else found[layer, "resid_pre"]).double().cpu().numpy()
+                held = {site: found[layer, site].float().cpu().numpy() for site in asked}
+                content = tuple(facts.content(held[site], layer) for site in self.sites[0])
+                raw = tuple((held[q], held[k]) for q, k in self.sites[1:])
+                total, count = self.lengths.get(layer, (0.0, 0))
+                self.lengths[layer] = total + float((x[counted] ** 2).sum()), count + int(counted.sum())
+                vectors[layer] = (self._directions(x), ((content[0], content[1]), *raw))
         return vectors
 
     def _directions(self, x: Floats) -> Floats:
@@ -116,15 +135,16 @@ class Angles:
         into.take_cosines(one.number, (one.x @ one.x.T)[rows], pairs[rows], lags[rows])
         for place, head in enumerate(self.info.heads):
             key = self.info.kv_of_head[head]
-            content = self.info.facts.scale(layer) * (one.q[:, head] @ one.k[:, key].T)
-            into.add(place, content[rows], scores[head][rows], pattern[head][rows])
+            content, *raw = (self.info.facts.scale(layer) * (q[:, head] @ k[:, key].T)[rows] for q, k in one.pairs)
+            into.add(place, content, scores[head][rows], pattern[head][rows], *raw)
 
     def _described(self, layers: dict[int, Correlations], runner: Runner) -> xr.Dataset:
         order = sorted(layers)
         dims = ("layer", "head")
         variables: dict[str, Any] = {}
         found = {layer: layers[layer].correlations() for layer in order}
-        for i, kind in enumerate(KINDS):
+        kinds = KINDS[: 2 + len(self.sites)]
+        for i, kind in enumerate(kinds):
             for j, (end, where) in enumerate((("", "over all pairs"), ("_within", "within the keys of a query"))):
                 text = f"correlation of the angle's cosine with the {_WORDS[kind]}, {where}"
                 values = np.stack([found[layer][0][:, i, j] for layer in order])
@@ -132,19 +152,17 @@ class Angles:
                 name = f"{kind}_correlation{end}"
                 variables[name] = variable(dims, values, text)
                 variables[f"{name}_error"] = variable(dims, errors, f"standard error of the {text}", against=False)
-        for kind in ("content", "score"):
+        for kind in (kind for kind in kinds if kind != "pattern"):
             text = f"share of the variance of the {_WORDS[kind]} that the angle explains"
             measured = variables[f"{kind}_correlation"][1] ** 2
             variables[f"{kind}_share"] = variable(dims, measured, f"{text}: measured")
         predicted = np.array([self._predicted(runner.weights(n), n, layers[n]) for n in order])
         random = np.array([[layers[n].cosines()[1] / self._width] * len(self.info.heads) for n in order])
+        given = "as this head's weights and turned vectors give"
         for name, values, how in (
-            (
-                "content_share_predicted",
-                predicted[..., 0],
-                "content form, as this head's weights and turned vectors give",
-            ),
-            ("score_share_predicted", predicted[..., 1], "true score, as this head's weights and turned vectors give"),
+            ("content_share_predicted", predicted[..., 0], f"content form, {given}"),
+            ("score_share_predicted", predicted[..., 1], f"true score, {given}"),
+            ("content_raw_share_predicted", predicted[..., 2], f"content form, {given}, without gains and biases"),
             ("share_untied", random, "content form, as untied random weights would give: Var(cosine)/d_model"),
         ):
             text = f"share of the variance that the angle explains of the {how}"
@@ -166,26 +184,32 @@ class Angles:
         return self.info.d_model - self._centres
 
     def _predicted(self, weights: LayerWeights, layer: int, seen: Correlations) -> Floats:
-        """Predicted shares [head, 2] of content form and score, from the head's C at each lag that was seen."""
+        """Predicted shares [head, 3]: content form, score from the head's C at each lag that was seen, raw content."""
         mean, variance = seen.cosines()
         lags, counts = seen.lags()
+        facts = self.info.facts
+        forms = effective(weights, facts.scoring(layer))
+        query, key = forms.qk()
         W_Q, W_K = (weights[n].detach().cpu().double().numpy() for n in ("W_Q", "W_K"))
-        if "ln1.w" in weights and self.info.facts.norm_first:
-            gain = weights["ln1.w"].detach().cpu().double().numpy()[:, None]
-            W_Q, W_K = gain * W_Q, gain * W_K
         if self._centres:
             W_Q, W_K = (W - W.mean(axis=-2, keepdims=True) for W in (W_Q, W_K))
-        facts = self.info.facts
-        known = [(Rotation(self.info.d_head), np.zeros(1), np.ones(1))]
-        # Where q and k have norms of their own, weights do not tell the score.
-        if not facts.query_norm:
-            known.append((facts.rotation(layer), lags, counts))
-        found = np.full((len(self.info.heads), 2), np.nan)
+        still = Rotation(self.info.d_head), np.zeros(1)
+        # A norm makes vectors of this length; without one, they have the length that they have.
+        total, count = self.lengths[layer]
+        length = self.info.d_model**0.5 if facts.norm_first else (total / max(count, 1)) ** 0.5
+        found = np.full((len(self.info.heads), 3), np.nan)
         for place, head in enumerate(self.info.heads):
-            factors = W_Q[head], W_K[self.info.kv_of_head[head]]
-            for column, (rotation, at, p) in enumerate(known):
-                numbers = form_numbers(*factors, rotation, at)
-                found[place, column] = angle_share(self._width, *numbers, mean, variance, p)
+            row = weights.heads.index(head)
+            raw = form_numbers(W_Q[row], W_K[weights.kv_of_head[row]], *still)
+            found[place, 2] = angle_share(self._width, *raw, mean, variance)
+            # The shift of a norm of q or k is beside what the weights tell.
+            if query.shift is not None or key.shift is not None:
+                continue
+            for column, (rotation, at, p) in enumerate(((*still, np.ones(1)), (facts.rotation(layer), lags, counts))):
+                numbers = form_numbers(query.W[row], key.W[row], rotation, at)
+                u, v, mixed, c = bias_numbers(query, key, row, rotation, at)
+                biases = u / length**2, v / length**2, mixed / length**2, c / length**2
+                found[place, column] = angle_share(self._width, *numbers, mean, variance, p, biases)
         return found
 
 
@@ -225,24 +249,6 @@ class TokenMaps:
             for name, values, words in zip(("cosine_map", "attention_map"), maps, said, strict=True)
         }
         return made | {"map_text": variable(("map", "query"), text, "token")}
-
-
-def form_numbers(W_Q: Floats, W_K: Floats, rotation: Rotation, lags: Floats) -> tuple[Floats, Floats, Floats]:
-    """Tr C, Tr C^2 and |C|_F^2 of C = W_Q R(-lag) W_K^T at each lag, from the d_head-sized products of the factors."""
-    s = rotation.scales
-    P, angles = rotation.diagonal
-    Q, K = W_Q * s, W_K * s
-
-    def turned(X: Floats) -> NDArray[np.complex128]:
-        return np.asarray(P.conj().T @ X @ P)
-
-    M, QQ, KK = turned(K.T @ Q), turned(Q.T @ Q), turned(K.T @ K)
-    v = np.exp(-1j * np.asarray(lags)[:, None] * angles[None, :])
-    # R = P diag(v) P^H: Tr(M R), Tr(M R M R), Tr(Q'Q R K'K R^T).
-    trace = v @ np.diagonal(M)
-    square = ((v @ (M * M.T)) * v).sum(axis=1)
-    norm = ((v @ (KK * QQ.T)) * v.conj()).sum(axis=1)
-    return trace.real, square.real, norm.real
 
 
 def estimate(parameters: AnglesParameters, info: ModelInfo, tokens: Tokens | None) -> Estimate:  # noqa: ARG001

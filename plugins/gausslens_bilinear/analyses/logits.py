@@ -1,4 +1,8 @@
-"""bilinear.logits: the bilinear form of queries and keys, predicted from Gaussians and measured on other prompts."""
+"""bilinear.logits: the bilinear form of queries and keys, predicted from Gaussians and measured on other prompts.
+
+Queries and keys are those that meet in the scores, position apart: behind their norms, where they have norms. What the
+form is of those before their norms is measured beside it (``content_raw``).
+"""
 
 from __future__ import annotations
 
@@ -40,6 +44,7 @@ _FAMILIES = {
     "score": "true score of tokens at this lag",
     "independent": "score of tokens of different prompts, as if at this lag",
 }
+_RAW = "form of q and k before their norms, which no score sees"
 _UNITS = {"mean": "logits", "variance": "logits squared", "skewness": "1", "kurtosis": "1"}
 _OFF = {
     "mean": "(predicted - measured) / measured standard deviation",
@@ -65,10 +70,12 @@ class _Layer:
     score: PowerSums
     sample: Sample
     rows: Rows
+    raw: PowerSums
 
     def merge(self, other: _Layer) -> None:
         merge_each(self.joints, other.joints)
         self.content.merge(other.content)
+        self.raw.merge(other.raw)
         self.score.merge(other.score)
         self.sample.merge(other.sample)
         self.rows.merge(other.rows)
@@ -87,14 +94,15 @@ class Logits:
         # Of a family that nobody knows there are measured scores and rows; what the scale of a score enters is missing.
         self.known = facts.position_is_known or "scale" in facts
         # With a norm on q and k, what is scored is seen after position alone: content is that, turned back.
-        self.turned = self.known and facts.query_norm
+        self.sites = facts.content_sites
+        self.normed = self.sites != ("q", "k")
         self.cap = facts.soft_cap if self.known else None
         self.key_of = [self.info.kv_heads.index(self.info.kv_of_head[h]) for h in self.info.heads]
         self.layers: dict[int, _Layer] = {}
 
     def request(self) -> Request:
         """Queries and keys, and the scores and patterns they make."""
-        return Request(("q_rot", "k_rot", "scores", "pattern") if self.turned else ("q", "k", "scores", "pattern"))
+        return Request((*dict.fromkeys((*self.sites, "q", "k")), "scores", "pattern"))
 
     def update(self, batch: Batch) -> None:
         """Take in a block of query rows; what is not square comes whole with the first."""
@@ -125,8 +133,8 @@ class Logits:
 
     def _fresh(self) -> _Layer:
         heads, lags = len(self.info.heads), len(self.lags)
-        content, score = PowerSums.empty(lags, heads), PowerSums.empty(lags, heads)
-        return _Layer({}, content, score, Sample(self.parameters.sample), Rows.empty(heads, self.longest))
+        content, score, raw = (PowerSums.empty(lags, heads) for _ in range(3))
+        return _Layer({}, content, score, Sample(self.parameters.sample), Rows.empty(heads, self.longest), raw)
 
     def _scale(self, layer: int) -> float:
         """What q . k is multiplied by; NaN where nobody knows."""
@@ -149,11 +157,11 @@ class Logits:
     def _content(
         self, seen: _Layer, layer: int, batch: Batch, prompts: NDArray[np.int64], counted: NDArray[np.bool_]
     ) -> None:
-        if self.turned:
-            rotation = self._rotation(layer)
-            q, k = rotation.undone(batch.numpy("q_rot")), rotation.undone(batch.numpy("k_rot"))
-        else:
-            q, k = batch.numpy("q"), batch.numpy("k")
+        facts = self.info.facts
+        q, k = (facts.content(batch.numpy(site), layer) for site in self.sites)
+        kinds = [(seen.content, q, k)]
+        if self.normed:
+            kinds.append((seen.raw, batch.numpy("q"), batch.numpy("k")))
         held_out, group = self.held_out[prompts], self.group[prompts]
         scale = self._scale(layer)
         for place, lag in enumerate(self.lags):
@@ -162,12 +170,13 @@ class Logits:
                 rows, late = np.nonzero(pairs & (held_out == measured)[:, None])
                 if not len(rows):
                     continue
-                query, key = q[rows, late + lag], k[rows, late][:, self.key_of]
                 if measured:
-                    values = scale * (query.astype(np.float64) * key).sum(axis=-1)
-                    seen.content.add(values, group[rows], (place,))
+                    for into, x, y in kinds:
+                        query, key = x[rows, late + lag].astype(np.float64), y[rows, late][:, self.key_of]
+                        into.add(scale * (query * key).sum(axis=-1), group[rows], (place,))
                 else:
-                    merge_each(seen.joints, {lag: Joint.of(query, key)})
+                    pair = Joint.of(q[rows, late + lag], k[rows, late][:, self.key_of])
+                    merge_each(seen.joints, {lag: pair})
         rows, at = np.nonzero(counted & held_out[:, None])
         if len(rows):
             order = token_numbers(prompts[rows], at)
@@ -219,6 +228,8 @@ class Logits:
         }
         coords = {"head": list(self.info.heads), "lag": list(self.lags)}
         found = _variables_of_pairs(predicted, {name: (m, e) for name, (m, e) in measured.items()}, coords)
+        if self.normed:
+            found = found.merge(_variables_of_raw([m.swapaxes(0, 1) for m in seen.raw.moments()], coords))
         rows = seen.rows.predicted(mean, cov, rotation, scale)
         return found.merge(_variables_of_rows(rows, *seen.rows.measured(), seen.rows.lows, coords["head"]))
 
@@ -264,6 +275,18 @@ def _variables_of_pairs(
         negentropy = found[..., 2] ** 2 / 12 + found[..., 3] ** 2 / 48
         said = f"negentropy of the {text}, to second order: skewness^2/12 + kurtosis^2/48"
         variables[f"{family}_non_normality"] = variable(dims, negentropy, said, "nats")
+    return xr.Dataset(variables, coords=dict(coords))
+
+
+def _variables_of_raw(moments: Sequence[Floats], coords: Mapping[str, Sequence[int]]) -> xr.Dataset:
+    """Variables [head, lag] of the form of q and k before their norms: measured, and the errors, of no prediction."""
+    variables: dict[str, Any] = {}
+    dims, (measured, errors) = ("head", "lag"), moments
+    for i, moment in enumerate(MOMENTS):
+        said, units, name = f"{_NAMES.get(moment, moment)} of the {_RAW}", _UNITS[moment], f"content_raw_{moment}"
+        variables[f"{name}_measured"] = variable(dims, measured[..., i], f"{said}: measured", units)
+        text = f"{said}: standard error of the measurement"
+        variables[f"{name}_error"] = variable(dims, errors[..., i], text, units, against=False)
     return xr.Dataset(variables, coords=dict(coords))
 
 

@@ -27,6 +27,7 @@ class Circuit:
     ``squared`` singular values and ``eigenvalues``, largest first; ``cosines`` of the principal angles between the
     column spaces of A and B (what is read on one side and on the other); ``leading_cosine`` of the leading left and
     right singular vectors, which says whether the strongest direction matches itself (+) or its opposite (-).
+    ``triangles`` are R of A = Q R and S of B = P S, which ``wrote`` and ``read`` take.
     """
 
     dimension: int
@@ -35,6 +36,7 @@ class Circuit:
     eigenvalues: NDArray[np.complex128]
     cosines: Floats
     leading_cosine: Floats
+    triangles: tuple[Floats, Floats]
 
     @property
     def norm(self) -> Floats:
@@ -97,7 +99,7 @@ def circuit(A: ArrayLike, B: ArrayLike) -> Circuit:
     leading = (U[..., None, :, 0] @ across @ Vt[..., 0, :, None])[..., 0, 0]
     d, h = left.shape[-2:]
     eigenvalues = product_eigenvalues(left, right)[..., : min(d, h)]
-    return Circuit(d, h, singular**2, eigenvalues, cosines, leading)
+    return Circuit(d, h, singular**2, eigenvalues, cosines, leading, (R, S))
 
 
 def overlap_moments(dimension: int, first: int, second: int) -> tuple[float, float]:
@@ -110,19 +112,14 @@ def overlap_moments(dimension: int, first: int, second: int) -> tuple[float, flo
     return p * q / n, 2 * p * (n - p) * q * (n - q) / (n**2 * max(n - 1, 1) * (n + 2))
 
 
-def wrote(W_V: ArrayLike, W_O: ArrayLike) -> Floats:
+def wrote(triangle: ArrayLike, W_O: ArrayLike) -> Floats:
     """R W_O [..., h, d] with W_V = Q R: what a head writes, for norms of its products with what reads it."""
-    return _triangle(W_V) @ np.asarray(W_O, dtype=np.float64)
+    return np.asarray(triangle, dtype=np.float64) @ np.asarray(W_O, dtype=np.float64)
 
 
-def read(A: ArrayLike, B: ArrayLike) -> Floats:
+def read(A: ArrayLike, triangle: ArrayLike) -> Floats:
     """A S^T [..., d, h] with B = P S: the circuit A B^T up to a rotation on its far side, as products' norms see it."""
-    return np.asarray(A, dtype=np.float64) @ np.swapaxes(_triangle(B), -1, -2)
-
-
-def _triangle(X: ArrayLike) -> Floats:
-    """R of X = Q R."""
-    return np.asarray(np.linalg.qr(np.asarray(X, dtype=np.float64), mode="r"))
+    return np.asarray(A, dtype=np.float64) @ np.swapaxes(np.asarray(triangle, dtype=np.float64), -1, -2)
 
 
 def composition(writers: ArrayLike, readers: ArrayLike) -> Floats:

@@ -11,17 +11,18 @@ from numpy.typing import NDArray
 from gausslens.maths.resampling import GROUPS, jackknife
 
 Floats: TypeAlias = NDArray[np.float64]
-KINDS = ("content", "score", "pattern")
+KINDS = ("content", "score", "pattern", "content_raw")
 
 
 class Correlations:
     """Sums of one layer: ``take_cosines`` of a prompt's pairs, then ``add`` what each head makes of them.
 
     Sums [group, head, kind, all pairs or within queries, (n, c, c^2, v, v^2, c v)]; groups are of prompts, for errors.
+    ``kinds`` of the first of KINDS are told.
     """
 
-    def __init__(self, heads: int) -> None:
-        self.sums = np.zeros((GROUPS, heads, len(KINDS), 2, 6))
+    def __init__(self, heads: int, kinds: int = len(KINDS)) -> None:
+        self.sums = np.zeros((GROUPS, heads, kinds, 2, 6))
         self.about: Counter[int] = Counter()
         self.group = 0
         self.cosine: list[Floats] = []

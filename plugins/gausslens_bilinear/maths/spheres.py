@@ -80,6 +80,7 @@ def angle_share(
     mean_cosine: float,
     cosine_variance: float,
     weights: ArrayLike = (1.0,),
+    biases: tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike] = (0.0, 0.0, 0.0, 0.0),
 ) -> float:
     """The share of the variance of x^T C y that the angle explains: the squared correlation of cosine and form.
 
@@ -89,15 +90,21 @@ def angle_share(
         (Tr C/n)^2 Var(k) / ((Tr C/n)^2 Var(k) + E_k Var(form | k)).
 
     For an untied random C it is about Var(k)/n, so that nothing is left of the angle; for C = 1 it is 1. NaN for C = 0.
+
+    ``biases`` are |u|^2, |v|^2, u^T v and c of what is added to the form, u^T x + v^T y + c: variance that no angle
+    tells, (|u|^2 + |v|^2 + 2 k u^T v)/n, and that of c over the forms. (The form is even in (x, y), u^T x is odd.)
     """
     p = np.asarray(weights, dtype=np.float64) / np.sum(weights)
-    t, t2, norm = (
-        np.broadcast_to(np.asarray(a, dtype=np.float64), p.shape) for a in (trace, trace_of_square, squared_norm)
+    t, t2, norm, of_x, of_y, mixed, c = (
+        np.broadcast_to(np.asarray(a, dtype=np.float64), p.shape)
+        for a in (trace, trace_of_square, squared_norm, *biases)
     )
     square = mean_cosine**2 + cosine_variance
     aligned = (t**2 + t2 + norm) / (n * (n + 2))
-    second = square * aligned + (1 - square) * (norm / n - aligned) / (n - 1)
-    whole = float(p @ second) - (mean_cosine * float(p @ t) / n) ** 2
+    mean = mean_cosine * t / n + c
+    second = square * aligned + (1 - square) * (norm / n - aligned) / (n - 1) + 2 * c * mean - c**2
+    added = (of_x + of_y + 2 * mean_cosine * mixed) / n
+    whole = float(p @ (second + added)) - float(p @ mean) ** 2
     explained = cosine_variance * (float(p @ t) / n) ** 2
     return explained / whole if whole > 0 else float("nan")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ import torch
 import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from gausslens import ModelError
+from gausslens import ModelInfo
 from gausslens.maths.spectra import principal_cosines, product_eigenvalues, product_squared_singular_values
 from gausslens.testing import (
     TinyModel,
@@ -111,8 +113,8 @@ def test_composition_by_chance(judge: Any, rng: Any) -> None:
     V, written, Q, K = (rng.normal(size=(1, d, h)) for _ in range(4))
     turned = haar(rng, d, draws)
     W_O = written.swapaxes(-1, -2) @ turned
-    writers = circuits.wrote(np.broadcast_to(V, (draws, d, h)), W_O)
-    found = circuits.composition(writers, circuits.read(Q, K))[0]
+    writers = circuits.wrote(circuits.circuit(V, V).triangles[0], W_O)
+    found = circuits.composition(writers, circuits.read(Q, circuits.circuit(Q, K).triangles[1]))[0]
     judge.mean(found**2, 1 / d)
     spectra = [product_squared_singular_values(*pair) for pair in ((V, written), (Q, K))]
     z = circuits.composition_z(found[None], d, *spectra)
@@ -192,14 +194,39 @@ class _Gained(TinyModel):
         return super().tensor(layer, name)
 
 
-def test_gains_are_multiplied_in_where_asked() -> None:
+def test_gains_are_multiplied_in_unless_they_are_left_out() -> None:
     model = _Gained()
-    found = check_weights(ALIGNMENT, AlignmentParameters(gains=True), model=model)
+    found = check_weights(ALIGNMENT, model=model)
     g = model.tensor(0, "ln1.w").double().numpy()[:, None]
     W_Q, W_K = (model.tensor(0, n)[0].double().numpy() for n in ("W_Q", "W_K"))
-    assert float(found["qk_trace"].isel(layer=0, head=0)) == pytest.approx(np.trace((g * W_Q) @ (g * W_K).T))
-    with pytest.raises(ModelError, match="no gain before its attention"):
-        check_weights(ALIGNMENT, AlignmentParameters(gains=True))
+    place = {"layer": 0, "head": 0}
+    assert float(found["qk_trace"].isel(place)) == pytest.approx(np.trace((g * W_Q) @ (g * W_K).T))
+    assert float(found["qk_raw_trace"].isel(place)) == pytest.approx(np.trace(W_Q @ W_K.T))
+    bare = check_weights(ALIGNMENT, AlignmentParameters(gains=False), model=model)
+    for name in ("trace", "norm", "trace_z", "symmetric_share"):
+        for circuit in ("qk", "ov"):
+            np.testing.assert_allclose(bare[f"{circuit}_{name}"], found[f"{circuit}_raw_{name}"], rtol=1e-9, atol=1e-12)
+    assert "qk_at_lag_trace" not in bare
+    # Without position and biases every lag has the circuit itself, and biases bring nothing.
+    np.testing.assert_allclose(found["qk_at_lag_trace"].isel(lag=-1), found["qk_trace"], rtol=1e-9, atol=1e-12)
+    assert float(abs(found["qk_bias_share"]).max()) == 0
+
+
+def test_where_a_loader_tells_of_no_norm_circuits_are_those_of_the_weights() -> None:
+    class Silent(_Gained):
+        @property
+        def info(self) -> ModelInfo:
+            return replace(super().info, facts={})
+
+    found = check_weights(ALIGNMENT, model=Silent())
+    np.testing.assert_allclose(found["qk_trace"], found["qk_raw_trace"], rtol=1e-9, atol=1e-12)
+    assert found.attrs["circuits"] == "of the weights as they are"
+
+
+@pytest.mark.parametrize("lags", [(-1,), (2, 2)])
+def test_lags_of_circuits_are_named_once(lags: tuple[int, ...]) -> None:
+    with pytest.raises(ValidationError, match="lags are not negative"):
+        AlignmentParameters(lags=lags)
 
 
 class _Gauged(TinyModel):

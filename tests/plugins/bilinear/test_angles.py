@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from gausslens import Context, GausslensError, Prompt, Twin
-from gausslens.maths.rotary import Rotation
 from gausslens.testing import TinyEngine, TinyModel, TinyParameters, check_forward, check_round_trip
-from gausslens_bilinear.analyses.angles import Angles, form_numbers
+from gausslens_bilinear.analyses.angles import Angles
 from gausslens_bilinear.parameters import AnglesParameters
 from gausslens_bilinear.plugin import ANGLES
 
@@ -104,17 +103,6 @@ def test_random_vectors_give_the_share_that_theory_predicts() -> None:
     np.testing.assert_allclose(found["score_correlation"], found["content_correlation"], atol=1e-5)
     assert float(found["share_untied"][0]) == pytest.approx(1 / 64, rel=0.15)
     assert (found["score_correlation_error"] < 0.1).all()
-
-
-def test_forms_at_a_lag_are_told_by_small_products() -> None:
-    rng = np.random.default_rng(0)
-    W_Q, W_K = rng.normal(size=(2, 9, 6))
-    rotation = Rotation(6, (1.0, 0.2), 1.3)
-    lags = np.array([0.0, 1.0, 5.0])
-    found = form_numbers(W_Q, W_K, rotation, lags)
-    for i, lag in enumerate(lags):
-        C = W_Q @ rotation.between(int(lag)) @ W_K.T
-        np.testing.assert_allclose([one[i] for one in found], [np.trace(C), np.trace(C @ C), (C**2).sum()], rtol=1e-9)
 
 
 def test_prompts_without_pairs_are_refused() -> None:

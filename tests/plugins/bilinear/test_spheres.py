@@ -142,3 +142,27 @@ def test_the_norm_of_a_product_of_noise(rng: Any) -> None:
     A, B = rng.normal(0, 1 / np.sqrt(n), (2, n, n))
     assert np.linalg.norm(A.T @ B, 2) == pytest.approx(spheres.PRODUCT_NORM, rel=0.02)
     assert spheres.PRODUCT_NORM < 0.7 * 4
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.6])
+def test_what_biases_add_to_a_form_no_angle_tells(apart: float, judge: Any, rng: Any) -> None:
+    """Pairs turned at random at cosines of two values, under one of two forms with biases, as at two lags."""
+    n, draws, p = 6, 200_000, np.array([0.3, 0.7])
+    C, u, v = rng.normal(size=(2, n, n)), rng.normal(size=(2, n)), rng.normal(size=(2, n))
+    c = np.array([0.4, -0.8])
+    x, w = pairs(rng, draws, n, 0)
+    k = apart * rng.choice([-1.0, 1.0], draws) + 0.2
+    y = k[:, None] * x + np.sqrt(1 - k**2)[:, None] * w
+    which = (rng.random(draws) < p[1]).astype(int)
+    form = np.einsum("sn,snm,sm->s", x, C[which], y) + (u[which] * x).sum(1) + (v[which] * y).sum(1) + c[which]
+    numbers = np.trace(C, axis1=1, axis2=2), np.trace(C @ C, axis1=1, axis2=2), (C**2).sum((1, 2))
+    biases = (u**2).sum(1), (v**2).sum(1), (u * v).sum(1), c
+    spread = apart**2 if apart else 1e-12
+    found = spheres.angle_share(n, *numbers, 0.2, spread, p, biases)
+    # The whole variance, which the share has below it, is measured to some sqrt((kurtosis + 2)/N), .5 %.
+    explained = spread * (p @ numbers[0] / n) ** 2
+    judge.variance(form, explained / found)
+    if apart:
+        measured = np.corrcoef(k, form)[0, 1] ** 2
+        assert measured == pytest.approx(found, abs=4 * 2 * np.sqrt(found / draws))
+        assert spheres.angle_share(n, *numbers, 0.2, spread, p) > 1.3 * found
