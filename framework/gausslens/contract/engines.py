@@ -63,11 +63,17 @@ class CaptureEngine(Protocol):
 
 @dataclass(frozen=True)
 class Finding:
-    """One comparison of a parity proof: what was compared, the largest difference, and the one allowed."""
+    """One comparison of a parity proof: what was compared, the worst difference, and what is allowed there.
+
+    ``sites`` are those that it speaks of; none stands for all. ``left_out`` is the reason where the comparison could
+    not be made: it then holds, and is told.
+    """
 
     what: str
     difference: float
     tolerance: float
+    sites: tuple[str, ...] = ()
+    left_out: str = ""
 
     @property
     def holds(self) -> bool:

@@ -61,12 +61,12 @@ class TransformersEngine:
         if found:
             batch(None, found)
 
-    def prove(self, model: PretrainedModel) -> list[Finding]:
-        """Hold what is captured against the model's own eager attention, and against its tensors."""
+    def prove(self, model: PretrainedModel, sites: Sequence[str] | None = None) -> list[Finding]:
+        """Hold what is captured (of these sites) against the model's own eager attention, and against its tensors."""
         from ..loading.eager_answer import eager_answer
         from .parity_proof import prove
 
-        return prove(model, self.capture, eager_answer(model))
+        return prove(model, self.capture, eager_answer(model), sites)
 
     def runner(self, twin: Twin) -> TransformersRunner:
         """The runner of ``forward`` analyses."""

@@ -9,6 +9,7 @@ import torch
 from gausslens import ModelInfo
 
 from .layout import Layout
+from .slots import Family
 from .table import ATTENTION_BIASES
 
 
@@ -78,9 +79,20 @@ def _facts(config: Any, layout: Layout) -> dict[str, Any]:
         "tied": layout.tied,
         "unclaimed": layout.unclaimed,
     }
+    facts |= _of_stream(config, family)
     if family.position == "rotary":
         facts["rotary"] = tuple(frequencies(config, layer, layout.sizes.d_head) for layer in layers)
     return facts
+
+
+def _of_stream(config: Any, family: Family) -> dict[str, Any]:
+    """What embedding and MLP do beside their weights."""
+    named = (getattr(config, key, None) for key in ("hidden_activation", "hidden_act", "activation_function"))
+    return {
+        "activation": next((name for name in named if isinstance(name, str)), None),
+        "embedding_scale": float(config.hidden_size) ** 0.5 if family.name.startswith("gemma") else 1.0,
+        "parallel": any(key == "use_parallel_residual" and getattr(config, key, v) == v for key, v, *_ in family.when),
+    }
 
 
 def frequencies(config: Any, layer: int, d_head: int) -> dict[str, Any]:
