@@ -44,8 +44,11 @@ class Runner(Protocol):
 class CaptureEngine(Protocol):
     """What an engine's class looks like; it is made without arguments.
 
-    An engine may have a method ``prove(model: OpenModel) -> Sequence[Finding]`` besides: it holds what it captures
-    against the model's own answer. The host asks for it once for each model, before the first capture of a run.
+    An engine may have a method ``prove(model: OpenModel, sites: Sequence[str] | None = None) -> Sequence[Finding]``
+    besides: it holds what it captures (of these sites; None: all) against the model's own answer. The host asks for it
+    once for each model, before the first capture of a run; ``sites`` may be left out of it. It may have
+    ``remedies(model: OpenModel, findings: Sequence[Finding]) -> Sequence[str]``, too: what a user can do where findings
+    do not hold.
     """
 
     def sites(self, model: OpenModel) -> tuple[str, ...]:

@@ -68,6 +68,12 @@ class TransformersEngine:
 
         return prove(model, self.capture, eager_answer(model), sites)
 
+    def remedies(self, model: PretrainedModel, findings: Sequence[Finding]) -> list[str]:
+        """What can be done where the proof fails."""
+        from .parity_proof import other_ways
+
+        return other_ways(model, findings)
+
     def runner(self, twin: Twin) -> TransformersRunner:
         """The runner of ``forward`` analyses."""
         from .runner import TransformersRunner

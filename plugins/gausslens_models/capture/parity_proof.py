@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import torch
 
 from gausslens import Finding, LayerWeights, site
 
+from ..loading.config_and_tokenizer import claims_bridge
 from ..loading.eager_answer import Answer, proof_batches, unseen_windows
 from ..maths.rounding import FACTOR, softmax_moved, working_type
 from .engine import wanted_sites
@@ -179,7 +181,7 @@ def difference(
     apart = ours.to(wide) - theirs.to(wide)
     if not bool(torch.isfinite(apart.sum())):  # -inf of what may not be seen, or what should not be
         finite = theirs.isfinite()
-        if not torch.equal(finite, ours.isfinite()):
+        if not torch.equal(finite, ours.isfinite()) or bool(theirs.isnan().any()):
             return Finding(what, float("inf"), 0.0, sites)
         apart, bound = apart[finite], bound[finite]
     if not apart.numel():
@@ -191,3 +193,36 @@ def difference(
 
 def _share(found: Finding) -> float:
     return found.difference / found.tolerance if found.tolerance else found.difference
+
+
+def other_ways(model: PretrainedModel, findings: Sequence[Finding]) -> list[str]:
+    """What else can be tried where findings do not hold, of what may work for this model alone."""
+    of_tables = any("from weights" in f.what for f in findings)
+    like_rounding = max(map(_share, findings)) < 1000
+    ways = []
+    if like_rounding and model.spec.model is None and model.dtype != torch.float64:
+        wider = "float64" if model.dtype == torch.float32 else "float32"
+        ways.append(f"model: {{dtype: {wider}}}: the differences are small, and its own rounding may be why")
+    if not of_tables and model.spec.model is None and claims_bridge(model.spec.path):
+        if getattr(model, "unknown", None) is None:
+            ways.append("model: {loader: weights}: its tensors are read rightly; analyses of weights need no capture")
+        ways += _other_engines(model)
+    concerned = sorted({s for f in findings for s in f.sites})
+    if concerned and all(f.sites for f in findings):
+        ways.append(
+            f"leave out what reads {', '.join(concerned)}: analyses of other sites run (not with edits, nor beside "
+            "analyses of weights or those that run the model themselves, which depend on all)"
+        )
+    return ways
+
+
+def _other_engines(model: PretrainedModel) -> list[str]:
+    """The loader whose engine captures in another way, where it takes this model."""
+    if hasattr(model, "unknown"):  # it is a bridge
+        return [] if model.unknown else ["model: {loader: transformers}: captured without TransformerLens"]
+    with contextlib.suppress(Exception):  # it may not be installed
+        from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_ARCHITECTURES
+
+        if model.headed and model.model_class().__name__ in SUPPORTED_ARCHITECTURES:
+            return ["model: {loader: transformer-lens}: captured by TransformerLens"]
+    return []
