@@ -144,7 +144,11 @@ class TestProof:
 
     def test_a_finding_on_a_site_that_no_step_reads_refuses_nothing(self, tmp_path, monkeypatch):
         asked = self.findings(monkeypatch, gausslens.Finding("q of layer 0", 1.0, 1e-5, ("q", "k")))
-        plain = {"analyses": [{"use": "probe.power", "with": {"site": "resid_post"}}], "variants": {"trained": {}}, "against": []}
+        plain = {
+            "analyses": [{"use": "probe.power", "with": {"site": "resid_post"}}],
+            "variants": {"trained": {}},
+            "against": [],
+        }
         assert do(study(**plain), tmp_path / "store").outcome.failed == []
         assert asked == [("resid_post",)]
 

@@ -80,6 +80,7 @@ class BridgeEngine(TransformersEngine):
         """Hold what the bridge gives against the model as it was before it was wrapped, and against its tensors."""
         from .parity_proof import prove
 
+        model.check_finite()
         model.bridge  # noqa: B018 - booted, and the plain answer kept
         return prove(model, self.capture, model.reference, sites)
 

@@ -66,6 +66,7 @@ class TransformersEngine:
         from ..loading.eager_answer import eager_answer
         from .parity_proof import prove
 
+        model.check_finite()
         return prove(model, self.capture, eager_answer(model), sites)
 
     def remedies(self, model: PretrainedModel, findings: Sequence[Finding]) -> list[str]:

@@ -38,7 +38,7 @@ def model_info(
         heads=tuple(range(sizes.heads)),
         kv_heads=tuple(range(sizes.kv_heads)),
         causal=family.causal or bool(getattr(config, "is_decoder", False)),
-        max_positions=getattr(config, "max_position_embeddings", None),
+        max_positions=_up_to_original(config, getattr(config, "max_position_embeddings", None)),
         lacking=lacking(config, layout),
         facts=_facts(config, layout) | _of_tokenizer(tokenizer),
     )
@@ -78,11 +78,22 @@ def _facts(config: Any, layout: Layout) -> dict[str, Any]:
         "sliding_window": _windows(config, len(layers)),
         "tied": layout.tied,
         "unclaimed": layout.unclaimed,
+        "notes": _notes(layout),
     }
     facts |= _of_stream(config, family)
+    if any(n < (getattr(config, "max_position_embeddings", None) or n + 1) for n in _originals(config)):
+        facts["longest"] = "beyond that its rotary table is another (longrope), which gausslens does not read"
     if family.position == "rotary":
         facts["rotary"] = tuple(frequencies(config, layer, layout.sizes.d_head) for layer in layers)
     return facts
+
+
+def _notes(layout: Layout) -> tuple[str, ...]:
+    """What is missing in the checkpoint and nobody needs; a model with a language-model head has no pooler at all."""
+    outside = layout.places[None]
+    if "W_pool" not in layout.family.outside or "W_pool" in outside or "W_U" in outside:
+        return ()
+    return (f"the checkpoint has no {layout.family.outside['W_pool'].tensor} (W_pool): no site needs it",)
 
 
 def _of_stream(config: Any, family: Family) -> dict[str, Any]:
@@ -115,6 +126,22 @@ def frequencies(config: Any, layer: int, d_head: int) -> dict[str, Any]:
         named = {"layer_type": kind} if kind is not None else {}
         found, scaling = ROPE_INIT_FUNCTIONS[own["rope_type"]](config, torch.device("cpu"), **named)
     return {"type": own["rope_type"], "frequencies": tuple(found.tolist()), "scaling": float(scaling)}
+
+
+def _originals(config: Any) -> list[int]:
+    """The lengths of text at which a rotary table gives way to another one (longrope)."""
+    told = getattr(config, "rope_parameters", None) or {}
+    tables = [told] if "rope_type" in told else [t for t in told.values() if isinstance(t, dict)]
+    keys = ("original_max_position_embeddings",)
+    return [int(t[k]) for t in tables for k in keys if t.get("rope_type") == "longrope" and t.get(k)]
+
+
+def _up_to_original(config: Any, most: int | None) -> int | None:
+    """The longest text: beyond the original length of longrope all positions turn by another table.
+
+    The model would take more, but there the table would depend on which prompts are run together.
+    """
+    return min([*_originals(config), *([] if most is None else [most])], default=None)
 
 
 def _scale(config: Any, layer: int, d_head: int) -> float:

@@ -14,7 +14,7 @@ from gausslens import ModelError, ModelInfo, ModelSpec
 from ..families.facts import model_info
 from ..families.layout import Layout, family_of, make_layout
 from ..prompts.tokenise import tokenise
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, refuse_not_finite
 from .config_and_tokenizer import quiet_transformers, read_config, read_tokenizer, torch_dtype, where_pretrained
 from .fingerprint import cached, fingerprint
 
@@ -63,7 +63,9 @@ class CheckpointModel:
         """One tensor, read from its file."""
         place = self.layout.places[layer][name]
         assert self.checkpoint is not None
-        return self.layout.ours(place, self.checkpoint.read(place.theirs).to(self.spec.device), self.dtype)
+        theirs = self.checkpoint.read(place.theirs).to(self.spec.device)
+        refuse_not_finite(self.spec.path, [(place.theirs, theirs)])
+        return self.layout.ours(place, theirs, self.dtype)
 
     def initial(self, layer: int | None, name: str, seed: int) -> torch.Tensor:
         """A fresh draw of a tensor from the initialisation of the model's own class."""
@@ -93,7 +95,7 @@ class CheckpointModel:
         return read_config(self.spec)
 
     def _checkpoint(self) -> Checkpoint | None:
-        found = Checkpoint(self.directory)
+        found = Checkpoint(self.directory, getattr(self.config, "transformers_weights", None))
         if not found.tensors:
             raise ModelError(f"{self.spec.path}: no weights there: neither model.safetensors nor pytorch_model.bin")
         return found
@@ -101,7 +103,9 @@ class CheckpointModel:
     def _layout(self) -> Layout:
         assert self.checkpoint is not None
         family = family_of(self.config, self.spec.path, self.checkpoint.tensors)
-        return make_layout(family, self.config, self.checkpoint.shapes, self.spec.path, self.headed)
+        layout = make_layout(family, self.config, self.checkpoint.shapes, self.spec.path, self.headed)
+        self.checkpoint.refuse_integers({p.theirs for places in layout.places.values() for p in places.values()})
+        return layout
 
     def _fingerprint(self) -> str:
         checkpoint = self.checkpoint
