@@ -266,6 +266,8 @@ class _Planner:
                 groups = self._groups(use, reads)
             made["engine"] = {"name": opened.engine.descriptor.name, "version": opened.engine.descriptor.version}
             made["tokens"] = reads.digest
+            if use.analysis.descriptor.texts:
+                made["text"] = keys.of_text(reads, opened.model)
             if groups is not None:
                 made["errors"] = keys.of_errors(groups)
         self.steps[ref] = Step(ref, keys.key_of(made), made, use, point, reads, groups=groups)

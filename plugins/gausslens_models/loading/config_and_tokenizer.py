@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import re
 from collections.abc import Iterator
@@ -147,6 +148,18 @@ def read_tokenizer(spec: ModelSpec) -> Any:
             return AutoTokenizer.from_pretrained(name, **arguments)
     except Exception as error:
         raise ModelError(f"{spec.path}: its tokenizer cannot be read: {_first_line(error)}") from error
+
+
+def digest_of_tokenizer(tokenizer: Any) -> str:
+    """SHA-256 of all that makes text of token numbers and back; how it was last asked to cut and pad is none of it."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        told = json.dumps(sorted(tokenizer.get_vocab().items()))
+    else:
+        told = backend.to_str()
+        told = told[told.index('"added_tokens"') :]  # cutting and padding stand before it
+    more = [sorted(tokenizer.all_special_ids), bool(getattr(tokenizer, "clean_up_tokenization_spaces", False))]
+    return hashlib.sha256(f"{more}{told}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def torch_dtype(spec: ModelSpec) -> torch.dtype:

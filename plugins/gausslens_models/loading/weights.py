@@ -15,7 +15,14 @@ from ..families.facts import model_info
 from ..families.layout import Layout, family_of, make_layout
 from ..prompts.tokenise import tokenise
 from .checkpoint import Checkpoint, refuse_not_finite
-from .config_and_tokenizer import quiet_transformers, read_config, read_tokenizer, torch_dtype, where_pretrained
+from .config_and_tokenizer import (
+    digest_of_tokenizer,
+    quiet_transformers,
+    read_config,
+    read_tokenizer,
+    torch_dtype,
+    where_pretrained,
+)
 from .fingerprint import cached, fingerprint
 
 if TYPE_CHECKING:
@@ -42,6 +49,11 @@ class CheckpointModel:
     def tokenizer(self) -> Any:
         """The tokenizer, or None."""
         return read_tokenizer(self.spec)
+
+    @cached_property
+    def tokenizer_digest(self) -> str | None:
+        """What the tokenizer is; None where there is none."""
+        return None if self.tokenizer is None else digest_of_tokenizer(self.tokenizer)
 
     @cached_property
     def info(self) -> ModelInfo:
