@@ -54,6 +54,7 @@ ANGLES = Analysis(
     summary="How far the angle between two tokens' vectors reaches the score and the attention between them.",
     parameters="gausslens_bilinear.parameters:AnglesParameters",
     analysis="gausslens_bilinear.analyses.angles:Angles",
+    texts=True,
     exchangeable=("head",),
     estimate="gausslens_bilinear.analyses.angles:estimate",
 )

@@ -22,6 +22,7 @@ JOINT = Analysis(
     summary="Positions of a prompt as one Gaussian: entropies, mutual information of each pair and its decay, bigrams.",
     parameters="gausslens_gaussian.parameters:JointParameters",
     analysis="gausslens_gaussian.analyses.joint:Joint",
+    texts=True,
     random=True,
     exchangeable=("head", "kv_head"),
     estimate="gausslens_gaussian.analyses.joint:estimate",

@@ -23,6 +23,7 @@ ANALYSES = [
         parameters="gausslens_models.parameters:LossParameters",
         shape="stream",
         analysis="gausslens_models.analyses.loss:Loss",
+        texts=True,
         estimate="gausslens_models.analyses.loss:estimate",
     ),
     Analysis(
@@ -32,6 +33,7 @@ ANALYSES = [
         parameters="gausslens_models.parameters:GenerateParameters",
         shape="forward",
         analysis="gausslens_models.analyses.generate:Generate",
+        texts=True,
         random=True,
     ),
     Analysis(
@@ -41,6 +43,7 @@ ANALYSES = [
         parameters="gausslens_models.parameters:AttentionMapParameters",
         shape="stream",
         analysis="gausslens_models.analyses.attention:Attention",
+        texts=True,
         exchangeable=("head",),
         estimate="gausslens_models.analyses.attention:estimate",
     ),
@@ -51,6 +54,7 @@ ANALYSES = [
         parameters="gausslens_models.parameters:EmbeddingsParameters",
         shape="forward",
         analysis="gausslens_models.analyses.embeddings:Embeddings",
+        texts=True,
         random=True,
     ),
 ]

@@ -96,6 +96,7 @@ EFFECT = Analysis(
     summary="What a variant's edits do to what the model predicts, attends to and writes, beside the unedited model.",
     parameters="gausslens_spectrum.parameters:EffectParameters",
     analysis="gausslens_spectrum.analyses.effect:Effect",
+    texts=True,
     exchangeable=("head",),
     estimate="gausslens_spectrum.analyses.effect:estimate",
 )

@@ -131,6 +131,62 @@ class TestProof:
         with pytest.raises(gausslens.ModelError, match="logits against eager: differs by nan"):
             do(study(), tmp_path / "store")
 
+    def findings(self, monkeypatch: pytest.MonkeyPatch, *found: gausslens.Finding) -> list[Any]:
+        """An engine whose proof takes the sites that are read."""
+        asked: list[Any] = []
+
+        def prove(_self: Any, _model: Any, sites: Any = None) -> list[gausslens.Finding]:
+            asked.append(sites)
+            return list(found)
+
+        monkeypatch.setattr(TinyEngine, "prove", prove, raising=False)
+        return asked
+
+    def test_a_finding_on_a_site_that_no_step_reads_refuses_nothing(self, tmp_path, monkeypatch):
+        asked = self.findings(monkeypatch, gausslens.Finding("q of layer 0", 1.0, 1e-5, ("q", "k")))
+        plain = {
+            "analyses": [{"use": "probe.power", "with": {"site": "resid_post"}}],
+            "variants": {"trained": {}},
+            "against": [],
+        }
+        assert do(study(**plain), tmp_path / "store").outcome.failed == []
+        assert asked == [("resid_post",)]
+
+    @pytest.mark.parametrize("analysis", [{"use": "probe.norm"}, {"use": "probe.power", "with": {"site": "q"}}])
+    def test_it_refuses_what_depends_on_it(self, analysis, tmp_path, monkeypatch):
+        """A step that reads the site; analyses of weights depend on all that is proved of them."""
+        self.findings(monkeypatch, gausslens.Finding("q of layer 0", 1.0, 1e-5, ("q",)))
+        read = {"use": "probe.power", "with": {"site": "resid_post"}, "as": "other"}
+        with pytest.raises(gausslens.ModelError, match=r"q of layer 0: .* \(sites: q\)"):
+            do(study(analyses=[read, analysis], variants={"trained": {}}, against=[]), tmp_path / "store")
+
+    def test_edits_depend_on_all(self, tmp_path, monkeypatch):
+        asked = self.findings(monkeypatch, gausslens.Finding("q of layer 0", 1.0, 1e-5, ("q",)))
+        with pytest.raises(gausslens.ModelError, match="q of layer 0"):
+            do(study(), tmp_path / "store")
+        assert asked == [None]
+
+    def test_what_was_left_out_holds_and_is_not_kept(self, tmp_path, monkeypatch):
+        left = gausslens.Finding("mlp_post", 0.0, 0.0, ("mlp_post",), "its activation is not known")
+        self.findings(monkeypatch, left, gausslens.Finding("logits", 1e-7, 1e-5))
+        ran = do(study(), tmp_path / "store")
+        parity = gausslens.open(ran.path).facts("trained", "probe.power")[0]["provenance"]["parity"]
+        assert parity == {"logits": 1e-7}
+
+    def test_the_error_is_one_screen_with_the_worst_first_and_what_can_be_done(self, tmp_path, monkeypatch):
+        found = [gausslens.Finding(f"v of layer {n}", n * 1e-3, 1e-4, ("v",)) for n in range(40)]
+        self.findings(monkeypatch, *found, gausslens.Finding("logits", float("nan"), 1.0))
+        ways = ["model: {dtype: float64}: try that"]
+        monkeypatch.setattr(TinyEngine, "remedies", lambda _self, _model, wrong: ways[: len(wrong)], raising=False)
+        with pytest.raises(gausslens.ModelError) as raised:
+            do(study(), tmp_path / "store")
+        lines = str(raised.value).splitlines()
+        assert len(lines) < 20
+        assert "40 of 41 comparisons differ" in lines[0]
+        assert lines[1].startswith("  logits: differs by nan")
+        assert lines[2].startswith("  v of layer 39: differs by 0.039, allowed is 0.0001 (sites: v)")
+        assert lines[-2:] == ["what can be done:", f"  {ways[0]}"]
+
     def test_weights_alone_need_no_proof(self, tmp_path, monkeypatch):
         asked = self.proving(monkeypatch, 1.0)
         assert do(study(analyses=[{"use": "probe.norm"}]), tmp_path / "store").outcome.failed == []

@@ -64,6 +64,7 @@ def _as_text(opened: Opened, findings: Sequence[Finding] | None) -> str:
         *_sites(opened),
         "",
         *_tensors(opened),
+        *(f"note         {note}" for note in info.facts.get("notes", ())),
         "",
         *_proof(findings),
     ]
@@ -113,16 +114,18 @@ def _tensors(opened: Opened) -> list[str]:
 
 
 def _proof(findings: Sequence[Finding] | None) -> list[str]:
+    from ..runs.proof import share
+
     if findings is None:
         return ["proof        none: nothing runs this model"]
-    wrong = [f for f in findings if not f.holds]
+    made = sorted((f for f in findings if not f.left_out), key=share, reverse=True)
+    wrong = [f for f in made if not f.holds]
     if wrong:
-        lines = [f"proof        {len(wrong)} of {len(findings)} comparisons DIFFER"]
-        shown: Sequence[Finding] = wrong[:20]
+        lines = [f"proof        {len(wrong)} of {len(made)} comparisons DIFFER, the worst first"]
     else:
-        lines = [f"proof        all {len(findings)} comparisons hold; the largest differences:"]
-        shown = sorted(findings, key=lambda f: -f.difference / f.tolerance)[:SHOWN]
-    return lines + [f"  {f.what}: {f.difference:.3g} (allowed {f.tolerance:.3g})" for f in shown]
+        lines = [f"proof        all {len(made)} comparisons hold; the largest differences:"]
+    lines += [f"  {f.what}: {f.difference:.3g} (allowed {f.tolerance:.3g})" for f in (wrong[:20] or made[:SHOWN])]
+    return lines + [f"  not compared: {f.what}: {f.left_out}" for f in findings if f.left_out]
 
 
 def _as_json(opened: Opened, findings: Sequence[Finding] | None) -> str:

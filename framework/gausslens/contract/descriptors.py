@@ -85,6 +85,7 @@ class Analysis(Descriptor):
     row_blocks   wants patterns and scores in blocks of query rows (stream)
     all_layers   wants the batches of all layers at once (stream)
     bulk         writes large arrays through context.bulk (stream)
+    texts        its result holds text of tokens, or depends on it: text and tokenizer are then part of the key
     scope        of a derived analysis: "variant" (once for each draw) or "run" (once)
     names        parameters of a derived analysis that only name labels or variants, and are not told in its result:
                  they are not part of the key, for the keys of its inputs are
@@ -99,6 +100,7 @@ class Analysis(Descriptor):
     row_blocks: bool = False
     all_layers: bool = False
     bulk: bool = False
+    texts: bool = False
     scope: Literal["variant", "run"] = "variant"
     names: tuple[str, ...] = ()
     exchangeable: tuple[str, ...] = ()

@@ -44,8 +44,11 @@ class Runner(Protocol):
 class CaptureEngine(Protocol):
     """What an engine's class looks like; it is made without arguments.
 
-    An engine may have a method ``prove(model: OpenModel) -> Sequence[Finding]`` besides: it holds what it captures
-    against the model's own answer. The host asks for it once for each model, before the first capture of a run.
+    An engine may have a method ``prove(model: OpenModel, sites: Sequence[str] | None = None) -> Sequence[Finding]``
+    besides: it holds what it captures (of these sites; None: all) against the model's own answer. The host asks for it
+    once for each model, before the first capture of a run; ``sites`` may be left out of it. It may have
+    ``remedies(model: OpenModel, findings: Sequence[Finding]) -> Sequence[str]``, too: what a user can do where findings
+    do not hold.
     """
 
     def sites(self, model: OpenModel) -> tuple[str, ...]:
@@ -63,11 +66,17 @@ class CaptureEngine(Protocol):
 
 @dataclass(frozen=True)
 class Finding:
-    """One comparison of a parity proof: what was compared, the largest difference, and the one allowed."""
+    """One comparison of a parity proof: what was compared, the worst difference, and what is allowed there.
+
+    ``sites`` are those that it speaks of; none stands for all. ``left_out`` is the reason where the comparison could
+    not be made: it then holds, and is told.
+    """
 
     what: str
     difference: float
     tolerance: float
+    sites: tuple[str, ...] = ()
+    left_out: str = ""
 
     @property
     def holds(self) -> bool:

@@ -106,7 +106,10 @@ NO_MODEL = ModelInfo(
 
 
 class OpenModel(Protocol):
-    """What a loader returns. Opening is lazy: weights are read by the first call of ``tensor``."""
+    """What a loader returns. Opening is lazy: weights are read by the first call of ``tensor``.
+
+    It may have ``tokenizer_digest``, what its tokenizer is: part of the key of results that hold text.
+    """
 
     @property
     def info(self) -> ModelInfo:

@@ -77,6 +77,19 @@ class Tokens:
                 found.update(array.astype(dtype).tobytes())
         return found.hexdigest()
 
+    def text_digest(self) -> str:
+        """SHA-256 of what is read or shown of the text: names, rendered prompts, and the piece and place of each token.
+
+        The same token numbers may be other text: no part of ``digest``.
+        """
+        found = sha256()
+        for told in (self.names, self.rendered, *self.pieces):
+            found.update(f"{len(told)} {[len(text) for text in told]}\0".encode())
+            found.update("".join(told).encode("utf-8", "surrogatepass"))
+        for span in self.span:
+            found.update(span.astype("<i4").tobytes())
+        return found.hexdigest()
+
     def shards(self, size: int = SHARD_TOKENS, among: Iterable[int] | None = None) -> list[np.ndarray]:
         """Indices of prompts, sorted by length (then place), cut so that no shard is over ``size`` when padded.
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..contract.analyses import Context, StepRef
 from ..contract.digests_and_seeds import digest
-from ..contract.errors import ModelError
 from ..contract.model import NO_MODEL
 from ..contract.reference import resolve
 from ..contract.twin import Twin
@@ -19,6 +18,7 @@ from .compare import against
 from .measure import measured, units
 from .outcome import Began, Failure, Finished, Measured, Progress, labelled
 from .plan import Plan, Step, step_seed
+from .proof import proved
 from .provenance import Stopwatch, of_step
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def execute(
     for steps in _twins(todo):
         assert opened is not None
         if proof is None and any(step.reads for step in steps):
-            proof = _proved(opened)
+            proof = proved(opened, todo)
         yield from _twin(plan, steps, opened, store, proof)
     for step in todo:
         if step.inputs:
@@ -121,22 +121,6 @@ def _finished(
         writer.abandon()
         writer = None
     return Finished(done.step, done.result, _made_by(plan, done.step, watch, done.sharing, proof), writer)
-
-
-def _proved(opened: Opened) -> dict[str, float]:
-    """Before the first capture of a run: what the engine captures is what the model computes, or nothing runs."""
-    proof = getattr(opened.running, "prove", None)
-    findings = list(proof(opened.model)) if proof else []
-    wrong = [
-        f"  {f.what}: differs by {f.difference:.2g}, allowed is {f.tolerance:.2g}" for f in findings if not f.holds
-    ]
-    if wrong:
-        name = opened.model.info.name
-        raise ModelError(
-            f"what is captured of {name} is not what the model computes (gausslens model shows all):\n"
-            + "\n".join(wrong)
-        )
-    return {f.what: f.difference for f in findings}
 
 
 def _read_and_computed(plan: Plan, step: Step, opened: Opened | None, store: Store) -> xr.Dataset | Failure:

@@ -13,8 +13,9 @@ from ..contract.twin import touched
 
 if TYPE_CHECKING:
     from ..contract.descriptors import Owned
-    from ..contract.model import ModelInfo
+    from ..contract.model import ModelInfo, OpenModel
     from ..contract.twin import EditCall
+    from .shuffled_prompts import Reads
     from .study import ModelCall, Point, Use
 
 # Raised when the host changes what is computed for every analysis (sharding, merging, the comparison with a null).
@@ -67,6 +68,11 @@ def of_edits(point: Point, seed: int, draw: int | None) -> dict[str, Any]:
     if is_random(point):
         made |= {"seed": seed, "draw": draw}
     return made
+
+
+def of_text(reads: Reads, model: OpenModel) -> dict[str, Any]:
+    """The text of the prompts, and how token numbers are text: of a step whose result holds or depends on it."""
+    return {"prompts": reads.text_digest, "tokenizer": getattr(model, "tokenizer_digest", None)}
 
 
 def of_errors(groups: int) -> dict[str, Any]:

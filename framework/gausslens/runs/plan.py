@@ -151,7 +151,8 @@ class _Planner:
         self.prompts: dict[str, Tokens] = {}
         self.reads: dict[str, Reads] = {}
         self.left_out: set[StepRef] = set()
-        self.notes: list[str] = []
+        info = opened.model.info if opened else NO_MODEL
+        self.notes: list[str] = [f"{info.name}: {note}" for note in info.facts.get("notes", ())]
         self.requests: set[str] = set()
 
     def check_edits(self) -> None:
@@ -268,6 +269,8 @@ class _Planner:
                 groups = self._groups(use, reads)
             made["engine"] = {"name": opened.engine.descriptor.name, "version": opened.engine.descriptor.version}
             made["tokens"] = reads.digest
+            if use.analysis.descriptor.texts:
+                made["text"] = keys.of_text(reads, opened.model)
             if groups is not None:
                 made["errors"] = keys.of_errors(groups)
         self.steps[ref] = Step(ref, keys.key_of(made), made, use, point, reads, groups=groups)
@@ -389,6 +392,7 @@ def _tokenised(call: PromptCall, opened: Opened, study: Study) -> Tokens:
     if empty:
         raise PlanError(f"{call.mark}: prompt {empty[0]} has no tokens")
     _check_lengths(call.mark, tokens.lengths, opened)
+    _check_ids(call.mark, tokens, opened)
     return tokens
 
 
@@ -396,7 +400,21 @@ def _check_lengths(mark: Mark, lengths: Sequence[int], opened: Opened) -> None:
     most = opened.model.info.max_positions
     if most is not None and max(lengths) > most:
         longest = max(range(len(lengths)), key=lambda i: lengths[i])
+        reason = opened.model.info.facts.get("longest")
+        why = f" ({reason})" if reason else ""
         raise PlanError(
-            f"{mark}: prompt {longest} has {lengths[longest]} tokens, the model takes {most}: shorten it, "
+            f"{mark}: prompt {longest} has {lengths[longest]} tokens, the model takes {most}{why}: shorten it, "
             f"or cut the text with `source: file` and `max_tokens: {most}`"
         )
+
+
+def _check_ids(mark: Mark, tokens: Tokens, opened: Opened) -> None:
+    """Refuse token numbers that the embedding has no row for."""
+    vocabulary = opened.model.info.vocabulary
+    for prompt, ids in enumerate(tokens.ids):
+        if vocabulary and (int(ids.max()) >= vocabulary or int(ids.min()) < 0):
+            wrong = next(int(i) for i in ids if not 0 <= i < vocabulary)
+            raise PlanError(
+                f"{mark}: prompt {prompt} has the token {wrong}; the embedding of {opened.model.info.name} has rows "
+                f"for 0 to {vocabulary - 1}: is the tokenizer that of the model?"
+            )

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,6 +37,11 @@ class Reads:
         self._made: weakref.ref[Tokens] | None = None
         numbers = plain if shuffle is None else _arranged(plain, shuffle, seed)[2]
         self.digest, self.lengths = numbers.digest(), numbers.lengths
+
+    @cached_property
+    def text_digest(self) -> str:
+        """That of the text that they come of."""
+        return self._plain.text_digest()
 
     @property
     def tokens(self) -> Tokens:

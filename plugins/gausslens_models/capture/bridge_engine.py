@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -77,12 +77,13 @@ class BridgeEngine(TransformersEngine):
     capture = BridgeCapture
     remembers = False
 
-    def prove(self, model: Any) -> list[Finding]:
+    def prove(self, model: Any, sites: Sequence[str] | None = None) -> list[Finding]:
         """Hold what the bridge gives against the model as it was before it was wrapped, and against its tensors."""
         from .parity_proof import prove
 
+        model.check_finite()
         model.bridge  # noqa: B018 - booted, and the plain answer kept
-        return prove(model, self.capture, model.reference)
+        return prove(model, self.capture, model.reference, sites)
 
 
 @contextlib.contextmanager

@@ -62,12 +62,19 @@ class TransformersEngine:
         if found:
             batch(None, found)
 
-    def prove(self, model: PretrainedModel) -> list[Finding]:
-        """Hold what is captured against the model's own eager attention, and against its tensors."""
+    def prove(self, model: PretrainedModel, sites: Sequence[str] | None = None) -> list[Finding]:
+        """Hold what is captured (of these sites) against the model's own eager attention, and against its tensors."""
         from ..loading.eager_answer import eager_answer
         from .parity_proof import prove
 
-        return prove(model, self.capture, eager_answer(model))
+        model.check_finite()
+        return prove(model, self.capture, eager_answer(model), sites)
+
+    def remedies(self, model: PretrainedModel, findings: Sequence[Finding]) -> list[str]:
+        """What can be done where the proof fails."""
+        from .parity_proof import other_ways
+
+        return other_ways(model, findings)
 
     def runner(self, twin: Twin) -> TransformersRunner:
         """The runner of ``forward`` analyses."""

@@ -2,89 +2,227 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gausslens import Finding, LayerWeights, site
 
-from ..loading.eager_answer import Answer, proof_prompt
-from ..maths import attention_formulas as formulas
+from ..loading.config_and_tokenizer import claims_bridge
+from ..loading.eager_answer import Answer, proof_batches, unseen_windows
+from ..maths.rounding import FACTOR, softmax_moved, working_type
 from .engine import wanted_sites
+from .formulas_of_layer import NEEDED, At, Left, Made, embedding_of, head_of, layer_of
 from .forward_pass import Capture, Captured
 
 if TYPE_CHECKING:
     from ..loading.pretrained import PretrainedModel
 
-# Largest difference allowed, as a part of the largest magnitude (or of 1, where that is smaller).
-TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
-# What the formulas make, and what they start from.
-PROVED = ("resid_pre", "q", "k", "v", "q_rot", "k_rot", "scores", "pattern", "z", "attn_out")
+# Rows of logits that are made again of W_U: the last of each prompt.
+HEAD_ROWS = 4
 
 
-def prove(model: PretrainedModel, capture: type[Capture], reference: Answer | None) -> list[Finding]:
-    """Two prompts, one shorter, through the model with everything captured, and through its own eager attention.
+class Wide(LayerWeights):
+    """The tensors of a layer in the type that they are judged in; each is read once."""
 
-    Compared are logits (or the final hidden state) and patterns with the model's own; and in each layer what the
-    formulas make of our W_Q, W_K, W_V, W_O, biases, norms and positions with the captured q, k, v, scores and output.
+    def __init__(self, model: Any, layer: int | None, dtype: torch.dtype) -> None:
+        super().__init__(model, layer)
+        self._dtype, self._read = dtype, dict[str, torch.Tensor]()
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        if self.layer is None:  # large, and read once
+            found = super().__getitem__(name)
+            return found if name in ("W_E", "W_U") else found.to(self._dtype)
+        if name not in self._read:
+            self._read[name] = super().__getitem__(name).to(self._dtype)
+        return self._read[name]
+
+
+def prove(
+    model: PretrainedModel, capture: type[Capture], reference: Answer | None, sites: Sequence[str] | None = None
+) -> list[Finding]:
+    """Short prompts, one of them padded, and a longer one where windows ask for it, with everything captured.
+
+    Compared are logits (or the final hidden state) and patterns with the model's own eager attention; and in each
+    layer, what the formulas make of our tensors with what was captured before it. ``sites`` are those that will be
+    read: no others are proved.
     """
-    ids, mask = proof_prompt(model)
-    layers: dict[int, Captured] = {}
-    wanted = wanted_sites(model, [s for s in PROVED if s in model.sites], None)
-    whole = capture(model, wanted, layers.__setitem__).run(ids, mask.long(), logits=model.headed, whole=True)
-    found = []
-    if reference is not None:
-        what = "logits" if model.headed else "final hidden state"
-        ours = whole["logits" if model.headed else "final"]
-        found.append(_difference(what, ours[mask], torch.cat(reference.final)))
-    having = [n for n in model.info.layers if "pattern" not in model.info.lacking.get(n, {})]
-    patterns = reference.of_layers(having) if reference is not None else {}
-    for layer, captured in layers.items():
-        for name, made in _by_formulas(model, layer, captured.arrays, mask):
-            theirs = captured.arrays[name]
-            if site(name).square:  # [prompt, head, query, key]: rows of padding are nobody's numbers
-                made, theirs = made.transpose(1, 2), theirs.transpose(1, 2)
-            found.append(_difference(f"{name} of layer {layer} from weights", made[mask], theirs[mask]))
-        if layer in patterns:
-            ours = captured.arrays["pattern"]
-            rows = [ours[row, :, :n, :n].flatten() for row, n in enumerate(mask.sum(1).tolist())]
-            theirs = torch.cat([pattern.flatten() for pattern in patterns[layer]])
-            found.append(_difference(f"pattern of layer {layer}", torch.cat(rows), theirs))
-    return found
+    proof = Proof(model, capture, reference, sites)
+    with torch.no_grad():
+        for number, (ids, mask) in enumerate(proof_batches(model)):
+            proof.of_batch(number, ids, mask)
+    short = "the prompts of the proof are shorter"
+    proof.left |= {Left(f"a window of {width:,} tokens", (), short) for width in unseen_windows(model)}
+    return proof.findings()
 
 
-def _by_formulas(
-    model: PretrainedModel, layer: int, captured: dict[str, torch.Tensor], mask: torch.Tensor
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """Each captured quantity of a layer made again from the one before it and our tensors."""
-    info = model.info
-    if not info.facts.position_is_known or "q" not in captured:
-        return
-    weights = LayerWeights(model, layer)
-    read = formulas.attention_input(captured["resid_pre"], weights, info)
-    for letter in "QKV":
-        yield letter.lower(), formulas.projected(read, weights, letter)
-    q, k = (formulas.positioned(captured[s.lower()], weights, s, layer, info) for s in "QK")
-    if "q_rot" in captured:
-        yield from (("q_rot", q), ("k_rot", k))
-    if info.facts.position != "disentangled":  # whose scores have terms beside q . k that are not written out
-        distance = formulas.distance_term(mask.shape[1], info, LayerWeights(model, None))
-        scores = formulas.scores(q, k, layer, info, mask, distance)
-        if "scores" in captured:
-            yield "scores", scores if distance is None else formulas.levelled(scores, captured["scores"])
-        yield "pattern", formulas.pattern(scores, weights)
-    v = formulas.clipped(captured["v"], info)[:, :, list(info.kv_of_head)]
-    yield "z", torch.einsum("phqk,pkhe->pqhe", captured["pattern"], v)
-    yield "attn_out", formulas.attention_output(formulas.gated(captured["z"], read, weights), weights, info)
+class Proof:
+    """What was found so far: of each comparison the worst place, as a part of what is allowed there."""
+
+    def __init__(
+        self, model: PretrainedModel, capture: type[Capture], reference: Answer | None, sites: Sequence[str] | None
+    ) -> None:
+        self.model, self.capture, self.reference = model, capture, reference
+        self.asked = None if sites is None else frozenset(sites)
+        self.wanted = wanted_sites(model, [s for s in NEEDED if s in model.sites and self._serves(s)], None)
+        self.found: dict[str, Finding] = {}
+        self.left: set[Left] = set()
+        self._last: Captured | None = None
+
+    def of_batch(self, number: int, ids: torch.Tensor, mask: torch.Tensor) -> None:
+        """All comparisons on some prompts; a layer is let go of when it is done."""
+
+        def done(layer: int, captured: Captured) -> None:
+            self._of_layer(layer, number, captured.arrays, ids, mask)
+            if layer == self.model.info.n_layers - 1:
+                self._last = captured
+
+        headed = self.model.headed
+        whole = self.capture(self.model, self.wanted, done).run(ids, mask.long(), logits=headed, whole=True)
+        final = whole["logits" if headed else "final"] if headed or "final" in whole else None
+        if final is None:
+            return
+        self._against_eager(number, final, mask)
+        if self._last is not None and "resid_post" in self._last.arrays and self._is_asked("logits", "resid_post"):
+            self._of_head(self._last.arrays["resid_post"], final, mask)
+
+    def findings(self) -> list[Finding]:
+        """All comparisons, then those that could not be made, with the reason."""
+        left = sorted(self.left, key=lambda one: (one.what, one.reason))
+        return [*self.found.values(), *(Finding(one.what, 0.0, 0.0, one.sites, one.reason) for one in left)]
+
+    def _serves(self, name: str) -> bool:
+        return self.asked is None or any(name in (s, *NEEDED.get(s, ())) for s in self.asked)
+
+    def _is_asked(self, *names: str) -> bool:
+        return self.asked is None or not self.asked.isdisjoint(names)
+
+    def _of_layer(
+        self, layer: int, number: int, arrays: Mapping[str, torch.Tensor], ids: torch.Tensor, mask: torch.Tensor
+    ) -> None:
+        model, dtype = self.model, working_type(self.model.dtype)
+        if "pattern" in arrays and self.reference is not None and self._is_asked("pattern"):
+            self._patterns(layer, number, arrays["pattern"], mask)
+        if not model.info.facts.position_is_known:
+            return
+        wide = {name: array.to(dtype) for name, array in arrays.items()}
+        weights = Wide(model, layer, dtype)
+        rows = layer_of(At(model, layer, wide, weights, mask))
+        for made in rows:
+            self._judge(made, f"{made.what} of layer {layer} from weights", arrays, mask)
+        if layer == 0 and "resid_pre" in wide:
+            for made in embedding_of(model, ids, Wide(model, None, dtype)):
+                self._judge(made, f"{made.what} of layer 0 from weights", arrays, mask)
+
+    def _judge(self, made: Made | Left, what: str, arrays: Mapping[str, torch.Tensor], mask: torch.Tensor) -> None:
+        if not self._is_asked(*made.sites):
+            return
+        if isinstance(made, Left):
+            self.left.add(made)
+            return
+        ours, theirs, bound = made.value, arrays[made.what], made.bound
+        if site(made.what).square:  # [prompt, head, query, key]: rows of padding are nobody's numbers
+            ours, theirs, bound = (a.transpose(1, 2) for a in (ours, theirs, bound))
+        self._note(what, made.sites, ours[mask], theirs[mask], bound[mask])
+
+    def _of_head(self, resid: torch.Tensor, final: torch.Tensor, mask: torch.Tensor) -> None:
+        """Logits (the last rows of each prompt), or the final hidden state, of the stream after the last layer."""
+        model, dtype = self.model, working_type(self.model.dtype)
+        if not model.info.facts.position_is_known:
+            return
+        rows = mask & (mask.sum(1, keepdim=True) - mask.cumsum(1) < HEAD_ROWS)
+        what = "logits from weights" if model.headed else "final hidden state from weights"
+        sites = ("logits",) if model.headed else ("resid_post",)
+        for made in head_of(model, resid[rows].to(dtype), Wide(model, None, dtype)):
+            if isinstance(made, Left):
+                self.left.add(made)
+            else:
+                some, value, bound = made
+                self._note(what, sites, value, final[rows][:, some], bound)
+
+    def _against_eager(self, number: int, final: torch.Tensor, mask: torch.Tensor) -> None:
+        """Logits, or the final hidden state, against the model's own."""
+        if self.reference is None or not self._is_asked("logits", "resid_post"):
+            return
+        theirs, noise = self.reference.final_of(number)
+        bound = (FACTOR * noise).expand_as(theirs)
+        what = "logits" if self.model.headed else "final hidden state"
+        self._note(what, ("logits",) if self.model.headed else ("resid_post",), final[mask], theirs, bound)
+
+    def _patterns(self, layer: int, number: int, ours: torch.Tensor, mask: torch.Tensor) -> None:
+        """Captured patterns against the model's own eager ones."""
+        assert self.reference is not None
+        having = [n for n in self.model.info.layers if "pattern" not in self.model.info.lacking.get(n, {})]
+        theirs = self.reference.patterns_of(number, having.index(layer))
+        for row, pattern, moved in theirs:
+            n = int(mask[row].sum())
+            bound = softmax_moved(pattern, FACTOR * moved[:, None, None]) + FACTOR * moved[:, None, None] * pattern
+            mine = ours[row, :, :n, :n]
+            self._note(f"pattern of layer {layer}", ("pattern",), mine, pattern, bound + 1e-6 * pattern.max())
+
+    def _note(
+        self, what: str, sites: tuple[str, ...], ours: torch.Tensor, theirs: torch.Tensor, bound: torch.Tensor
+    ) -> None:
+        found = difference(what, sites, ours, theirs, bound)
+        before = self.found.get(what)
+        if before is None or _share(found) > _share(before):
+            self.found[what] = found
 
 
-def _difference(what: str, ours: torch.Tensor, theirs: torch.Tensor) -> Finding:
-    """The largest difference where both are finite; infinite where they are not finite at the same places."""
-    tolerance = TOLERANCE[theirs.dtype]
-    ours, theirs = ours.detach().double(), theirs.detach().double()
-    finite = theirs.isfinite()
-    if ours.shape != theirs.shape or not torch.equal(finite, ours.isfinite()):
-        return Finding(what, float("inf"), tolerance)
-    scale = max(1.0, float(theirs[finite].abs().max()))
-    return Finding(what, float((ours - theirs)[finite].abs().max()), tolerance * scale)
+def difference(
+    what: str, sites: tuple[str, ...], ours: torch.Tensor, theirs: torch.Tensor, bound: torch.Tensor
+) -> Finding:
+    """The difference that is largest as a part of what is allowed there; infinite where they are not finite alike."""
+    if ours.shape != theirs.shape:
+        return Finding(what, float("inf"), 0.0, sites)
+    wide = torch.promote_types(bound.dtype, theirs.dtype)
+    apart = ours.to(wide) - theirs.to(wide)
+    if not bool(torch.isfinite(apart.sum())):  # -inf of what may not be seen, or what should not be
+        finite = theirs.isfinite()
+        if not torch.equal(finite, ours.isfinite()) or bool(theirs.isnan().any()):
+            return Finding(what, float("inf"), 0.0, sites)
+        apart, bound = apart[finite], bound[finite]
+    if not apart.numel():
+        return Finding(what, 0.0, 0.0, sites)
+    apart, bound = apart.abs().flatten(), bound.flatten()
+    worst = int((apart / bound.clamp_min(torch.finfo(torch.float32).tiny)).argmax())
+    return Finding(what, float(apart[worst]), float(bound[worst]), sites)
+
+
+def _share(found: Finding) -> float:
+    return found.difference / found.tolerance if found.tolerance else found.difference
+
+
+def other_ways(model: PretrainedModel, findings: Sequence[Finding]) -> list[str]:
+    """What else can be tried where findings do not hold, of what may work for this model alone."""
+    of_tables = any("from weights" in f.what for f in findings)
+    like_rounding = max(map(_share, findings)) < 1000
+    ways = []
+    if like_rounding and model.spec.model is None and model.dtype != torch.float64:
+        wider = "float64" if model.dtype == torch.float32 else "float32"
+        ways.append(f"model: {{dtype: {wider}}}: the differences are small, and its own rounding may be why")
+    if not of_tables and model.spec.model is None and claims_bridge(model.spec.path):
+        if getattr(model, "unknown", None) is None:
+            ways.append("model: {loader: weights}: its tensors are read rightly; analyses of weights need no capture")
+        ways += _other_engines(model)
+    concerned = sorted({s for f in findings for s in f.sites})
+    if concerned and all(f.sites for f in findings):
+        ways.append(
+            f"leave out what reads {', '.join(concerned)}: analyses of other sites run (not with edits, nor beside "
+            "analyses of weights or those that run the model themselves, which depend on all)"
+        )
+    return ways
+
+
+def _other_engines(model: PretrainedModel) -> list[str]:
+    """The loader whose engine captures in another way, where it takes this model."""
+    if hasattr(model, "unknown"):  # it is a bridge
+        return [] if model.unknown else ["model: {loader: transformers}: captured without TransformerLens"]
+    with contextlib.suppress(Exception):  # it may not be installed
+        from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_ARCHITECTURES
+
+        if model.headed and model.model_class().__name__ in SUPPORTED_ARCHITECTURES:
+            return ["model: {loader: transformer-lens}: captured by TransformerLens"]
+    return []

@@ -106,6 +106,7 @@ NANOCHAT = replace(
     query_norm_bare="model_type",
     query_norm_late=True,
     backwards=True,
+    unproved={"embed": "it is normed before the layers"},
 )
 BITNET = replace(
     LLAMA,

@@ -141,6 +141,7 @@ ESM = replace(
     | norm("ln_final", "encoder.emb_layer_norm_after", bias=True),
     optional=(*BERT.optional, "W_pos", "ln_embed.w", "ln_embed.b", "W_contact", "b_contact"),
     ignored=(*_TWICE, "rotary_embeddings.inv_freq", "rotary_emb.inv_freq"),
+    unproved={"embed": "it is scaled by the share of masked tokens"},
     lacking={},
     when=(("position_embedding_type", "absolute", {}, {"q_rot": NO_ROTATION, "k_rot": NO_ROTATION}),),
     positions=(("position_embedding_type", "absolute", "learned"),),
@@ -280,6 +281,7 @@ ULTRABERT = replace(
     }
     | norm("ln_final", "norm"),
     optional=(*LLAMA.optional, "W_head_in", "W_head_out", "b_U"),
+    unproved={"logits": "its head has a gate"},
 )
 
 _MODERN_MLP = {
@@ -470,6 +472,7 @@ ESMC = replace(
     causal=False,
     query_norm="all",
     multipliers={"residual_scale": ("num_hidden_layers", -0.5)},
+    unproved={"logits": "its head has an activation that no config names"},
 )
 
 # One layer for all depths.

@@ -41,7 +41,7 @@ def model_info(
         heads=tuple(range(sizes.heads)),
         kv_heads=tuple(range(sizes.kv_heads)),
         causal=family.causal or bool(getattr(config, "is_decoder", False)),
-        max_positions=_max_positions(config, layout),
+        max_positions=_up_to_original(config, _max_positions(config, layout)),
         lacking=lacking(config, layout),
         facts=_facts(config, layout) | _of_tokenizer(tokenizer),
     )
@@ -81,7 +81,7 @@ def _facts(config: Any, layout: Layout) -> dict[str, Any]:
         "biases": tuple(b for b in ATTENTION_BIASES if any(b in layout.names(layer) for layer in layers)),
         "scale": tuple(_scale(config, family, layer, layout.sizes.d_head) for layer in layers),
         "soft_cap": getattr(config, "attn_logit_softcapping", None),
-        "final_soft_cap": getattr(config, "final_logit_softcapping", None),
+        "final_soft_cap": getattr(config, "final_logit_softcapping", getattr(config, "logits_soft_cap", None)),
         "sliding_window": _windows(config, len(layers), family.causal),
         "tied": layout.tied,
         "parallel": _parallel(config, family),
@@ -90,7 +90,10 @@ def _facts(config: Any, layout: Layout) -> dict[str, Any]:
         "clip": getattr(config, "clip_qkv", None),
         "experts": tuple(_experts(layout, layer) for layer in layers),
         "read_as": family.read_as,
+        "activation": _activation(config),
+        "unproved": dict(family.unproved),
         "unclaimed": layout.unclaimed,
+        "notes": _notes(layout),
     }
     if facts["position"] == "alibi":
         facts["alibi_slopes"] = slopes(config, layout.sizes.heads, facts["scale"][0])
@@ -99,9 +102,32 @@ def _facts(config: Any, layout: Layout) -> dict[str, Any]:
     if family.latent:  # the norms of latents have an epsilon of their own
         facts |= {"products": {layer: layout.products(layer) for layer in layers}, "latent_epsilon": 1e-6}
     facts |= _of_query_norms(config, layout) | _multipliers(config, family)
+    if any(n < (getattr(config, "max_position_embeddings", None) or n + 1) for n in _originals(config)):
+        facts["longest"] = "beyond that its rotary table is another (longrope), which gausslens does not read"
     if facts["position"] == "rotary":
         facts["rotary"] = tuple(_rotary(config, family, layer, layout.sizes.d_head) for layer in layers)
     return facts
+
+
+def _notes(layout: Layout) -> tuple[str, ...]:
+    """What is missing in the checkpoint and nobody needs; a model with a language-model head has no pooler at all."""
+    outside = layout.places[None]
+    if "W_pool" not in layout.family.outside or "W_pool" in outside or "W_U" in outside:
+        return ()
+    return (f"the checkpoint has no {layout.family.outside['W_pool'].tensor} (W_pool): no site needs it",)
+
+
+def _activation(config: Any) -> str | None:
+    """The name that transformers has for the function of the MLP."""
+    keys = (
+        "hidden_activation",
+        "hidden_act",
+        "activation_function",
+        "hidden_activations",
+        "mlp_hidden_act",
+        "activation",
+    )
+    return next((name for key in keys if isinstance(name := getattr(config, key, None), str)), None)
 
 
 def _parallel(config: Any, family: Family) -> bool:
@@ -197,6 +223,22 @@ def frequencies(config: Any, layer: int, d_head: int) -> dict[str, Any]:
         named = {"layer_type": kind} if kind is not None else {}
         found, scaling = ROPE_INIT_FUNCTIONS[own["rope_type"]](config, torch.device("cpu"), **named)
     return {"type": own["rope_type"], "frequencies": tuple(found.tolist()), "scaling": float(scaling)}
+
+
+def _originals(config: Any) -> list[int]:
+    """The lengths of text at which a rotary table gives way to another one (longrope)."""
+    told = getattr(config, "rope_parameters", None) or {}
+    tables = [told] if "rope_type" in told else [t for t in told.values() if isinstance(t, dict)]
+    keys = ("original_max_position_embeddings",)
+    return [int(t[k]) for t in tables for k in keys if t.get("rope_type") == "longrope" and t.get(k)]
+
+
+def _up_to_original(config: Any, most: int | None) -> int | None:
+    """The longest text: beyond the original length of longrope all positions turn by another table.
+
+    The model would take more, but there the table would depend on which prompts are run together.
+    """
+    return min([*_originals(config), *([] if most is None else [most])], default=None)
 
 
 def _old_rotary(config: Any, d_head: int) -> dict[str, Any]:

@@ -150,6 +150,8 @@ RECURRENT_GEMMA = replace(
     },
     outside=LLAMA.outside | norm("ln_final", "final_norm", plus=1.0),
     others={"linear_attention": Other(_GRIFFIN | _GRIFFIN_MLP, _STATES)},
+    multipliers={"embedding_scale": ("hidden_size", 0.5)},
+    unproved={"embed": "its scale is rounded to bfloat16"},
 )
 
 _SHARED = GRANITE_MOE_SHARED.mixture.tensors if GRANITE_MOE_SHARED.mixture is not None else {}

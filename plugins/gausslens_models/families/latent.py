@@ -67,6 +67,10 @@ MINICPM3 = replace(
     name="minicpm3",
     model_types=("minicpm3",),
     latent="halves",
-    multipliers={"embedding_scale": ("scale_emb", 1.0), "residual_scale": ("scale_depth", 1.0)},
+    multipliers={
+        "embedding_scale": ("scale_emb", 1.0),
+        "residual_scale": ("scale_depth", 1.0),
+        "logit_scale": ("logits_scaling", -1.0),
+    },
 )
 LATENT = (DEEPSEEK_V3, DEEPSEEK_V2, YOUTU, MINICPM3)

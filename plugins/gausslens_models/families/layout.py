@@ -84,6 +84,15 @@ class Layout:
         """The tensors of a layer, or those outside the layers."""
         return (*self.places[layer], *self.products(layer))
 
+    @property
+    def in_files(self) -> set[str]:
+        """The names in the files of all tensors that are read."""
+        found: set[str] = set()
+        for places in self.places.values():
+            for place in places.values():
+                found |= set(self.stored[place.theirs].names if place.theirs in self.stored else (place.theirs,))
+        return found
+
     def ours(self, place: Place, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Our tensor from the checkpoint's: a view of it, where neither type nor ``plus`` changes it."""
         found = self.view(place, tensor).to(dtype)

@@ -131,6 +131,7 @@ class Family:
     unnormed: tuple[int, ...] = ()
     query_scaled: bool = False
     latent: str = ""
+    unproved: dict[str, str] = field(default_factory=dict)
     shared: bool = False
     epsilon: float = 1e-5
     norm: str = "rms"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,8 +16,13 @@ from gausslens import ModelError
 if TYPE_CHECKING:
     import torch
 
-SAFETENSORS = ("model.safetensors.index.json", "model.safetensors")
-PICKLED = ("pytorch_model.bin.index.json", "pytorch_model.bin")
+# What transformers looks for, in its order: a single file goes before an index of shards beside it.
+KNOWN = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+INDEX = ".index.json"
+# Types as safetensors calls them, and as torch does, whose numbers are weights. Integers and truth values are none.
+WEIGHTS = ("F64", "F32", "F16", "BF16", "F8_", "float", "bfloat")
+# Numbers of a tensor that are compared with what was loaded; multiples of the golden ratio spread over all places.
+SAMPLE, GOLDEN = 1024, 0.6180339887498949
 
 
 @dataclass(frozen=True)
@@ -28,11 +35,14 @@ class StoredTensor:
 
 
 class Checkpoint:
-    """A directory of weights. Headers are read at once, tensors when asked for; no file stays open."""
+    """A directory of weights. Headers are read at once, tensors when asked for; no file stays open.
 
-    def __init__(self, directory: Path) -> None:
+    ``named`` is the file that the config names (``transformers_weights``), which then is the one that counts.
+    """
+
+    def __init__(self, directory: Path, named: str | None = None) -> None:
         self.directory = directory
-        self.files = weight_files(directory)
+        self.files, self.index = weight_files(directory, named)
         self.tensors: dict[str, StoredTensor] = {}
         for file in self.files:
             for name, stored in _headers(file):
@@ -58,34 +68,59 @@ class Checkpoint:
             tensor = _unpickled(stored.file)[name].clone()
         return tensor
 
+    def samples(self, names: Collection[str]) -> Iterator[tuple[str, int, torch.Tensor]]:
+        """(name, first row, some rows) of tensors, from another place in each; each file is opened once."""
+        for file in self.files:
+            with _opened(file) as rows_of:
+                for place, name in enumerate(sorted(n for n in names if self.tensors[n].file == file)):
+                    shape = self.tensors[name].shape
+                    numbers: int = math.prod(list(shape))
+                    if shape and numbers:
+                        count = max(1, SAMPLE * shape[0] // numbers)
+                        start = int(max(0, shape[0] - count) * (place * GOLDEN % 1))
+                        yield name, start, rows_of(name, start, start + count)
+
+    def refuse_integers(self, names: Iterable[str]) -> None:
+        """Tensors that are read as weights must be kept as such: int16 bytes under a weight's name are no weight."""
+        wrong = [n for n in names if n in self.tensors and not self.tensors[n].dtype.startswith(WEIGHTS)]
+        if wrong:
+            told = ", ".join(f"{n} ({self.tensors[n].dtype})" for n in wrong[:8])
+            raise ModelError(f"{self.directory}: weights that are stored as integers are not weights: {told}")
+
     def _refuse_lost(self) -> None:
         """An index names tensors: each must be where it says."""
-        for index in (SAFETENSORS[0], PICKLED[0]):
-            file = self.directory / index
-            if not file.is_file() or not self.files or self.files[0].suffix != _suffix(index):
-                continue
-            for name, shard in _weight_map(file).items():
-                found = self.tensors.get(name)
-                if found is None or found.file.name != shard:
-                    raise ModelError(f"{self.directory}: incomplete checkpoint: {index} says {name} is in {shard}")
+        if self.index is None:
+            return
+        for name, shard in _weight_map(self.index).items():
+            found = self.tensors.get(name)
+            if found is None or found.file.name != shard:
+                raise ModelError(
+                    f"{self.directory}: incomplete checkpoint: {self.index.name} says {name} is in {shard}"
+                )
 
 
-def weight_files(directory: Path) -> tuple[Path, ...]:
-    """The files that hold the weights, safetensors before .bin; none where there are none."""
-    for index, single in (SAFETENSORS, PICKLED):
-        if (directory / index).is_file():
-            names = sorted(set(_weight_map(directory / index).values()))
-            lost = [n for n in names if not (directory / n).is_file()]
-            if lost:
-                raise ModelError(f"{directory}: incomplete checkpoint: {index} names {lost[0]}, which is not there")
-            return tuple(directory / n for n in names)
-        if (directory / single).is_file():
-            return (directory / single,)
-    return ()
+def weight_files(directory: Path, named: str | None = None) -> tuple[tuple[Path, ...], Path | None]:
+    """The files that hold the weights, as transformers chooses them, and their index; none where there are none.
 
-
-def _suffix(index: str) -> str:
-    return Path(index.removesuffix(".index.json")).suffix
+    The file that the config names goes first, then a single file before an index, safetensors before .bin.
+    """
+    if named is not None:
+        chosen = directory / named
+        if Path(named).name != named or not named.endswith((".safetensors", f".safetensors{INDEX}")):
+            raise ModelError(f"{directory}: transformers_weights: {named!r} is no safetensors file of that directory")
+        if not chosen.is_file():
+            raise ModelError(f"{directory}: its config names {named} (transformers_weights), which is not there")
+    else:
+        chosen = next((directory / name for name in KNOWN if (directory / name).is_file()), directory)
+    if chosen == directory:
+        return (), None
+    if not chosen.name.endswith(INDEX):
+        return (chosen,), None
+    names = sorted(set(_weight_map(chosen).values()))
+    lost = [n for n in names if not (directory / n).is_file()]
+    if lost:
+        raise ModelError(f"{directory}: incomplete checkpoint: {chosen.name} names {lost[0]}, which is not there")
+    return tuple(directory / n for n in names), chosen
 
 
 def _weight_map(index: Path) -> dict[str, str]:
@@ -99,6 +134,40 @@ def _weight_map(index: Path) -> dict[str, str]:
         if Path(shard).name != shard or shard in ("", ".", ".."):
             raise ModelError(f"{index}: the shard {shard!r} is not the name of a file beside it")
     return names
+
+
+@contextlib.contextmanager
+def _opened(file: Path) -> Iterator[Callable[[str, int, int], torch.Tensor]]:
+    """Reading rows of the tensors of one file."""
+    if file.suffix != ".safetensors":
+        tensors = _unpickled(file)
+        yield lambda name, start, end: tensors[name][start:end]
+        return
+    from safetensors import safe_open
+
+    with safe_open(file, framework="pt") as opened:
+        yield lambda name, start, end: opened.get_slice(name)[start:end]
+
+
+def refuse_not_finite(path: str, named: Iterable[tuple[str, torch.Tensor]]) -> None:
+    """Weights that are NaN or infinite are told by the names of their tensors.
+
+    A sum is NaN or infinite where one of its numbers is, and takes a tenth of the time of looking at each; only where
+    it is, they are looked at.
+    """
+    import torch
+
+    wrong = []
+    for name, tensor in named:
+        if not tensor.is_floating_point() or tensor.is_meta:
+            continue
+        total = tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.float32))
+        if not bool(torch.isfinite(total)):
+            lost = tensor.numel() - int(torch.isfinite(tensor).sum())
+            wrong += [f"{name} ({lost:,} of {tensor.numel():,})"] if lost else []
+    if wrong:
+        more = f" and {len(wrong) - 8} more" if len(wrong) > 8 else ""
+        raise ModelError(f"{path}: weights that are NaN or infinite: {', '.join(wrong[:8])}{more}")
 
 
 def _headers(file: Path) -> Iterator[tuple[str, StoredTensor]]:

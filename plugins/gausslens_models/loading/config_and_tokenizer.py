@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -17,6 +20,13 @@ if TYPE_CHECKING:
 
 HUB = "hub:"
 LIVE = "live:"
+# What configs call numbers of layers, heads and features (num_hidden_layers, n_embd, ...), and how many there can be.
+SIZES = re.compile(
+    r"((num|n|encoder|decoder|num_hidden|num_encoder|num_decoder)_)?(layers?|heads?|attention_heads|key_value_heads)"
+    r"|(n_)?(embd|inner)|d_(model|ff|kv)|head_dim|vocab_size|([a-z]+_)*(hidden|intermediate|embedding)_size"
+    r"|((encoder|decoder)_)?ffn_dim|(hidden_)?dim|num(_local)?_experts|n_routed_experts|word_embed_proj_dim"
+)
+LAYERS, WIDTH = 10_000, 100_000_000
 
 
 def claims_directory(path: str) -> bool:
@@ -75,6 +85,7 @@ def read_config(spec: ModelSpec) -> Any:
     from transformers import AutoConfig
 
     name, arguments = where_pretrained(spec)
+    refuse_absurd_sizes(Path(name) / "config.json")
     try:
         with quiet_transformers():
             config = AutoConfig.from_pretrained(name, **arguments)
@@ -83,6 +94,28 @@ def read_config(spec: ModelSpec) -> Any:
     if "gguf_file" not in arguments:
         refuse_quantised(config, spec.path)
     return config
+
+
+def refuse_absurd_sizes(file: Path) -> None:
+    """Sizes that no model has are refused before anything is made of them: lists of all layers, or whole tensors."""
+    try:
+        told = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError):
+        return  # whoever reads it says what is wrong with it
+    for key, value in _sizes(told):
+        most = LAYERS if "layer" in key else WIDTH
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) > most:
+            raise ModelError(f"{file}: {key} is {value}: no model has more than {most:,}")
+
+
+def _sizes(told: Any) -> Iterator[tuple[str, Any]]:
+    """Every count of a config and of the configs in it."""
+    if isinstance(told, dict):
+        for key, value in told.items():
+            if SIZES.fullmatch(key):
+                yield key, value
+            else:
+                yield from _sizes(value)
 
 
 def refuse_quantised(config: Any, path: str) -> None:
@@ -115,6 +148,18 @@ def read_tokenizer(spec: ModelSpec) -> Any:
             return AutoTokenizer.from_pretrained(name, **arguments)
     except Exception as error:
         raise ModelError(f"{spec.path}: its tokenizer cannot be read: {_first_line(error)}") from error
+
+
+def digest_of_tokenizer(tokenizer: Any) -> str:
+    """SHA-256 of all that makes text of token numbers and back; how it was last asked to cut and pad is none of it."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        told = json.dumps(sorted(tokenizer.get_vocab().items()))
+    else:
+        told = backend.to_str()
+        told = told[told.index('"added_tokens"') :]  # cutting and padding stand before it
+    more = [sorted(tokenizer.all_special_ids), bool(getattr(tokenizer, "clean_up_tokenization_spaces", False))]
+    return hashlib.sha256(f"{more}{told}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def torch_dtype(spec: ModelSpec) -> torch.dtype:

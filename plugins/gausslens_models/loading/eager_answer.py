@@ -1,60 +1,206 @@
-"""A model's own answer to a prompt, by its own eager attention: what captures are held against."""
+"""A model's own answer to a prompt, by its own eager attention: what captures are held against.
+
+It is asked again with every step of it shaken by about as much as rounding does. How far its answer moves is what two
+computations of the same model may differ by at its end, however deep and sensitive it is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..maths.rounding import epsilons
 from .config_and_tokenizer import quiet_transformers
 
 if TYPE_CHECKING:
     from .pretrained import PretrainedModel
 
-# Tokens of the longer of the two prompts.
+# Tokens of the longer of the two short prompts.
 PROMPT = 24
+# How far the long prompt goes beyond a window, and how long it is where rotary tables are not the default.
+BEYOND, ROTARY = 8, 256
+# The long prompt: no more numbers of all patterns (256 MB), and no more products of a token with a parameter.
+PATTERNS, WORK = 2**26, 6e11
+# Probabilities that are too small to tell how far their scores moved.
+SMALLEST = 1e-12
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A model's own answer to each prompt: logits or final state [position, ...], and its patterns."""
+    """A model's own answer to each prompt: logits or final state [position, ...], and its patterns.
+
+    ``final_noise`` [position, 1] and ``moved`` [head] of each layer are how far it moves when it is shaken: the
+    largest change of a row, and of the logarithm of an entry of the head's patterns.
+    """
 
     final: list[torch.Tensor]
     patterns: list[tuple[torch.Tensor, ...]]
+    final_noise: list[torch.Tensor]
+    moved: list[tuple[torch.Tensor, ...]]
+    batches: tuple[tuple[int, ...], ...] = ((0, 1),)
 
     def of_layers(self, layers: Sequence[int]) -> dict[int, list[torch.Tensor]]:
         """{layer: [pattern [head, query, key] of each prompt]} where these are the layers that have patterns."""
         by_layer = zip(*self.patterns, strict=True)
         return {n: [p[0] for p in ps] for n, ps in zip(layers, by_layer, strict=True)} if self.patterns[0] else {}
 
+    def final_of(self, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits or final state of the prompts of a batch, one after the other, and how far they move."""
+        rows = self.batches[batch]
+        return torch.cat([self.final[r] for r in rows]), torch.cat([self.final_noise[r] for r in rows])
+
+    def patterns_of(self, batch: int, place: int) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+        """(row in the batch, pattern, how far its heads move) of the place-th layer that has patterns."""
+        for row, prompt in enumerate(self.batches[batch]):
+            if self.patterns[prompt]:
+                yield row, self.patterns[prompt][place][0], self.moved[prompt][place]
+
 
 def proof_prompt(model: PretrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
     """Token numbers and mask: two prompts, the second padded."""
-    draw = torch.Generator().manual_seed(0)
-    most = getattr(model.config, "max_position_embeddings", None)
-    length = min(PROMPT, most or PROMPT)
-    ids = torch.randint(0, int(model.config.vocab_size), (2, length), generator=draw)
+    length = min(PROMPT, _max_positions(model) or PROMPT)
+    ids = _drawn(model, 2, length)
     mask = torch.ones(2, length, dtype=torch.bool)
     mask[1, -(length // 4) :] = False
     return ids.to(model.device), mask.to(model.device)
 
 
+def long_prompt(model: PretrainedModel) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """One more prompt where the short ones do not see all that a config says: windows, rotary tables of a long text.
+
+    It goes a few tokens beyond the widest window that it can reach; None where there is nothing to see.
+    """
+    if not _is_laid_out(model):
+        return None
+    most = _most_tokens(model)
+    wanted = [w + BEYOND for w in _windows(model) if w + BEYOND <= most]
+    if any(r.get("type", "default") not in ("default", "none") for r in model.info.facts.get("rotary", ())):
+        wanted.append(min(ROTARY, most))
+    length = max(wanted, default=0)
+    if length <= PROMPT:
+        return None
+    ids = _drawn(model, 1, length).to(model.device)
+    return ids, torch.ones_like(ids, dtype=torch.bool)
+
+
+def proof_batches(model: PretrainedModel) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Token numbers and mask of all prompts of the proof."""
+    long = long_prompt(model)
+    return [proof_prompt(model), *([] if long is None else [long])]
+
+
+def unseen_windows(model: PretrainedModel) -> list[int]:
+    """The windows that no prompt of the proof is long enough for, though prompts of a run may be."""
+    longest = max(ids.shape[1] for ids, _ in proof_batches(model))
+    return [w for w in _windows(model) if longest <= w < (model.info.max_positions or w + 1)]
+
+
 def eager_answer(model: PretrainedModel) -> Answer:
     """What the module itself says with its own eager attention, one prompt at a time and so without padding."""
     module = model.module
-    ids, mask = proof_prompt(model)
     before = module.config._attn_implementation
-    final, patterns = [], []
+    batches = proof_batches(model)
+    rows = [row[real][None] for ids, mask in batches for row, real in zip(ids, mask, strict=True)]
+    ends = list(accumulate((len(ids) for ids, _ in batches), initial=0))
+    found = Answer([], [], [], [], tuple(tuple(range(*pair)) for pair in pairwise(ends)))
     try:
         with quiet_transformers(), torch.no_grad():
             module.set_attn_implementation("eager")
-            for row, real in zip(ids, mask, strict=True):
-                output = module(input_ids=row[real][None], use_cache=False, output_attentions=True)
-                final.append((output.logits if hasattr(output, "logits") else output.last_hidden_state)[0])
-                patterns.append(getattr(output, "attentions", None) or ())
+            for ids in rows:
+                final, patterns = _asked(module, ids)
+                noise, moved = _shaken_answer(module, ids, final, patterns)
+                found.final.append(final)
+                found.patterns.append(patterns)
+                found.final_noise.append(noise)
+                found.moved.append(moved)
     finally:
         with quiet_transformers():
             module.set_attn_implementation(before)
-    return Answer(final, patterns)
+    return found
+
+
+def _asked(module: Any, ids: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+    output = module(input_ids=ids, use_cache=False, output_attentions=True)
+    final = (output.logits if hasattr(output, "logits") else output.last_hidden_state)[0]
+    return final, getattr(output, "attentions", None) or ()
+
+
+def _shaken_answer(
+    module: Any, ids: torch.Tensor, final: torch.Tensor, patterns: tuple[torch.Tensor, ...]
+) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+    """How far the final state of each position, and the scores of each head, move when all steps are shaken."""
+    with _shaking(module):
+        moved_final, moved_patterns = _asked(module, ids)
+    rows = final.shape[0]
+    noise = (moved_final.float() - final.float()).abs().reshape(rows, -1).amax(-1, keepdim=True)
+    kept, _ = epsilons(final.dtype)
+    floor = kept * final.float().abs().reshape(rows, -1).amax(-1, keepdim=True)
+    moved = (_scores_moved(*pair, kept) for pair in zip(patterns, moved_patterns, strict=True))
+    return torch.maximum(noise, floor), tuple(moved)
+
+
+def _scores_moved(pattern: torch.Tensor, shaken: torch.Tensor, least: float) -> torch.Tensor:
+    """How far the scores of each head moved, by the logarithms of patterns [1, head, query, key]."""
+    one, other = pattern[0].float(), shaken[0].float()
+    seen = (one > SMALLEST) & (other > SMALLEST)
+    moved = torch.where(seen, (one.clamp_min(SMALLEST).log() - other.clamp_min(SMALLEST).log()).abs(), 0.0)
+    return moved.flatten(1).amax(1).clamp_min(least)
+
+
+@contextlib.contextmanager
+def _shaking(module: Any) -> Iterator[None]:
+    """What every module with tensors of its own gives, off by about what rounding of its sums is."""
+    draw = torch.Generator().manual_seed(0)
+    handles = [
+        m.register_forward_hook(partial(_shaken, draw))
+        for m in module.modules()
+        if next(m.parameters(recurse=False), None) is not None
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _shaken(draw: torch.Generator, module: Any, _inputs: Any, output: Any) -> Any:
+    if not isinstance(output, torch.Tensor) or not output.is_floating_point():
+        return output
+    kept, summed = epsilons(output.dtype)
+    width = max(max(p.shape, default=1) for p in module.parameters(recurse=False))
+    wide = output.to(torch.promote_types(output.dtype, torch.float32))
+    noise = torch.randn(output.shape, generator=draw).to(wide)
+    amount = (kept + summed * width**0.5) / 2
+    return (wide + amount * noise * wide.square().mean(-1, keepdim=True).sqrt()).to(output.dtype)
+
+
+def _drawn(model: PretrainedModel, prompts: int, length: int) -> torch.Tensor:
+    draw = torch.Generator().manual_seed(0)
+    return torch.randint(0, int(model.config.vocab_size), (prompts, length), generator=draw)
+
+
+def _is_laid_out(model: PretrainedModel) -> bool:
+    """Whether its facts can be asked for: a bridge is booted before the sizes of an unknown family are known."""
+    return hasattr(model, "layout")
+
+
+def _max_positions(model: PretrainedModel) -> int | None:
+    return model.info.max_positions if _is_laid_out(model) else getattr(model.config, "max_position_embeddings", None)
+
+
+def _windows(model: PretrainedModel) -> list[int]:
+    return sorted({w for w in model.info.facts.get("sliding_window", ()) if w is not None})
+
+
+def _most_tokens(model: PretrainedModel) -> int:
+    """How long the long prompt may be, by its cost in memory and in time."""
+    info = model.info
+    by_memory = (PATTERNS / max(info.n_layers * info.n_heads, 1)) ** 0.5
+    by_time = WORK / max(info.n_parameters, 1)
+    return int(min(by_memory, by_time, info.max_positions or by_time))

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 # Said by transformers of the file, not of the model.
 _VOLATILE = ("_name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache", "_attn_implementation")
-# A file may change again within the resolution of its time stamp: so young a one is not trusted to the cache.
+# A file may change again within the resolution of its time stamps: so young a one is not trusted to the cache.
 _SETTLED_SECONDS = 2.0
+# What is looked at of each file whenever its fingerprint is taken from the cache: its start, and blocks spread over it.
+_START, _BLOCKS, _BLOCK = 2**16, 64, 2**12
 
 
 def fingerprint(config: Mapping[str, Any], tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
@@ -31,18 +33,39 @@ def fingerprint(config: Mapping[str, Any], tensors: Iterable[tuple[str, torch.Te
 
 
 def cached(directory: Path, files: Sequence[Path], compute: Callable[[], str]) -> str:
-    """The fingerprint of files, from the user's cache while their paths, sizes and times are the same."""
-    marks = [[str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns] for f in sorted(files)]
+    """The fingerprint of files, from the user's cache while they are the same.
+
+    Size and time of writing can be given back to other content; inode and time of change are not so easily, and what
+    lies at the start (names and shapes) and in blocks spread over the file is looked at.
+    """
+    marks = [_marks(f) for f in sorted(files)]
     place = cache_directory() / f"{hashlib.sha256(str(directory.resolve()).encode()).hexdigest()}.json"
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         held = json.loads(place.read_text("utf-8"))
         if held["files"] == marks:
             return str(held["fingerprint"])
     found = compute()
-    newest = max((f.stat().st_mtime for f in files), default=0.0)
+    newest = max((max(f.stat().st_mtime, f.stat().st_ctime) for f in files), default=0.0)
     if time.time() - newest > _SETTLED_SECONDS:
         _write(place, {"files": marks, "fingerprint": found})
     return found
+
+
+def _marks(file: Path) -> list[Any]:
+    """What a file is known by, without reading all of it."""
+    told = file.stat()
+    size = told.st_size
+    looked = hashlib.sha256()
+    with file.open("rb") as stream:
+        if file.suffix == ".safetensors":  # its header, which is as long as its first eight bytes say
+            header = int.from_bytes(stream.read(8), "little")
+            stream.seek(0)
+            looked.update(stream.read(min(8 + header, size)))
+        looked.update(stream.read(_START))
+        for number in range(_BLOCKS):
+            stream.seek(max(0, (size - _BLOCK) * number // (_BLOCKS - 1)))
+            looked.update(stream.read(_BLOCK))
+    return [str(file.resolve()), size, told.st_mtime_ns, told.st_ctime_ns, told.st_ino, looked.hexdigest()]
 
 
 def cache_directory() -> Path:

@@ -12,7 +12,7 @@ from gausslens import HEAD_AXIS, KV_HEAD_AXIS, SITES, ModelError, ModelSpec, sit
 
 from ..families.layout import Layout, Place, families_of, make_layout
 from ..families.slots import STREAM
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, refuse_not_finite
 from .config_and_tokenizer import LIVE, quiet_transformers, read_config, refuse_quantised, where_pretrained
 from .fingerprint import fingerprint
 from .weights import CheckpointModel
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from ..families.slots import Family, Tap
 
 
+# Parts of names of what no site goes through: it may be missing in a checkpoint.
+NO_SITE = ("pooler.", "seq_relationship.")
+
+
 class PretrainedModel(CheckpointModel):
     """A model that can run. Weights are read from files until the module is built, from the module afterwards."""
 
@@ -30,6 +34,7 @@ class PretrainedModel(CheckpointModel):
 
     def __init__(self, spec: ModelSpec, name: str | None = None) -> None:
         self._module: Any = spec.model
+        self._looked_at: set[str] = set()  # parameters that were seen to be finite
         super().__init__(spec, name)
 
     @property
@@ -37,6 +42,7 @@ class PretrainedModel(CheckpointModel):
         """The transformers model, built when first asked for."""
         if self._module is None:
             self._module = self._load()
+            self._hold_against_files(self._module)
         return self._module
 
     @cached_property
@@ -60,12 +66,19 @@ class PretrainedModel(CheckpointModel):
         theirs = self.parameter(place.theirs)
         if theirs.is_meta:  # device_map left it on disk
             return super().tensor(layer, name)
+        if place.theirs not in self._looked_at:
+            refuse_not_finite(self.spec.path, [(place.theirs, theirs)])
+            self._looked_at.add(place.theirs)
         return layout.ours(place, theirs, theirs.dtype)
 
     def parameter(self, name: str) -> torch.Tensor:
         """A parameter of the module by its name."""
         found: torch.Tensor = self.module.get_parameter(name).detach()
         return found
+
+    def check_finite(self) -> None:
+        """Refuse a module that has NaN or infinite parameters, by name: it would run all the same."""
+        refuse_not_finite(self.spec.path, self.module.named_parameters())
 
     def owners(self) -> Owners:
         """Which modules hold each parameter."""
@@ -174,11 +187,36 @@ class PretrainedModel(CheckpointModel):
                 **arguments,
             )
         for what in ("missing_keys", "mismatched_keys"):
-            if report.get(what):
-                found = ", ".join(sorted(map(str, report[what]))[:8])
+            needed = sorted(str(n) for n in report.get(what) or () if not any(part in str(n) for part in NO_SITE))
+            if needed:
+                found = ", ".join(needed[:8])
                 raise ModelError(f"{self.spec.path}: {what.replace('_keys', '')} in the checkpoint: {found}")
         module.eval().requires_grad_(False)
         return module if device_map else module.to(self.spec.device)
+
+    def _hold_against_files(self, module: Any) -> None:
+        """What was loaded must be what the headers were read of: rows of each tensor are compared."""
+        if self.checkpoint is None or "layout" not in vars(self):
+            return
+        loaded = self.module_layout
+        shapes = loaded.shapes
+        theirs = {
+            place.theirs: loaded.places[layer][ours].theirs
+            for layer, places in self.layout.places.items()
+            for ours, place in places.items()
+            if ours in loaded.places[layer] and place.slot == loaded.places[layer][ours].slot
+        }
+        same = {n for n, m in theirs.items() if n in self.checkpoint.tensors and self.layout.shapes[n] == shapes[m]}
+        parameters = dict(module.named_parameters())
+        for name, start, rows in self.checkpoint.samples(same):
+            parameter = parameters[theirs[name]]
+            held = parameter if parameter.is_meta else parameter[start : start + len(rows)].cpu()
+            if not parameter.is_meta and not held.allclose(rows.to(held), rtol=0, atol=0, equal_nan=True):
+                file = self.checkpoint.tensors[name].file.name
+                raise ModelError(
+                    f"{self.spec.path}: {name} of {file} is not what transformers loaded: it has read another file, or "
+                    "the files have changed since they were looked at"
+                )
 
 
 def open_pretrained(spec: ModelSpec) -> PretrainedModel:

@@ -16,8 +16,15 @@ from ..families.layout import Layout, families_of, make_layout
 from ..families.stored_names import as_in_module
 from ..maths.latent_products import product
 from ..prompts.tokenise import tokenise
-from .checkpoint import Checkpoint
-from .config_and_tokenizer import quiet_transformers, read_config, read_tokenizer, torch_dtype, where_pretrained
+from .checkpoint import Checkpoint, refuse_not_finite
+from .config_and_tokenizer import (
+    digest_of_tokenizer,
+    quiet_transformers,
+    read_config,
+    read_tokenizer,
+    torch_dtype,
+    where_pretrained,
+)
 from .fingerprint import cached, fingerprint
 
 if TYPE_CHECKING:
@@ -49,6 +56,11 @@ class CheckpointModel:
         return read_tokenizer(self.spec)
 
     @cached_property
+    def tokenizer_digest(self) -> str | None:
+        """What the tokenizer is; None where there is none."""
+        return None if self.tokenizer is None else digest_of_tokenizer(self.tokenizer)
+
+    @cached_property
     def info(self) -> ModelInfo:
         """The facts, from config, headers and fingerprint."""
         dtype = str(self.dtype).removeprefix("torch.")
@@ -74,7 +86,9 @@ class CheckpointModel:
         if name in self.layout.products(layer):
             return self.product(layer, name, {})
         place = self.layout.places[layer][name]
-        return self.layout.ours(place, self._stored(place.theirs).to(self.spec.device), self.dtype)
+        theirs = self._stored(place.theirs).to(self.spec.device)
+        refuse_not_finite(self.spec.path, [(place.theirs, theirs)])
+        return self.layout.ours(place, theirs, self.dtype)
 
     def initial(self, layer: int | None, name: str, seed: int) -> torch.Tensor:
         """A fresh draw of a tensor from the initialisation of the model's own class."""
@@ -107,7 +121,7 @@ class CheckpointModel:
         return read_config(self.spec)
 
     def _checkpoint(self) -> Checkpoint | None:
-        found = Checkpoint(self.directory)
+        found = Checkpoint(self.directory, getattr(self.config, "transformers_weights", None))
         if not found.tensors:
             raise ModelError(f"{self.spec.path}: no weights there: neither model.safetensors nor pytorch_model.bin")
         return found
@@ -116,7 +130,9 @@ class CheckpointModel:
         assert self.checkpoint is not None
         shapes, stored = as_in_module(self.checkpoint.shapes, self.config, self.spec.path)
         self.families = families_of(self.config, self.spec.path, shapes, self.headed, stored)
-        return make_layout(self.families[0], self.config, shapes, self.spec.path, self.headed, stored)
+        layout = make_layout(self.families[0], self.config, shapes, self.spec.path, self.headed, stored)
+        self.checkpoint.refuse_integers(layout.in_files)
+        return layout
 
     def _stored(self, name: str) -> torch.Tensor:
         """A tensor of the module from the file: one tensor, or one for each expert."""

@@ -39,6 +39,7 @@ BAD: dict[str, tuple[Any, ...]] = {
     "row_blocks": (1, None),
     "all_layers": (1, None),
     "bulk": ("no", None),
+    "texts": (1, "yes", None),
     "scope": ("all", None, 1, []),
     "shape": ("streem", "", None, ["stream"]),
     "serves": ((), ["l"], "l", (1,), ("",), None),

@@ -32,8 +32,9 @@ def files(path: Path) -> OpenModel:
 
 
 @pytest.fixture
-def settled(directory: Directory, tmp_path: Path) -> Path:
-    """A copy of a tiny model whose files are old enough for the cache."""
+def settled(directory: Directory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of a tiny model whose files are old enough for the cache (when an inode changed cannot be set back)."""
+    monkeypatch.setattr(fingerprint, "_SETTLED_SECONDS", -1.0)
     path = tmp_path / "model"
     shutil.copytree(directory("llama"), path)
     for file in path.iterdir():
@@ -76,7 +77,8 @@ def test_the_cache_saves_reading(settled: Path, monkeypatch: pytest.MonkeyPatch)
         files(settled).info  # noqa: B018
 
 
-def test_a_file_that_just_changed_is_not_trusted_to_the_cache(settled: Path) -> None:
+def test_a_file_that_just_changed_is_not_trusted_to_the_cache(settled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fingerprint, "_SETTLED_SECONDS", 2.0)
     tensors = load_file(settled / "model.safetensors")
     seen = set()
     for number in range(3):  # same size, perhaps the same time stamp
