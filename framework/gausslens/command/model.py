@@ -114,7 +114,7 @@ def _tensors(opened: Opened) -> list[str]:
 
 
 def _proof(findings: Sequence[Finding] | None) -> list[str]:
-    from ..runs.proof import share
+    from ..runs.open import share
 
     if findings is None:
         return ["proof        none: nothing runs this model"]

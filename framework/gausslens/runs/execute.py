@@ -16,9 +16,9 @@ from ..contract.reference import resolve
 from ..contract.twin import Twin
 from .compare import against
 from .measure import measured, units
+from .open import proved
 from .outcome import Began, Failure, Finished, Measured, Progress, labelled
 from .plan import Plan, Step, step_seed
-from .proof import proved
 from .provenance import Stopwatch, of_step
 
 if TYPE_CHECKING:

@@ -27,6 +27,8 @@ PROMPT = 24
 BEYOND, ROTARY = 8, 256
 # The long prompt: no more numbers of all patterns (256 MB), and no more products of a token with a parameter.
 PATTERNS, WORK = 2**26, 6e11
+# How often the answer is asked for again; of mixtures of experts oftener, for a token may be sent to others.
+SHAKEN, SHAKEN_EXPERTS = 1, 4
 # Probabilities that are too small to tell how far their scores moved.
 SMALLEST = 1e-12
 
@@ -35,8 +37,8 @@ SMALLEST = 1e-12
 class Answer:
     """A model's own answer to each prompt: logits or final state [position, ...], and its patterns.
 
-    ``final_noise`` [position, 1] and ``moved`` [head] of each layer are how far it moves when it is shaken: the
-    largest change of a row, and of the logarithm of an entry of the head's patterns.
+    ``final_noise`` and ``moved`` [head] of each layer are how far it moves when it is shaken: the largest change, and
+    that of the logarithm of an entry of the head's patterns.
     """
 
     final: list[torch.Tensor]
@@ -53,7 +55,7 @@ class Answer:
     def final_of(self, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits or final state of the prompts of a batch, one after the other, and how far they move."""
         rows = self.batches[batch]
-        return torch.cat([self.final[r] for r in rows]), torch.cat([self.final_noise[r] for r in rows])
+        return torch.cat([self.final[r] for r in rows]), torch.stack([self.final_noise[r] for r in rows]).amax()
 
     def patterns_of(self, batch: int, place: int) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
         """(row in the batch, pattern, how far its heads move) of the place-th layer that has patterns."""
@@ -105,6 +107,7 @@ def eager_answer(model: PretrainedModel) -> Answer:
     """What the module itself says with its own eager attention, one prompt at a time and so without padding."""
     module = model.module
     before = module.config._attn_implementation
+    draws = SHAKEN_EXPERTS if _is_laid_out(model) and any(model.info.facts.get("experts") or ()) else SHAKEN
     batches = proof_batches(model)
     rows = [row[real][None] for ids, mask in batches for row, real in zip(ids, mask, strict=True)]
     ends = list(accumulate((len(ids) for ids, _ in batches), initial=0))
@@ -114,11 +117,11 @@ def eager_answer(model: PretrainedModel) -> Answer:
             module.set_attn_implementation("eager")
             for ids in rows:
                 final, patterns = _asked(module, ids)
-                noise, moved = _shaken_answer(module, ids, final, patterns)
+                shaken = [_shaken_answer(module, ids, final, patterns, draw) for draw in range(draws)]
                 found.final.append(final)
                 found.patterns.append(patterns)
-                found.final_noise.append(noise)
-                found.moved.append(moved)
+                found.final_noise.append(torch.stack([noise for noise, _ in shaken]).amax())
+                found.moved.append(tuple(torch.stack(m).amax(0) for m in zip(*(m for _, m in shaken), strict=True)))
     finally:
         with quiet_transformers():
             module.set_attn_implementation(before)
@@ -132,15 +135,14 @@ def _asked(module: Any, ids: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Te
 
 
 def _shaken_answer(
-    module: Any, ids: torch.Tensor, final: torch.Tensor, patterns: tuple[torch.Tensor, ...]
+    module: Any, ids: torch.Tensor, final: torch.Tensor, patterns: tuple[torch.Tensor, ...], seed: int
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-    """How far the final state of each position, and the scores of each head, move when all steps are shaken."""
-    with _shaking(module):
+    """How far the final state, and the scores of each head, move when all steps are shaken."""
+    with _shaking(module, seed):
         moved_final, moved_patterns = _asked(module, ids)
-    rows = final.shape[0]
-    noise = (moved_final.float() - final.float()).abs().reshape(rows, -1).amax(-1, keepdim=True)
+    noise = (moved_final.float() - final.float()).abs().amax()
     kept, _ = epsilons(final.dtype)
-    floor = kept * final.float().abs().reshape(rows, -1).amax(-1, keepdim=True)
+    floor = kept * final.float().abs().amax()
     moved = (_scores_moved(*pair, kept) for pair in zip(patterns, moved_patterns, strict=True))
     return torch.maximum(noise, floor), tuple(moved)
 
@@ -154,9 +156,9 @@ def _scores_moved(pattern: torch.Tensor, shaken: torch.Tensor, least: float) -> 
 
 
 @contextlib.contextmanager
-def _shaking(module: Any) -> Iterator[None]:
+def _shaking(module: Any, seed: int) -> Iterator[None]:
     """What every module with tensors of its own gives, off by about what rounding of its sums is."""
-    draw = torch.Generator().manual_seed(0)
+    draw = torch.Generator().manual_seed(seed)
     handles = [
         m.register_forward_hook(partial(_shaken, draw))
         for m in module.modules()
