@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     import torch
 
 HEADED = ("W_Q", "W_K", "W_V", "W_O")
+# Those that have the axis of experts first, where the MLP is a mixture of them.
+OF_EXPERTS = ("W_in", "W_gate", "W_out")
 # The bias that is added to what a matrix writes.
 BIAS_OF = {
     "W_Q": "b_Q",
@@ -29,9 +31,11 @@ BIAS_OF = {
 def as_matrices(name: str, tensor: torch.Tensor, by: str) -> torch.Tensor:
     """Each head's block of an attention matrix (``by`` head), or all heads side by side; other matrices whole.
 
-    A bias is a matrix of one row, or one for each head.
+    A bias is a matrix of one row, or one for each head. Each expert of a mixture has a matrix of its own.
     """
     wide = tensor.detach().cpu().double()
+    if name in OF_EXPERTS and wide.ndim == 3:
+        return wide.contiguous()
     if name.startswith("b_"):
         return wide.reshape(-1, 1, wide.shape[-1] if by == "head" else wide.numel()).contiguous()
     if name not in HEADED:

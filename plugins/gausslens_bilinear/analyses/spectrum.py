@@ -92,10 +92,10 @@ class Spectrum:
 
 
 def whole(name: str, tensor: np.ndarray) -> np.ndarray:
-    """The matrix of all heads side by side: [d_model, heads d_head], or for W_O [heads d_head, d_model]."""
-    if name not in _HEAD_OF:
+    """The matrix of all heads or experts side by side: [d_model, heads d_head], or for W_O [heads d_head, d_model]."""
+    if tensor.ndim == 2:
         return tensor
-    return tensor.reshape(-1, tensor.shape[-1]) if name == "W_O" else np.concatenate(list(tensor), axis=1)
+    return tensor.reshape(-1, tensor.shape[-1]) if name in ("W_O", "W_out") else np.concatenate(list(tensor), axis=1)
 
 
 def _variables(blocks: Mapping[str, np.ndarray], prefix: str, tensor: str) -> xr.Dataset:

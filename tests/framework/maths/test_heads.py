@@ -40,3 +40,11 @@ def test_views_of_the_same_numbers_give_the_same_bits() -> None:
         one, other = as_matrices("W_Q", tensor, by), as_matrices("W_Q", view, by)
         assert one.stride() == other.stride()
         assert torch.equal(one, other)
+
+
+def test_each_expert_is_a_matrix_of_its_own() -> None:
+    tensor = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0))
+    for by in ("head", "matrix"):
+        matrices = as_matrices("W_in", tensor, by)
+        assert torch.equal(matrices, tensor.double())
+        assert torch.equal(as_tensor("W_in", matrices, tensor), tensor)

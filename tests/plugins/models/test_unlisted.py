@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
+from tiny_decoders import GROUPED, SLIDING, WIDE
+from tiny_mixtures import LOCAL, NAMED, ROUTED
 
 from gausslens import ModelError, ModelSpec
 from gausslens_models.capture.engine import TransformersEngine
@@ -20,6 +23,18 @@ Opens = Callable[[str], PretrainedModel]
 Directory = Callable[[str], Path]
 # Of each type the row that it must be read by once its own is gone: not always the first whose names fit.
 READ = {"seed_oss": "llama", "ernie4_5": "helium", "olmo2": "flex_olmo", "dots1": "glm4_moe", "minimax_m2": "olmoe"}
+# Types that no row can read: docs/models.md has the reasons.
+REFUSED = {
+    "afmoe": ("AfmoeConfig", WIDE | NAMED, "AfmoeForCausalLM"),
+    "beam": ("BeamConfig", WIDE | NAMED, "BeamForCausalLM"),
+    "laguna": ("LagunaConfig", WIDE | NAMED, "LagunaForCausalLM"),
+    "granite_swa": ("GraniteSWAConfig", GROUPED | SLIDING, "GraniteSWAForCausalLM"),
+    "granitemoe_swa": ("GraniteMoeSWAConfig", GROUPED | LOCAL | SLIDING, "GraniteMoeSWAForCausalLM"),
+    "diffllama": ("DiffLlamaConfig", GROUPED, "DiffLlamaForCausalLM"),
+    "doge": ("DogeConfig", GROUPED, "DogeForCausalLM"),
+    "jetmoe": ("JetMoeConfig", GROUPED | LOCAL | {"kv_channels": 6}, "JetMoeForCausalLM"),
+    "mimo_v2_flash": ("MiMoV2FlashConfig", WIDE | ROUTED, "MiMoV2FlashForCausalLM"),
+}
 
 
 @pytest.fixture
@@ -80,3 +95,18 @@ def test_a_refusal_is_one_screen(opened: Opens, unlisted: Callable[[str], None])
     with pytest.raises(ModelError) as refused:
         opened("glm4")
     assert len(str(refused.value)) < 1200
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_no_row_can_read_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    config_class, arguments, model_class = REFUSED[name]
+    module = getattr(transformers, model_class)(getattr(transformers, config_class)(**arguments))
+    for parameter in module.parameters():
+        parameter.data += 0.2 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+    module.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=f"the model type '{name}'.*loader: transformer-lens"):
+        open_pretrained(ModelSpec(str(tmp_path), TransformersParameters()))
+    refused = (
+        (Path(__file__).parents[3] / "docs" / "models.md").read_text(encoding="utf-8").partition("Refused, with")[2]
+    )
+    assert f"`{name}`" in refused

@@ -1,0 +1,155 @@
+"""Writes the table of models into models.md, from the tables of tiny models that the tests prove.
+
+    python docs/list_models.py          writes it
+    python docs/list_models.py --check  ends with 1 where the table is older than the tests
+
+Each row of tests/plugins/models/tiny_*.py, and of MODELS beside them, is built without memory and laid out as its
+checkpoint would be: what the table says is what gausslens reads of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PAGE, TESTS = ROOT / "docs/models.md", ROOT / "tests/plugins/models"
+BEGIN, END = "<!-- made by docs/list_models.py: begin -->", "<!-- end -->"
+Row = tuple[str, dict[str, Any], str]
+
+
+def tables() -> Iterator[tuple[str, Mapping[str, Row]]]:
+    """All tables of tiny models: dictionaries of (config class, arguments, model class)."""
+    sys.path.insert(0, str(TESTS))
+    spec = importlib.util.spec_from_file_location("tiny_families", TESTS / "conftest.py")
+    assert spec is not None
+    assert spec.loader is not None
+    models = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = models
+    spec.loader.exec_module(models)
+    yield "MODELS", models.MODELS
+    for path in sorted(TESTS.glob("tiny_*.py")):
+        module = importlib.import_module(path.stem)
+        for name, table in vars(module).items():
+            if name.isupper() and isinstance(table, dict) and all(_is_row(row) for row in table.values()):
+                yield name, table
+
+
+def _is_row(row: Any) -> bool:
+    return isinstance(row, tuple) and len(row) == 3 and isinstance(row[0], str) and isinstance(row[1], dict)
+
+
+def described(row: Row) -> tuple[str, str, set[str]]:
+    """The type of a row, the family that reads it, and what is not as in Llama."""
+    import torch
+    import transformers
+
+    from gausslens_models.families.facts import model_info
+    from gausslens_models.families.layout import family_of, make_layout
+
+    config_class, arguments, model_class = row
+    known = getattr(transformers, config_class, None)
+    name = config_class.removesuffix("Config").lower()
+    config = known(**arguments) if known else transformers.AutoConfig.for_model(name, **arguments)
+    with torch.device("meta"):
+        module = getattr(transformers, model_class)(config)
+    shapes = {n: tuple(p.shape) for n, p in module.named_parameters()}
+    headed = module.get_output_embeddings() is not None
+    layout = make_layout(family_of(config, model_class), config, shapes, model_class, headed)
+    info = model_info(name, config, layout, "", "float32")
+    return config.model_type, layout.family.name, notes(info, layout)
+
+
+def notes(info: Any, layout: Any) -> set[str]:
+    """What mathematics has to know of a model, in words."""
+    facts, layers = info.facts, info.layers
+    turned = facts.get("rotary", ())
+    said = {
+        "encoder": not info.causal,
+        f"{facts['position']} position": facts["position"] != "rotary",
+        "rotary pairs": any(each.get("pairs") for each in turned),
+        "rotated in part": any(0 < 2 * len(each["frequencies"]) < info.d_head for each in turned),
+        "some layers not rotated": any(not each["frequencies"] for each in turned),
+        "q and k normed": facts.query_norm and facts.query_norm_over == "head" and not facts.query_norm_late,
+        "q and k normed behind the rotation": facts.query_norm and facts.query_norm_late,
+        "q and k normed over all heads": facts.query_norm and facts.query_norm_over == "all",
+        "q grows with position": any(facts.query_growth(n) for n in layers),
+        "q, k, v clipped": facts.clip is not None,
+        "biases": bool(facts.biases),
+        "layer norm": facts.norm == "layer",
+        "norms without gains": facts.norm_first and not facts.gains,
+        "norms behind": not facts.norm_first,
+        "norms before and behind": facts.norm_first and any("ln1_post.w" in p for p in layout.places.values()),
+        "attention and MLP parallel": facts.parallel,
+        "sliding windows": any(facts.window(n) for n in layers),
+        "soft caps": facts.soft_cap is not None,
+        "sinks": facts.sinks,
+        "multipliers": (facts.embedding_scale, facts.residual_scale, facts.logit_scale) != (1, 1, 1),
+        "experts": any(facts.experts(n) for n in layers),
+        "shared experts": any("W_shared_in" in places for places in layout.places.values()),
+        "layers without attention": any(layout.kinds),
+        "latent attention": bool(layout.family.latent),
+        "one layer for all depths": layout.family.shared,
+        "heads gated": any("W_gate_z" in places for places in layout.places.values()),
+        "attention not watched: no scores": not layout.family.watched,
+        "q, k, v in one matrix": any(p["W_Q"].slot.part for p in layout.places.values() if "W_Q" in p),
+    }
+    return {word for word, is_so in said.items() if is_so}
+
+
+def table() -> str:
+    """The tables in Markdown: a row a type, and those that are refused."""
+    from gausslens_models.families.refused import REFUSED
+
+    found: dict[str, tuple[str, str, set[str]]] = {}
+    for origin, rows in tables():
+        for row in rows.values():
+            model_type, family, words = described(row)
+            runs = "`transformers`; scores by `transformer-lens`" if origin == "BRIDGED" else "`transformers`"
+            before = found.get(model_type, (family, runs, set()))
+            found[model_type] = (before[0], before[1], before[2] | words)
+    lines = [
+        f"{len(found)} types of models have tensors, nulls and every analysis:",
+        "",
+        "| type | its row | patterns by | what is not as in Llama |",
+        "|---|---|---|---|",
+    ]
+    for model_type, (family, runs, words) in sorted(found.items()):
+        lines.append(f"| `{model_type}` | {family} | {runs} | {', '.join(sorted(words))} |")
+    lines += ["", "Refused, with the reason, and opened by no row:", "", "| type | why |", "|---|---|"]
+    by_reason: dict[str, list[str]] = {}
+    for model_type, why in sorted(REFUSED.items()):
+        by_reason.setdefault(why, []).append(f"`{model_type}`")
+    lines += [f"| {', '.join(types)} | {why} |" for why, types in by_reason.items()]
+    lines += [
+        "",
+        "So are models of two stacks of layers (T5, BART and their kin), and those that read more than text: of",
+    ]
+    lines += ["these the refusal names the text stack."]
+    return "\n".join([BEGIN, "", *lines, "", END])
+
+
+def written(page: str) -> str:
+    """The page with the table of today."""
+    before, _, rest = page.partition(BEGIN)
+    return before + table() + rest.partition(END)[2]
+
+
+def main() -> int:
+    """Write the page, or with --check see whether it would change."""
+    for room in ("framework", "plugins"):
+        sys.path.insert(0, str(ROOT / room))
+    page = PAGE.read_text(encoding="utf-8")
+    found = written(page)
+    if "--check" in sys.argv[1:]:
+        return int(found != page)
+    PAGE.write_text(found, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
