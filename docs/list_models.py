@@ -92,18 +92,24 @@ def notes(info: Any, layout: Any) -> set[str]:
         "experts": any(facts.experts(n) for n in layers),
         "shared experts": any("W_shared_in" in places for places in layout.places.values()),
         "layers without attention": any(layout.kinds),
+        "latent attention": bool(layout.family.latent),
+        "one layer for all depths": layout.family.shared,
+        "heads gated": any("W_gate_z" in places for places in layout.places.values()),
+        "attention not watched: no scores": not layout.family.watched,
         "q, k, v in one matrix": any(p["W_Q"].slot.part for p in layout.places.values() if "W_Q" in p),
     }
     return {word for word, is_so in said.items() if is_so}
 
 
 def table() -> str:
-    """The table in Markdown: a row a type."""
+    """The tables in Markdown: a row a type, and those that are refused."""
+    from gausslens_models.families.refused import REFUSED
+
     found: dict[str, tuple[str, str, set[str]]] = {}
     for origin, rows in tables():
-        runs = "`transformer-lens`" if origin == "BRIDGED" else "`transformers`"
         for row in rows.values():
             model_type, family, words = described(row)
+            runs = "`transformers`; scores by `transformer-lens`" if origin == "BRIDGED" else "`transformers`"
             before = found.get(model_type, (family, runs, set()))
             found[model_type] = (before[0], before[1], before[2] | words)
     lines = [
@@ -114,6 +120,16 @@ def table() -> str:
     ]
     for model_type, (family, runs, words) in sorted(found.items()):
         lines.append(f"| `{model_type}` | {family} | {runs} | {', '.join(sorted(words))} |")
+    lines += ["", "Refused, with the reason, and opened by no row:", "", "| type | why |", "|---|---|"]
+    by_reason: dict[str, list[str]] = {}
+    for model_type, why in sorted(REFUSED.items()):
+        by_reason.setdefault(why, []).append(f"`{model_type}`")
+    lines += [f"| {', '.join(types)} | {why} |" for why, types in by_reason.items()]
+    lines += [
+        "",
+        "So are models of two stacks of layers (T5, BART and their kin), and those that read more than text: of",
+    ]
+    lines += ["these the refusal names the text stack."]
     return "\n".join([BEGIN, "", *lines, "", END])
 
 

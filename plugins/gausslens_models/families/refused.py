@@ -6,6 +6,8 @@ from typing import Any
 
 _SPARSE = "its attention is sparse: no pattern of a query over all keys is ever made"
 _OTHER = "its attention is none: there is no softmax over keys"
+_GATED = "heads are multiplied by a gate of the stream before `W_O`: z is not pattern times v"
+_SINKS = "sinks scale what attention gives, while the patterns that the model tells leave them out"
 _STATES = "it has no attention: a state is carried from token to token"
 _CONVOLUTIONS = "half of what its heads give comes from convolutions"
 _IMAGES = "it reads images"
@@ -13,7 +15,6 @@ _IMAGES = "it reads images"
 REFUSED = {
     # Encoders
     "convbert": _CONVOLUTIONS,
-    "deberta-v3": "its checkpoints call themselves deberta-v2",
     "flaubert": "its layers are not modules of their own: nothing stands for the stream before and after one",
     "fnet": _OTHER,
     "funnel": "its layers pool positions: queries and keys are not the same tokens",
@@ -48,11 +49,25 @@ REFUSED = {
     "kimi_linear": "its linear layers are of a kind that no table says yet",
     "longcat_flash": "each of its layers has two attentions",
     "mistral4": "its queries grow with position behind the rotation of latent attention",
-    # Scores that are not those of one q and one k
-    "diffllama": "its patterns are differences of two",
-    "doge": "its masks are made of values",
+    # Scores that are not those of one q and one k, heads that are not one for one
+    "afmoe": _GATED,
+    "beam": _GATED,
+    "laguna": _GATED,
+    "diffllama": "a head is the difference of two softmaxes: it has no one pattern",
+    "doge": "values put a mask of their own over the scores",
+    "gemma4_text": "heads of other sizes in other layers",
+    "granite_swa": _SINKS,
+    "granitemoe_swa": _SINKS,
+    "jetmoe": "heads are experts, another few for each token",
+    "mimo_v2_flash": "heads of v are wider than those of q and k, other layers have other sizes",
+    "falcon_h1": "its attention and a state-space block stand beside each other, with multipliers",
+    "minimax": "what its layers add is weighed against the stream, by numbers that differ by kind",
+    "olmo_hybrid": "its layers put their norms elsewhere by kind",
+    "zamba": "its attention is one module for several layers, and reads two streams",
+    "zamba2": "its attention is one module for several layers, and reads two streams",
+    "zaya": "its queries and keys go through convolutions",
     "blt": "it has several stacks of layers, of bytes and of patches",
-    "gemma3n_text": "it carries four streams beside each other",
+    "gemma3n_text": "heads of other sizes in other layers, and four streams",
     "moshi": "it has two stacks of layers, of time and of depth",
 }
 _LOADERS = "`loader: transformer-lens` may show its patterns, without weights"
