@@ -41,11 +41,23 @@ def _functions(label: str, several: list[Result]) -> Table:
         caption="How much of the variance of a head's scores each function of its queries and keys explains on cells "
         "that it was not fitted to, median over heads with enough cells to fit to; and the share of these of which it "
         "explains over 0.9. Queries and keys are those before position: what dot leaves unexplained is what position "
-        "adds." + too_short(*several) + pooled_over(*several, swept=False),
+        "adds." + _before_norms(several) + too_short(*several) + pooled_over(*several, swept=False),
         sources=tuple(Source(result.variant, label, "explained") for result in several),
         columns=("variant", "function", "fitted numbers", "explained", "of the fitted cells", "heads over 0.9"),
         rows=rows,
     )
+
+
+def _before_norms(several: list[Result]) -> str:
+    """Where q and k have norms: what is fitted, and what the dot product of those before explains."""
+    told = []
+    for result in several:
+        if "explained_raw" in result.data:
+            each = _fitted(result.data["explained_raw"])
+            told.append(f"{result.variant} {float(np.median(each)):.2g}" if len(each) else f"{result.variant} none")
+    if not told:
+        return ""
+    return f" They are those behind their norms; the dot product of those before explains: {', '.join(told)}."
 
 
 def _fitted(values: xr.DataArray) -> Floats:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 
 _CIRCUITS = {"qk": "W_Q W_K^T", "ov": "W_V W_O"}
+_BIASES = (
+    "Share of the squared norm of W_Q W_K^T, with the biases as a row more, that the biases bring: 0 where there are "
+    "none, near 1 where a score hardly hangs on both tokens at once."
+)
 _MEASURES: dict[str, tuple[str, str, float | None]] = {
     "trace_z": (
         "Trace",
@@ -50,6 +54,9 @@ def alignment(results: Results) -> list[Figure]:
                 figures.append(head_map(data[name], f"{title} of {formula}, {result.variant}", caption, where, centre))
             figures.append(_product(result, circuit, formula))
             figures += null_maps(results, result, f"{circuit}_balance", f"Balance of {formula}")
+        if "qk_bias_share" in data and float(data["qk_bias_share"].max()) > 0:
+            where = Source(result.variant, result.label, "qk_bias_share")
+            figures.append(head_map(data["qk_bias_share"], f"What biases bring, {result.variant}", _BIASES, where))
         if "q_composition_z" in data:
             figures.append(_composition(result))
     return figures

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -132,6 +133,30 @@ def test_logits_are_the_scores_by_hand(name: str, ran: Ran) -> None:
                 np.testing.assert_allclose(place[f"{kind}_mean_measured"], one.mean(1), atol=1e-5 * size)
                 np.testing.assert_allclose(place[f"{kind}_variance_measured"], one.var(1), atol=1e-5 * size**2)
     assert ("content_raw_mean_measured" in found) == (name in QUERY_NORMS)
+
+
+@pytest.mark.parametrize("name", QUERY_NORMS)
+def test_some_heads_are_as_they_are_among_all(name: str, ran: Ran, tmp_path: Path) -> None:
+    _, results, _ = ran(name)
+    study = {
+        "gausslens": 1,
+        "name": "some",
+        "model": {},
+        "prompts": {"source": "tokens", "ids": IDS.tolist()},
+        "analyses": [
+            {"use": "bilinear.alignment", "heads": [1, 2], "with": {"lags": list(LAGS)}},
+            {"use": "bilinear.angles", "heads": [1, 2], "with": {"maps": 0}},
+        ],
+        "report": False,
+    }
+    found = gausslens.run(study, store=tmp_path / "store", model=build(name), shown=False)
+    for label, variables in {
+        "bilinear.alignment": ("qk_trace", "qk_at_lag_trace", "qk_bias_share", "qk_raw_trace", "ov_norm"),
+        "bilinear.angles": ("content_correlation", "score_share_predicted", "content_raw_share_predicted"),
+    }.items():
+        some, every = found["trained", label], results["trained", label].sel(head=[1, 2])
+        for variable in variables:
+            np.testing.assert_allclose(some[variable], every[variable], rtol=1e-6, atol=1e-9, err_msg=variable)
 
 
 def _same(found: Any, wanted: Any) -> None:
