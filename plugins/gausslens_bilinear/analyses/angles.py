@@ -255,7 +255,9 @@ def estimate(parameters: AnglesParameters, info: ModelInfo, tokens: Tokens | Non
     """Memory: vectors, queries and keys of all layers of a few prompts, and one layer's scores; two passes more."""
     longest = max(tokens.lengths, default=1) if tokens is not None else 1
     at_once = max(_AT_ONCE, longest)
-    width = 2 * info.d_model + (len(info.heads) + len(info.kv_heads)) * info.d_head
+    # Where q and k have norms, those before them are held too.
+    pairs = 2 if info.facts.get("query_norm") is True else 1
+    width = 2 * info.d_model + pairs * (len(info.heads) + len(info.kv_heads)) * info.d_head
     square = 4 * info.n_heads * longest * at_once * 4
     count = sum(tokens.lengths) if tokens is not None else 0
     seconds = 2 * 2 * count * float(info.n_parameters) / 2e10
