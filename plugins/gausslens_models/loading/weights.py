@@ -199,5 +199,5 @@ class Initial:
                 # Of activations that learn, nothing but their constructor says what they begin as.
                 if part._parameters and type(part).__module__ == "transformers.activations":
                     for leaf, begun in type(part)(dtype=self.dtype).named_parameters(recurse=False):
-                        part._parameters[leaf].copy_(begun)  # type: ignore[union-attr]
+                        part._parameters[leaf].copy_(begun)
         return {f"{owner}.{n}": p.detach() for n, p in module.named_parameters()}
