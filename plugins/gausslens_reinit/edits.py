@@ -156,7 +156,7 @@ def _to_initialise(weights: LayerWeights, parameters: ReinitParameters) -> list[
 
     Of some heads alone no factor can be drawn that others do not share: then the product is.
     """
-    products = weights.info.facts.get("products", {}).get(weights.layer, {})
+    products = weights.info.facts.products.get(weights.layer, {})
     names = [name for name in _present(weights, parameters) if name not in FACTORS]
     if weights.rows("W_Q") is not None:
         return names
