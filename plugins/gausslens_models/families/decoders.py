@@ -95,6 +95,7 @@ APERTUS = replace(
     | norm("ln2", "feedforward_layernorm"),
     taps=UNGATED_TAPS | {"resid_mid": Tap("feedforward_layernorm", "in")},
     ignored=(*LLAMA.ignored, "act_fn.beta", "act_fn.eps"),
+    unproved={"mlp_post": "its activation learns (alpha_p, alpha_n)"},
 )
 NANOCHAT = replace(
     ARCEE,
@@ -106,6 +107,7 @@ NANOCHAT = replace(
     query_norm_bare="model_type",
     query_norm_late=True,
     backwards=True,
+    unproved={"embed": "the embedding is normed before the first layer"},
 )
 BITNET = replace(
     LLAMA,
@@ -113,6 +115,7 @@ BITNET = replace(
     model_types=("bitnet",),
     tensors=LLAMA.tensors
     | {"z_norm.w": Slot("self_attn.attn_sub_norm.weight", "query"), "mlp_norm.w": Slot("mlp.ffn_sub_norm.weight")},
+    unproved={"mlp_post": "a norm stands behind its activation (mlp_norm)"},
 )
 
 # Norms without weights.
@@ -253,6 +256,7 @@ BIOGPT = replace(
     outside=OPT.outside | norm("ln_final", "layer_norm", bias=True),
     multipliers={"embedding_scale": ("hidden_size", 0.5, "scale_embedding")},
 )
+SINUSOIDS = {"embed": "waves of fixed lengths are added to the embedding"}
 CTRL = replace(
     GPT2,
     name="ctrl",
@@ -275,6 +279,7 @@ CTRL = replace(
     optional=("W_U", "b_U"),
     position="sinusoidal",
     multipliers={"embedding_scale": ("hidden_size", 0.5)},
+    unproved=SINUSOIDS,
 )
 # Families whose attention cannot be watched by plain transformers: what their modules hand on; more by TransformerLens.
 XGLM = replace(
@@ -285,6 +290,7 @@ XGLM = replace(
     outside={name: slot for name, slot in BIOGPT.outside.items() if name != "W_pos"},
     watched=False,
     position="sinusoidal",
+    unproved=SINUSOIDS,
 )
 GPT_NEO = replace(
     GPT2,

@@ -89,6 +89,7 @@ def _facts(config: Any, layout: Layout) -> dict[str, Any]:
         "sinks": any("sinks" in layout.places[layer] for layer in layers),
         "clip": getattr(config, "clip_qkv", None),
         "experts": tuple(_experts(layout, layer) for layer in layers),
+        "unproved": dict(family.unproved),
         "read_as": family.read_as,
         "unclaimed": layout.unclaimed,
     }

@@ -99,7 +99,7 @@ class Family:
     what norms of q and k go: "head", each head by itself, or "all" heads together. A model has them where their gains
     are among its tensors, or where the key ``query_norm_bare`` of the config says that it has some without;
     ``query_norm_late``: after the rotation, in layers that rotate. ``parallel`` says whether attention and MLP read the
-    same stream, or which key of the config says so.
+    same stream, or which key of the config says so. ``unproved`` are sites that no formula of ours makes, and why.
 
     ``positions`` are rows (key, value, position) that go before ``position``. ``stored`` are tensors of a layer that
     files hold fused, and modules apart. ``watched`` says whether its attention calls a function that can be registered;
@@ -146,6 +146,7 @@ class Family:
     query_norm_late: bool = False
     backwards: bool = False
     parallel: bool | str = False
+    unproved: dict[str, str] = field(default_factory=dict)
     read_as: str = ""  # the table of another family that a model is read by, as nobody listed its type
 
     def kind(self, config: Any, layer: int) -> str:

@@ -175,6 +175,7 @@ class Initial:
         shapes = {n: tuple(p.shape) for n, p in self.skeleton.named_parameters()}
         headed = self.skeleton.get_output_embeddings() is not None
         self.layout: Layout = make_layout(family, config, shapes, model_class.__name__, headed)
+        self.dtype = dtype
         self._drawn: tuple[tuple[int | None, int, str], dict[str, torch.Tensor]] | None = None
 
     def draw(self, layer: int | None, name: str, seed: int) -> torch.Tensor:
@@ -205,4 +206,9 @@ class Initial:
             # Equal seeds must not give two tensors equal numbers: the name of the module goes in.
             torch.manual_seed(int.from_bytes(sha256(f"{seed} {owner}".encode()).digest()[:7]))
             module.apply(self.skeleton._init_weights)
+            for part in module.modules():
+                # Of activations that learn, nothing but their constructor says what they begin as.
+                if part._parameters and type(part).__module__ == "transformers.activations":
+                    for leaf, begun in type(part)(dtype=self.dtype).named_parameters(recurse=False):
+                        part._parameters[leaf].copy_(begun)
         return {f"{owner}.{n}": p.detach() for n, p in module.named_parameters()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -26,10 +27,31 @@ def test_draws_have_the_shape_and_come_by_seed(which: str, opened: Callable[[str
             assert one.dtype == model.dtype
             assert torch.isfinite(one).all()
             assert torch.equal(one, model.initial(layer, name, 1))
-            if one.std() > 0:
+            if one.numel() > 1 and one.std() > 0:
                 assert not torch.equal(one, model.initial(layer, name, 2))
                 assert not torch.equal(one, model.tensor(layer, name))
     assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_the_law_is_that_of_the_class_built_anew(which: str, opened: Callable[[str], PretrainedModel]) -> None:
+    """Each tensor beside that of a fresh model of the class: equal where constant, else of equal mean and spread."""
+    model = opened(which)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(11)
+        fresh = model.model_class()(copy.deepcopy(model.config))
+    anew = open_pretrained(ModelSpec("live:fresh", TransformersParameters(), model=fresh))
+    for layer in (None, 0, model.info.n_layers - 1):
+        for name in model.names(layer):
+            drawn, own = model.initial(layer, name, 2).double(), anew.tensor(layer, name).double()
+            if own.numel() < 2 or own.std() < 1e-6:
+                assert torch.equal(drawn, own), (layer, name)
+                continue
+            if name == "W_E":  # the row of padding is nought
+                drawn, own = (t[t.abs().sum(1) > 0] for t in (drawn, own))
+            # Two draws of n numbers: their means differ by sd sqrt(2 / n), their spreads by sd / sqrt(n).
+            sd, n = own.std(), own.numel()
+            assert abs(drawn.mean() - own.mean()) < 6 * sd * math.sqrt(2 / n), (layer, name)
+            assert abs(drawn.std() - sd) < 6 * sd / math.sqrt(n), (layer, name)
 
 
 def test_equal_seeds_do_not_give_two_tensors_equal_numbers(opened: Callable[[str], PretrainedModel]) -> None:
