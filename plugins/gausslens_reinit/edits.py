@@ -19,7 +19,7 @@ from .maths import noise
 from .maths.claims import broken_claim
 from .maths.shaped_matrices import at_energy, random_band, random_low_rank, random_sparse
 from .maths.shaped_matrices import identity as identity_matrices
-from .parameters import BlockParameters, ConfigParameters, touched
+from .parameters import FACTORS, BlockParameters, ConfigParameters, touched
 
 if TYPE_CHECKING:
     from .parameters import (
@@ -51,7 +51,7 @@ class Scheme:
 def from_config(weights: LayerWeights, parameters: ReinitParameters, generators: Generators) -> Tensors:  # noqa: ARG001
     """The model's own initialisation; the host seeds it by run, edit, draw, layer and tensor."""
     made: Tensors = {}
-    for name in _present(weights, parameters):
+    for name in _to_initialise(weights, parameters):
         fresh = weights.initial(name)
         # A constant (zeros for a bias) that the tensor has already changes nothing.
         if not (noise.is_constant(fresh) and torch.equal(fresh, weights[name].to(fresh))):
@@ -149,6 +149,20 @@ def low_rank(weights: LayerWeights, parameters: RankParameters, generators: Gene
         generators,
         lambda shape, generator: random_low_rank(shape, rank, generator),
     )
+
+
+def _to_initialise(weights: LayerWeights, parameters: ReinitParameters) -> list[str]:
+    """The tensors to draw anew; in place of one that is a product, its factors: those a model runs with.
+
+    Of some heads alone no factor can be drawn that others do not share: then the product is.
+    """
+    products = weights.info.facts.products.get(weights.layer, {})
+    names = [name for name in _present(weights, parameters) if name not in FACTORS]
+    if weights.rows("W_Q") is not None:
+        return names
+    gains = {"ln1.w"} <= set(touched(parameters))
+    parts = [part for name in names for part in products.get(name, (name,))]
+    return [part for part in dict.fromkeys(parts) if gains or part not in ("ln_Q.w", "ln_KV.w")]
 
 
 def _present(weights: LayerWeights, parameters: ReinitParameters) -> list[str]:

@@ -158,12 +158,20 @@ class CheckParameters(Parameters):
     _matrices = field_validator("matrices", "claims")(_each_once)
 
 
+# What matrices of latent attention are products of: reinit.config draws these in their place.
+FACTORS = (
+    *("W_Q_down", "W_Q_up", "W_KV_down", "W_K_up", "W_V_up", "W_K_shared"),
+    *("b_Q_down", "b_KV_down", "b_K_shared", "ln_Q.w", "ln_KV.w"),
+)
+
+
 def touched(parameters: ReinitParameters) -> tuple[str, ...]:
     """Every tensor that may be drawn anew: the matrices, their biases, and for reinit.config norms and embeddings."""
     biases = tuple(BIAS_OF[m] for m in parameters.matrices) if parameters.biases else ()
     norms = NORMS if _with_norms(parameters) else ()
     outside = OUTSIDE if isinstance(parameters, ConfigParameters) and parameters.embeddings else ()
-    return (*parameters.matrices, *biases, *norms, *outside)
+    factors = FACTORS if isinstance(parameters, ConfigParameters) else ()
+    return (*parameters.matrices, *biases, *norms, *outside, *factors)
 
 
 def _whole(parameters: ReinitParameters) -> bool:

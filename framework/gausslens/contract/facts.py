@@ -52,6 +52,8 @@ WORDS = {
 }
 # What a loader need not tell, as most families are so.
 USUAL: Mapping[str, Any] = {
+    "unnormed_layers": (),
+    "products": {},
     "query_norm_over": "head",
     "query_norm_late": False,
     "query_growth": None,
@@ -108,6 +110,33 @@ class Facts(Mapping[str, Any]):
     def norm_first(self) -> bool:
         """Whether the norm stands before attention (or behind it, as in BERT)."""
         return bool(self.need("norm_first"))
+
+    @property
+    def unnormed_layers(self) -> tuple[int, ...]:
+        """The layers in which no norm stands before attention."""
+        return tuple(self.need("unnormed_layers"))
+
+    @property
+    def alibi_slopes(self) -> tuple[float, ...]:
+        """For each head what a score gains for each token that its key is further on."""
+        return tuple(self.need("alibi_slopes"))
+
+    @property
+    def distance_buckets(self) -> tuple[int, int]:
+        """How many buckets of distance there are, and from which distance on all are in the last."""
+        buckets, farthest = self.need("distance_buckets")
+        return int(buckets), int(farthest)
+
+    @property
+    def products(self) -> Mapping[int | None, Mapping[str, tuple[str, ...]]]:
+        """For each layer {name: factors} of the tensors that are products of others."""
+        products: Mapping[int | None, Mapping[str, tuple[str, ...]]] = self.need("products")
+        return products
+
+    @property
+    def latent_epsilon(self) -> float:
+        """What the norms of latents add to a mean square."""
+        return float(self.need("latent_epsilon"))
 
     @property
     def gains(self) -> bool:

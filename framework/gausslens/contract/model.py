@@ -210,7 +210,7 @@ class LayerWeights:
 
     def _factors(self, name: str) -> tuple[str, ...]:
         """The tensors that this one is a product of."""
-        products = self.info.facts.get("products", {}).get(self.layer, {}) if self._overlay else {}
+        products = self.info.facts.products.get(self.layer, {}) if self._overlay else {}
         return tuple(products.get(name, ()))
 
     def _narrowed(self, name: str, tensor: torch.Tensor) -> torch.Tensor:

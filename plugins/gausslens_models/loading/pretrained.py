@@ -176,13 +176,14 @@ class PretrainedModel(CheckpointModel):
     def _load(self) -> Any:
         name, arguments = where_pretrained(self.spec)
         device_map = getattr(self.spec.parameters, "device_map", None)
+        layout = self.__dict__.get("layout")  # a GGUF file is laid out as the module that is made of it
         with quiet_transformers():
             module, report = self.model_class().from_pretrained(
                 name,
                 dtype=self.dtype,
                 device_map=device_map,
                 # What cannot be watched is seen in eager attention, and some families choose it when they are built.
-                attn_implementation=self.attention or (None if self.layout.family.watched else "eager"),
+                attn_implementation=self.attention or ("eager" if layout and not layout.family.watched else None),
                 output_loading_info=True,
                 **arguments,
             )

@@ -31,7 +31,7 @@ def normed(x: torch.Tensor, weights: LayerWeights, name: str, info: ModelInfo, a
 
 def attention_input(resid_pre: torch.Tensor, weights: LayerWeights, info: ModelInfo) -> torch.Tensor:
     """What W_Q, W_K and W_V read: the residual stream, after ln1 where the family puts its norm first."""
-    first = info.facts.norm_first and weights.layer not in info.facts.get("unnormed_layers", ())
+    first = info.facts.norm_first and weights.layer not in info.facts.unnormed_layers
     return normed(resid_pre, weights, "ln1", info) if first else resid_pre
 
 
@@ -46,7 +46,7 @@ def projected(x: torch.Tensor, weights: LayerWeights, letter: str) -> torch.Tens
     # W is then a product of factors and of the gain between them: the norm itself is left to do.
     inner = x @ weights[f"W_{latent}_down"]
     inner = inner + weights[f"b_{latent}_down"] if f"b_{latent}_down" in weights else inner
-    size = root_mean_square(inner, weights.info.facts.need("latent_epsilon"))[:, :, None].to(found.dtype)
+    size = root_mean_square(inner, weights.info.facts.latent_epsilon)[:, :, None].to(found.dtype)
     shared = weights["W_K_shared"].shape[-1] if letter == "K" else 0
     own = found.shape[-1] - shared
     return torch.cat([found[..., :own] / size, found[..., own:]], dim=-1)
@@ -105,9 +105,9 @@ def distance_term(length: int, info: ModelInfo, outside: LayerWeights) -> torch.
     places = torch.arange(length)
     ahead = places[None, :] - places[:, None]
     if facts.position == "alibi":
-        return torch.tensor(facts.need("alibi_slopes"))[:, None, None] * ahead
+        return torch.tensor(facts.alibi_slopes)[:, None, None] * ahead
     if facts.position == "buckets":
-        return outside["W_distance"].detach()[bucket(ahead, *facts.need("distance_buckets"))].permute(2, 0, 1)
+        return outside["W_distance"].detach()[bucket(ahead, *facts.distance_buckets)].permute(2, 0, 1)
     return None
 
 

@@ -112,8 +112,10 @@ def test_a_layer_too_many_is_named(copied: Callable[..., Path]) -> None:
 
 def test_an_unknown_layout_is_refused_by_name(copied: Callable[..., Path]) -> None:
     path = copied("llama", lambda tensors: None)
-    (path / "config.json").write_text(json.dumps({"model_type": "xlstm", "architectures": ["xLSTMForCausalLM"]}))
-    with pytest.raises(ModelError, match=r"'xlstm' is not one.*docs/models\.md.*nobody claims lm_head\.weight"):
+    (path / "config.json").write_text(
+        json.dumps({"model_type": "openai-gpt", "architectures": ["OpenAIGPTLMHeadModel"]})
+    )
+    with pytest.raises(ModelError, match=r"'openai-gpt' is not one.*docs/models\.md.*nobody claims lm_head\.weight"):
         files(path)
 
 

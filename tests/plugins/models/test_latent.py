@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+import gausslens
 from gausslens import ModelError, Request, Tokens, Twin
+from gausslens.testing import host_of
 from gausslens_models.capture.engine import TransformersEngine
 from gausslens_models.loading.pretrained import PretrainedModel
 from gausslens_models.loading.weights import CheckpointModel
@@ -92,3 +94,22 @@ def test_heads_that_lie_apart_are_edited_too(opened: Opens, written: Any, direct
     after = runner(twin).forward(ids, sites=("q", "k"))
     assert torch.allclose(after[0, "q"], 2 * before[0, "q"], atol=1e-5)
     assert torch.equal(after[0, "k"], before[0, "k"])
+
+
+def test_the_null_of_its_own_initialisation_reaches_the_model(directory: Callable[[str], Path], tmp_path: Path) -> None:
+    """reinit.config draws the factors: weights, and what runs with them, are both of the twin."""
+    study = {
+        "gausslens": 1,
+        "name": "latent",
+        "model": {"path": str(directory("deepseek_v3"))},
+        "prompts": {"source": "tokens", "ids": [[3, 4, 5, 6, 7, 8], [9, 8, 7, 6]]},
+        "variants": {"trained": [], "fresh": {"edits": [{"edit": "reinit.config"}], "draws": 2}},
+        "analyses": [
+            {"use": "bilinear.spectrum", "with": {"matrices": ["W_Q", "W_K"]}},
+            {"use": "gaussian.moments", "with": {"site": "z"}},
+        ],
+    }
+    host = host_of("models", "bilinear", "gaussian", "reinit")
+    results = gausslens.run(study, store=tmp_path / "store", host=host, shown=False)
+    for name in ("bilinear.spectrum", "gaussian.moments"):
+        assert results["fresh", name].sizes["draw"] == 2
