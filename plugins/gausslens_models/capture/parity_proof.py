@@ -85,7 +85,8 @@ class Proof:
         if final is None:
             return
         self._against_eager(number, final, mask)
-        if self._last is not None and "resid_post" in self._last.arrays and self._is_asked("logits", "resid_post"):
+        end = "logits" if headed else "resid_post"
+        if self._last is not None and "resid_post" in self._last.arrays and self._is_asked(end):
             self._of_head(self._last.arrays["resid_post"], final, mask)
 
     def findings(self) -> list[Finding]:
@@ -143,13 +144,13 @@ class Proof:
                 self._note(what, sites, value, final[rows][:, some], bound)
 
     def _against_eager(self, number: int, final: torch.Tensor, mask: torch.Tensor) -> None:
-        """Logits, or the final hidden state, against the model's own."""
-        if self.reference is None or not self._is_asked("logits", "resid_post"):
+        """Logits, or the final hidden state, against the model's own: where they differ, no site can be trusted."""
+        if self.reference is None:
             return
         theirs, noise = self.reference.final_of(number)
         bound = (FACTOR * noise).expand_as(theirs)
         what = "logits" if self.model.headed else "final hidden state"
-        self._note(what, ("logits",) if self.model.headed else ("resid_post",), final[mask], theirs, bound)
+        self._note(what, (), final[mask], theirs, bound)
 
     def _patterns(self, layer: int, number: int, ours: torch.Tensor, mask: torch.Tensor) -> None:
         """Captured patterns against the model's own eager ones."""

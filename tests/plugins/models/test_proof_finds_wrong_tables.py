@@ -96,7 +96,7 @@ def open_in(directory: Callable[[str], Path], name: str, dtype: str) -> Pretrain
 
 def wrong_sites(model: PretrainedModel, engine: TransformersEngine | None = None) -> set[str]:
     wrong = [f for f in (engine or TransformersEngine()).prove(model) if not f.holds]
-    assert all(f.sites and not f.left_out for f in wrong)
+    assert all(f.sites and not f.left_out for f in wrong), wrong
     return {site for f in wrong for site in f.sites}
 
 
