@@ -254,6 +254,7 @@ BIOGPT = replace(
     model_types=("biogpt",),
     outside=OPT.outside | norm("ln_final", "layer_norm", bias=True),
     multipliers={"embedding_scale": ("hidden_size", 0.5, "scale_embedding")},
+    epsilon_of_config=False,  # its norms have torch's own
 )
 SINUSOIDS = {"embed": "waves of fixed lengths are added to the embedding"}
 CTRL = replace(

@@ -74,7 +74,7 @@ def _facts(config: Any, layout: Layout) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "position": family.position_in(config),
         "norm": family.norm,
-        "norm_epsilon": _first(config, EPSILONS, family.epsilon),
+        "norm_epsilon": _first(config, EPSILONS if family.epsilon_of_config else (), family.epsilon),
         "norm_first": family.norm_first and getattr(config, "do_layer_norm_before", True),
         "unnormed_layers": family.unnormed,
         "gains": any("ln1.w" in layout.places[layer] for layer in layers),

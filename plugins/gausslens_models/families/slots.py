@@ -105,7 +105,8 @@ class Family:
     files hold fused, and modules apart. ``watched`` says whether its attention calls a function that can be registered;
     if not, sites are what taps show. ``refused`` are rows (key, value, reason) of configs that cannot be served,
     ``weights_alone`` of such that cannot run. ``unnormed`` layers have no norm before attention. ``query_scaled`` says
-    that q is scaled before it is turned, and handed over so. ``epsilon`` holds where the config tells none. ``shared``
+    that q is scaled before it is turned, and handed over so. ``epsilon`` holds where the config tells none, or
+    one that the norms do not use (``epsilon_of_config``). ``shared``
     says that one stored layer serves every depth. ``latent`` attention turns the last dimensions of a head: "pairs",
     "halves", or the config's key that says which (pairs are then handed over as halves).
     """
@@ -134,6 +135,7 @@ class Family:
     unproved: dict[str, str] = field(default_factory=dict)
     shared: bool = False
     epsilon: float = 1e-5
+    epsilon_of_config: bool = True
     norm: str = "rms"
     norm_first: bool = True
     causal: bool = True
