@@ -95,7 +95,7 @@ class Alignment:
             name: in_threads(_circuit, list(zip(A, B, strict=True))) for name, (A, B) in _pairs(*factors).items()
         }
         for name, each in circuits.items():
-            found |= _described(name, each)
+            found |= _described(name, each, max(weights.info.d_head, weights.info.d_value or 0))
         for name, (A, B) in _pairs(*raw).items():
             numbers = [_simple(*pair, Rotation(A.shape[2]), np.zeros(1)) for pair in zip(A, B, strict=True)]
             for what, (text, units, more) in _SIMPLE.items():
@@ -142,8 +142,8 @@ def _kept(factors: tuple[Floats, ...], qk: list[Circuit], ov: list[Circuit]) -> 
         "k": read(W_K, of_q),
         "v": read(W_V, of_o),
     }
-    dims = ("head", "d_model", "inner")
-    return {f"factor_{name}": (dims, array.astype(np.float32)) for name, array in kept.items()}
+    inner = {"wrote": "d_value", "v": "d_value", "q": "d_head", "k": "d_head"}
+    return {f"factor_{n}": (("head", "d_model", inner[n]), array.astype(np.float32)) for n, array in kept.items()}
 
 
 def _raw(weights: LayerWeights) -> tuple[Floats, Floats, Floats, Floats]:
@@ -201,8 +201,8 @@ def _circuit(factors: tuple[np.ndarray, np.ndarray]) -> Circuit:
     return circuit(*factors)
 
 
-def _described(name: str, each: list[Circuit]) -> dict[str, Any]:
-    """Variables of one circuit of all heads."""
+def _described(name: str, each: list[Circuit], components: int) -> dict[str, Any]:
+    """Variables of one circuit of all heads; of components that it lacks (values may be narrower) there is nothing."""
     arrays = {
         "squared": [c.squared for c in each],
         "eigenvalue_real": [c.eigenvalues.real for c in each],
@@ -213,6 +213,8 @@ def _described(name: str, each: list[Circuit]) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for what, (text, units, more) in _BY_COMPONENT.items():
         long_name, values = f"{_CIRCUITS[name]}: {text}", np.stack(arrays[what])
+        missing = [(0, 0), (0, components - values.shape[1])]
+        values = np.pad(values, missing, constant_values=np.nan if what == "cosine" else 0.0)
         made[f"{name}_{what}"] = variable(("head", "component"), values, long_name, units, **more)
     for what, (text, units, more) in _BY_HEAD.items():
         long_name, values = f"{_CIRCUITS[name]}: {text}", np.array([one.get(what, np.nan) for one in scalars])

@@ -165,7 +165,7 @@ class Logits:
         held_out, group = self.held_out[prompts], self.group[prompts]
         scale = self._scale(layer)
         for place, lag in enumerate(self.lags):
-            pairs = counted[:, lag:] & counted[:, : counted.shape[1] - lag]
+            pairs = counted[:, lag:] & counted[:, : max(counted.shape[1] - lag, 0)]
             for measured in (False, True):
                 rows, late = np.nonzero(pairs & (held_out == measured)[:, None])
                 if not len(rows):

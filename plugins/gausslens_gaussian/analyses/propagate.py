@@ -38,7 +38,7 @@ class Propagate:
     def run(self, runner: Runner, prompts: Tokens) -> xr.Dataset:
         """Predicted and measured, for each layer and head in view."""
         info = self.context.model
-        window, dims = self.parameters.window, min(self.parameters.dims, info.d_head)
+        window, dims = self.parameters.window, min(self.parameters.dims, info.d_value or info.d_head)
         chosen = [i for i, n in enumerate(prompts.lengths) if n >= window]
         where = f"gaussian.propagate on {info.name}"
         if len(chosen) < needed(dims, dims):
@@ -50,7 +50,7 @@ class Propagate:
         ids = np.stack([prompts.ids[i][:window] for i in chosen])
         text = np.stack([prompts.text[i][:window] for i in chosen])
         text[:, 0] = False
-        projection = random_projection(info.d_head, dims, self.context.generator("projection"))
+        projection = random_projection(info.d_value or info.d_head, dims, self.context.generator("projection"))
         layers = [n for n in info.layers if not any(s in info.lacking.get(n, {}) for s in SITES)]
         for layer in layers[:1]:
             # What its loader does not tell is refused before the model runs.
@@ -263,7 +263,7 @@ def _held(info: ModelInfo, window: int) -> int:
 
 def estimate(parameters: PropagateParameters, info: ModelInfo, tokens: Tokens | None) -> Estimate:  # noqa: ARG001
     """Memory: the moments of the layers held at once, and the sites of all layers for the prompts that run at once."""
-    dims, window, layers = min(parameters.dims, info.d_head), parameters.window, len(info.layers)
+    dims, window, layers = min(parameters.dims, info.d_value or info.d_head), parameters.window, len(info.layers)
     heads, kv_heads = len(info.heads), len(info.kv_heads)
     joint = _held(info, window)
     at_once = min(layers, max(1, _HELD // joint))
