@@ -12,7 +12,7 @@ import torch
 
 from gausslens import HEAD_AXIS, KV_HEAD_AXIS, ModelError, site
 
-from ..families.facts import latent_pairs
+from ..families.latent import latent_pairs
 from ..families.layout import split
 from ..families.slots import UNWATCHED, Tap
 from .attention import Call, watch, with_our_attention

@@ -9,6 +9,7 @@ import torch
 
 from gausslens import ModelInfo
 
+from .latent import latent_pairs, stretched
 from .layout import Layout
 from .slots import ATTENTION_BIASES, OF_EXPERTS, PARALLEL, Family
 
@@ -177,11 +178,6 @@ def _rotary(config: Any, family: Family, layer: int, d_head: int) -> dict[str, A
     return found | {"frequencies": tuple(-f for f in found["frequencies"])} if family.backwards else found
 
 
-def latent_pairs(config: Any, family: Family) -> bool:
-    """Whether latent attention turns neighbours of what heads share."""
-    return family.latent == "pairs" or (family.latent != "halves" and bool(getattr(config, family.latent)))
-
-
 def _growth(config: Any, family: Family, layer: int) -> tuple[float, float, float] | None:
     """(b, n, s) where q at position t is multiplied by 1 + b log(1 + floor((t + s) / n)): Llama 4, Ministral 3."""
     if getattr(config, "attn_temperature_tuning", False) and _is_unrotated(config, family.unrotated, layer):
@@ -257,7 +253,7 @@ def _scale(config: Any, family: Family, layer: int, d_head: int) -> float:
     if getattr(config, "pos_att_type", None):  # DeBERTa: with so many terms beside it
         return float((d_head * (1 + len(set(config.pos_att_type) & {"c2p", "p2c"}))) ** -0.5)
     if family.latent:
-        return float(d_head**-0.5 * _stretched(getattr(config, "rope_parameters", None) or {}))
+        return float(d_head**-0.5 * stretched(getattr(config, "rope_parameters", None) or {}))
     if getattr(config, "scale_attn_weights", True) is False:
         scale = 1.0
     else:
@@ -281,14 +277,6 @@ def slopes(config: Any, heads: int, scale: float) -> tuple[float, ...]:
     if config.model_type == "falcon":
         return tuple((slopes.bfloat16().float() * scale).tolist())  # it keeps them so
     return tuple(slopes.tolist())
-
-
-def _stretched(told: dict[str, Any]) -> float:
-    """What YaRN multiplies scores by, (0.1 m log s + 1)^2 for a factor s > 1, where the config has it do so."""
-    weight, factor = told.get("mscale_all_dim", 0), told.get("factor", 1.0)
-    if told.get("rope_type", "default") == "default" or not weight or factor <= 1:
-        return 1.0
-    return float(0.1 * weight * math.log(factor) + 1.0) ** 2
 
 
 def _of_tokenizer(tokenizer: Any) -> dict[str, Any]:

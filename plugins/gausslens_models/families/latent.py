@@ -1,4 +1,4 @@
-"""Latent attention (DeepSeek-V2, 2024): q, k and v are made of low-rank factors with a norm between. Data alone.
+"""Latent attention (DeepSeek-V2, 2024): q, k and v are made of low-rank factors with a norm between.
 
 A latent is x W_down, normed; W_up makes heads of it. W_Q, W_K and W_V are products of these factors with the gain of
 the norm between them, but not of the norm itself, which depends on the text: q is x W_Q over the latent's root mean
@@ -7,10 +7,12 @@ square. A part of each key is the same for all heads; it has no norm, and it alo
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from typing import Any
 
 from .mixtures import GLM4_MOE
-from .slots import Slot, Tap, norm
+from .slots import Family, Slot, Tap, norm
 from .table import LLAMA
 
 # How products are made of factors (maths/latent_products.py); those whose factors a layer has are its own.
@@ -74,3 +76,16 @@ MINICPM3 = replace(
     },
 )
 LATENT = (DEEPSEEK_V3, DEEPSEEK_V2, YOUTU, MINICPM3)
+
+
+def latent_pairs(config: Any, family: Family) -> bool:
+    """Whether latent attention turns neighbours of what heads share."""
+    return family.latent == "pairs" or (family.latent != "halves" and bool(getattr(config, family.latent)))
+
+
+def stretched(told: dict[str, Any]) -> float:
+    """What YaRN multiplies scores by, (0.1 m log s + 1)^2 for a factor s > 1, where the config has it do so."""
+    weight, factor = told.get("mscale_all_dim", 0), told.get("factor", 1.0)
+    if told.get("rope_type", "default") == "default" or not weight or factor <= 1:
+        return 1.0
+    return float(0.1 * weight * math.log(factor) + 1.0) ** 2
