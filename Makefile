@@ -29,8 +29,9 @@ install: $(STAMP)
 demo: $(STAMP)
 	@$(BIN)/gausslens run examples/demo.yaml
 
+# All cores; PYTEST='-n 0 -k store -x' for one.
 test: $(STAMP)
-	$(BIN)/pytest $(PYTEST)
+	$(BIN)/pytest -n auto $(PYTEST)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

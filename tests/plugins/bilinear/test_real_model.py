@@ -62,7 +62,7 @@ def test_relative_errors_over_the_heads(
 def test_spectra_and_circuits(real_models: Path, tmp_path: Path) -> None:
     analyses = [
         {"use": "bilinear.spectrum", "with": {"matrices": ["W_Q", "W_K"]}, "layers": [0, 12]},
-        {"use": "bilinear.alignment", "layers": [11, 12]},
+        {"use": "bilinear.alignment", "with": {"gains": False}, "layers": [11, 12]},
     ]
     results = _run(real_models / "smollm2", tmp_path / "store", analyses, None)
     model = gausslens.load(str(real_models / "smollm2"), loader="weights")

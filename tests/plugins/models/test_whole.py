@@ -229,7 +229,7 @@ def test_a_wrong_table_is_caught_before_the_first_capture(
     monkeypatch.setitem(LLAMA.taps, "v", swapped["v"])
     whole = study(str(directory("llama")), "v")
     whole["prompts"] = {"source": "tokens", "ids": [[3, 4, 5, 6]]}
-    with pytest.raises(gausslens.GausslensError, match="k of layer 0 from weights"):
+    with pytest.raises(gausslens.GausslensError, match=r"v of layer [01] from weights"):
         gausslens.run(whole, store=tmp_path)
 
 

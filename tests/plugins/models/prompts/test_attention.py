@@ -196,7 +196,9 @@ def test_rows_of_real_models_sum_to_one(which: str, opened: Callable[[str], Any]
     found = measured(model, prompts, TransformersEngine(), maps="heads")
     for number, row in enumerate(prompts.ids):
         rows = found.pattern.values[:, number, :, : len(row)]
-        assert np.allclose(np.nansum(rows, axis=-1), 1, atol=1e-5)
+        sums = np.nansum(rows, axis=-1)
+        # Where sinks stand beside the scores, rows give a part of theirs to nothing.
+        assert (sums < 1).all() if model.info.facts.sinks else np.allclose(sums, 1, atol=1e-5)
     assert (found.entropy_deficit > -1e-6).all(), "no row is flatter than flat: the number of keys in view is right"
     if model.info.causal:
         assert (found.entropy_deficit.values < np.log(11)).all()
