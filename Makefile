@@ -47,12 +47,13 @@ comma       := ,
 SOAK_STORE  ?= soak
 SOAK_MODELS ?= builtin:tiny builtin:clue-tiny $(if $(GAUSSLENS_MODELS),$(GAUSSLENS_MODELS)/stories15m $(GAUSSLENS_MODELS)/smollm2:0$(comma)14$(comma)29)
 SOAK        := benchmarks/calibration.py
-SOAKED      := $(SOAK) benchmarks/calibration_ladder.py
+SOAKED      := $(SOAK) benchmarks/calibration_ladder.py benchmarks/every_type.py
 
 soak: $(STAMP)
 	@mkdir -p $(SOAK_STORE)
 	@for script in $(SOAK); do for model in $(SOAK_MODELS); do echo "== $$script $$model"; \
 	OMP_NUM_THREADS=1 $(BIN)/python $$script $$model --store $(SOAK_STORE)/$$(basename $$script .py) $(SOAK_OPTIONS) || exit 1; done; done
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/every_type.py
 
 schemas: $(STAMP)
 	$(BIN)/gausslens schema --write schemas

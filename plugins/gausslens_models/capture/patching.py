@@ -72,10 +72,14 @@ class Patches:
                     f"{', '.join(factors)}"
                 )
             if layout.family.shared and layer is not None:
-                raise ModelError(
-                    f"{model.name}: all layers are one and the same where the model runs: no edit of {name} "
-                    f"is of layer {layer} alone"
-                )
+                others = [twin.overlay(n).get(name) for n in range(model.info.n_layers)]
+                if not all(other is not None and torch.equal(other, edited) for other in others):
+                    raise ModelError(
+                        f"{model.name}: all layers are one and the same where the model runs: an edit of {name} must "
+                        f"make the same of each, and layer {layer} is not as all others"
+                    )
+                if layer > 0:
+                    continue
             place = layout.places[layer][name]
             if place.slot.plus and torch.equal(edited, model.tensor(layer, name)):
                 continue  # what is stored cannot be had back exactly from the sum

@@ -128,11 +128,15 @@ class TransformersRunner:
                 ids.append((yield self.forward(np.array([ids]), replace=replace, base=base)["logits"][0, -1]))
         module, device = self.model.module, self.model.device
         with self._applied(base), with_our_attention(module, self.model.layout.family.watched), torch.no_grad():
-            new, past = torch.tensor([start], device=device), None
+            ids, past, kept = list(start), None, True
+            new = ids
             while True:
-                output = module(input_ids=new, past_key_values=past, use_cache=True)
-                past = output.past_key_values
-                new = torch.tensor([[(yield output.logits[0, -1])]], device=device)
+                told = {"past_key_values": past, "use_cache": True} if kept else {"use_cache": False}
+                output = module(input_ids=torch.tensor([new], device=device), **told)
+                past = getattr(output, "past_key_values", None)
+                kept = past is not None  # some models keep what was before in themselves: they are asked for all of it
+                ids.append((yield output.logits[0, -1]))
+                new = ids[-1:] if kept else ids
 
     @contextlib.contextmanager
     def _applied(self, base: bool) -> Iterator[None]:
