@@ -248,6 +248,12 @@ def test_one_layer_for_all_depths_is_seen_at_each(opened: Opens, prompts: Tokens
     assert torch.equal(model.tensor(0, "W_Q"), model.tensor(2, "W_Q"))
     only = captured(model, prompts, Request(("pattern",), layers=(1,)))
     assert torch.equal(only[0]["pattern"], batches[1]["pattern"])
-    twin = written(model, change=lambda name, tensor: 2 * tensor if name == "W_Q" else None)
+    ids = np.array([[3, 4, 5]])
+    alike = written(model, change=lambda name, tensor: 2 * tensor if name == "W_Q" else None)
+    runner = TransformersEngine().runner(alike)
+    assert not torch.equal(
+        runner.forward(ids, sites=("z",))[1, "z"], runner.forward(ids, sites=("z",), base=True)[1, "z"]
+    )
+    unlike = written(model, change=lambda name, tensor: torch.randn_like(tensor) if name == "W_Q" else None)
     with pytest.raises(ModelError, match="all layers are one and the same"):
-        TransformersEngine().runner(twin).forward(np.array([[3, 4, 5]]))
+        TransformersEngine().runner(unlike).forward(ids)

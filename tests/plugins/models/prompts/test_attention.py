@@ -199,6 +199,7 @@ def test_rows_of_real_models_sum_to_one(which: str, opened: Callable[[str], Any]
         sums = np.nansum(rows, axis=-1)
         # Where sinks stand beside the scores, rows give a part of theirs to nothing.
         assert (sums < 1).all() if model.info.facts.sinks else np.allclose(sums, 1, atol=1e-5)
-    assert (found.entropy_deficit > -1e-6).all(), "no row is flatter than flat: the number of keys in view is right"
+    if not model.info.facts.sinks:
+        assert (found.entropy_deficit > -1e-6).all(), "no row is flatter than flat: the number of keys in view is right"
     if model.info.causal:
         assert (found.entropy_deficit.values < np.log(11)).all()
