@@ -61,7 +61,7 @@ def test_all_analyses(kind: str, saved: Callable[[str], Path], tmp_path: Path) -
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("kind", sorted(KINDS)[::4])  # all of them in `make soak`
+@pytest.mark.parametrize("kind", sorted(KINDS)[:: 1 if FAMILIES.EVERY_TYPE else 6])  # all of them in `make soak`
 def test_one_of_each_plugin(kind: str, saved: Callable[[str], Path], tmp_path: Path) -> None:
     count, refused, crashed = every_type.tried(saved(kind), tmp_path / "store", ONE_EACH)
     assert crashed == []

@@ -95,7 +95,8 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 
 FULL = os.environ.get("GAUSSLENS_FULL") == "1"
-# What only the long tier runs everything on; the proof itself runs on all.
+EVERY_TYPE = os.environ.get("GAUSSLENS_TYPES") == "all"
+# The long tier takes every third besides, GAUSSLENS_TYPES=all all of them; the proof itself runs on all.
 SAMPLE = (
     *("olmo2", "cohere2", "nanochat", "granite", "glm4", "gpt_bigcode", "phi", "mixtral", "gpt_oss", "qwen2_moe"),
 )
@@ -108,8 +109,16 @@ OTHERS = ENCODERS | RELATIVE | LATENT | HYBRIDS | BRIDGED
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "which" in metafunc.fixturenames:
         # TransformerLens is asked for what plain transformers cannot do; the rest of the tables needs it for nothing.
-        more = () if metafunc.module.__name__.endswith("test_bridge") else MORE if FULL else SAMPLE
-        metafunc.parametrize("which", [*MODELS, *more])
+        more = (
+            ()
+            if metafunc.module.__name__.endswith("test_bridge")
+            else MORE
+            if EVERY_TYPE
+            else (*SAMPLE, *list(MORE)[::3])
+            if FULL
+            else SAMPLE
+        )
+        metafunc.parametrize("which", dict.fromkeys([*MODELS, *more]))
     if "family_of_all" in metafunc.fixturenames:
         metafunc.parametrize("family_of_all", ALL)
 
