@@ -114,11 +114,9 @@ def _tensors(opened: Opened) -> list[str]:
 
 
 def _proof(findings: Sequence[Finding] | None) -> list[str]:
-    from ..runs.open import share
-
     if findings is None:
         return ["proof        none: nothing runs this model"]
-    made = sorted((f for f in findings if not f.left_out), key=share, reverse=True)
+    made = sorted((f for f in findings if not f.left_out), key=lambda f: f.share, reverse=True)
     wrong = [f for f in made if not f.holds]
     if wrong:
         lines = [f"proof        {len(wrong)} of {len(made)} comparisons DIFFER, the worst first"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -82,3 +83,11 @@ class Finding:
     def holds(self) -> bool:
         """Whether they are equal within the tolerance; a difference that is not a number is none."""
         return self.difference <= self.tolerance
+
+    @property
+    def share(self) -> float:
+        """The difference as a part of what is allowed; infinite where nothing is, or where it is no number."""
+        if self.difference == 0:
+            return 0.0
+        found = self.difference / self.tolerance if self.tolerance else math.inf
+        return math.inf if math.isnan(found) else found

@@ -244,14 +244,13 @@ class Facts(Mapping[str, Any]):
         """What a layer does between the stream and its scores, for ``maths.effective_forms.effective``."""
         from ..maths.effective_forms import Scoring
 
-        growth = self._told.get("query_growth")
         return Scoring(
             *(self.norm, self.epsilon, self.norm_first, self.query_norm),
             *(self.rotation(layer), self.scale(layer), self.soft_cap),
-            over_all=self._told.get("query_norm_over", "head") == "all",
-            late=bool(self._told.get("query_norm_late", False)),
-            clip=self._told.get("clip"),
-            growth=None if growth is None else growth[layer],
+            over_all=self.query_norm_over == "all",
+            late=self.query_norm_late,
+            clip=self.clip,
+            growth=self.query_growth(layer),
         )
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -90,16 +89,8 @@ def sites_read(opened: Opened, todo: Sequence[Step]) -> tuple[str, ...] | None:
     return tuple(sorted(found))
 
 
-def share(finding: Finding) -> float:
-    """A difference as a part of what is allowed; what is no number is the worst."""
-    if finding.holds:
-        return finding.difference / finding.tolerance if finding.tolerance else 0.0
-    found = finding.difference / finding.tolerance if finding.tolerance else math.inf
-    return math.inf if math.isnan(found) else found
-
-
 def _message(opened: Opened, wrong: Sequence[Finding], count: int) -> str:
-    ordered = sorted(wrong, key=share, reverse=True)
+    ordered = sorted(wrong, key=lambda f: f.share, reverse=True)
     lines = [
         f"what is captured of {opened.model.info.name} is not what the model computes: {len(wrong)} of {count} "
         "comparisons differ (gausslens model shows all), the worst first:"

@@ -214,7 +214,7 @@ def _mlp(at: At) -> Iterator[Made | Left]:
     if not ({"W_in", "W_out"} <= set(weights.names) and weights["W_out"].ndim == 2):
         yield from (Left(name, (name,), "some layers have no MLP of one W_in and one W_out") for name in asked)
         return
-    before = "resid_pre" if stream.parallel(at.info) else "resid_mid"
+    before = "resid_pre" if at.info.facts.parallel else "resid_mid"
     if "mlp_pre" in asked and before not in arrays:
         yield from (Left(name, (name,), f"{before} is not seen") for name in asked if name != "mlp_out")
     elif "mlp_pre" in asked:
@@ -259,7 +259,7 @@ def _before_and_after_activation(at: At, resid: torch.Tensor) -> Iterator[Made |
 def _stream(at: At) -> Iterator[Made | Left]:
     """The stream after attention, and after the layer."""
     arrays = at.arrays
-    whole = ("resid_pre", ("attn_out", "mlp_out")) if stream.parallel(at.info) else ("resid_mid", ("mlp_out",))
+    whole = ("resid_pre", ("attn_out", "mlp_out")) if at.info.facts.parallel else ("resid_mid", ("mlp_out",))
     for name, (start, parts), norm in (
         ("resid_mid", ("resid_pre", ("attn_out",)), "ln1"),
         ("resid_post", whole, "ln2"),

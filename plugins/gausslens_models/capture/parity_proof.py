@@ -168,7 +168,7 @@ class Proof:
     ) -> None:
         found = difference(what, sites, ours, theirs, bound)
         before = self.found.get(what)
-        if before is None or _share(found) > _share(before):
+        if before is None or found.share > before.share:
             self.found[what] = found
 
 
@@ -192,14 +192,10 @@ def difference(
     return Finding(what, float(apart[worst]), float(bound[worst]), sites)
 
 
-def _share(found: Finding) -> float:
-    return found.difference / found.tolerance if found.tolerance else found.difference
-
-
 def other_ways(model: PretrainedModel, findings: Sequence[Finding]) -> list[str]:
     """What else can be tried where findings do not hold, of what may work for this model alone."""
     of_tables = any("from weights" in f.what for f in findings)
-    like_rounding = max(map(_share, findings)) < 1000
+    like_rounding = max(f.share for f in findings) < 1000
     ways = []
     if like_rounding and model.spec.model is None and model.dtype != torch.float64:
         wider = "float64" if model.dtype == torch.float32 else "float32"

@@ -37,14 +37,9 @@ def not_written(outside: LayerWeights, info: ModelInfo) -> str:
     return "its positions are waves that no weight holds" if info.facts.position == "sinusoidal" else ""
 
 
-def parallel(info: ModelInfo) -> bool:
-    """Whether attention and MLP read the same stream."""
-    return bool(info.facts.get("parallel", False))
-
-
 def embedded(ids: torch.Tensor, outside: LayerWeights, info: ModelInfo, dtype: torch.dtype) -> torch.Tensor:
     """The stream before the first layer: token and position embeddings, widened and normed where the family does so."""
-    found = outside["W_E"][ids].to(dtype) * float(info.facts.get("embedding_scale", 1.0))
+    found = outside["W_E"][ids].to(dtype) * info.facts.embedding_scale
     # OPT widens tokens before positions join them, ALBERT and its kind what all of it makes.
     wide_first = "W_pos" in outside and outside["W_pos"].shape[1] != found.shape[-1]
     found = _widened(found, outside) if wide_first else found
@@ -67,7 +62,7 @@ def mlp_input(resid: torch.Tensor, weights: LayerWeights, info: ModelInfo) -> to
     """What the MLP reads of the stream before it (of resid_pre where it is parallel to attention)."""
     if not info.facts.norm_first:
         return resid
-    name = "ln2" if "ln2.w" in weights or not parallel(info) else "ln1"
+    name = "ln2" if "ln2.w" in weights or not info.facts.parallel else "ln1"
     return normed(resid, weights, name, info)
 
 
@@ -87,7 +82,7 @@ def mlp_output(post: torch.Tensor, weights: LayerWeights, info: ModelInfo) -> to
     """What the MLP adds to the stream, normed and scaled where the family does so."""
     found = linear(post, weights, "out")
     found = normed(found, weights, "ln2_post", info) if "ln2_post.w" in weights else found
-    return found * float(info.facts.get("residual_scale", 1.0))
+    return found * info.facts.residual_scale
 
 
 def added(
@@ -113,7 +108,7 @@ def logits(
     read: torch.Tensor, size: torch.Tensor, outside: LayerWeights, info: ModelInfo
 ) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
     """(tokens, their logits, size of what is summed), some tokens at a time: W_U may be the largest tensor by far."""
-    W_U, scale, cap = outside["W_U"], float(info.facts.get("logit_scale", 1.0)), info.facts.get("final_soft_cap")
+    W_U, scale, cap = outside["W_U"], info.facts.logit_scale, info.facts.get("final_soft_cap")
     for start in range(0, W_U.shape[1], TOKENS):
         some = slice(start, min(start + TOKENS, W_U.shape[1]))
         W = W_U[:, some].to(read.dtype)

@@ -109,18 +109,17 @@ OTHERS = ENCODERS | RELATIVE | LATENT | HYBRIDS | BRIDGED
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "which" in metafunc.fixturenames:
         # TransformerLens is asked for what plain transformers cannot do; the rest of the tables needs it for nothing.
-        more = (
-            ()
-            if metafunc.module.__name__.endswith("test_bridge")
-            else MORE
-            if EVERY_TYPE
-            else (*SAMPLE, *list(MORE)[::3])
-            if FULL
-            else SAMPLE
-        )
+        more = () if metafunc.module.__name__.endswith("test_bridge") else _more()
         metafunc.parametrize("which", dict.fromkeys([*MODELS, *more]))
     if "family_of_all" in metafunc.fixturenames:
         metafunc.parametrize("family_of_all", ALL)
+
+
+def _more() -> list[str]:
+    """The new types that tests of many run on."""
+    if EVERY_TYPE:
+        return list(MORE)
+    return [*SAMPLE, *list(MORE)[::3]] if FULL else list(SAMPLE)
 
 
 def _class_of(config_class: str) -> Any:
