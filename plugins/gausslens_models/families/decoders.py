@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .slots import NO_ROTATION, Family, Slot, Tap, attention, fused, fused_gate, mlp, norm, unwatched
+from .slots import NO_ROTATION, Family, Slot, Tap, attention, fused, fused_gate, mlp, mlp_taps, norm, unwatched
 from .table import GEMMA2, GPT2, LLAMA, OPT, QUERY_NORMS
 
 # With nothing but another name.
@@ -270,9 +270,7 @@ CTRL = replace(
         **{letter: Tap(f"multi_head_attention.W{letter}") for letter in "qkv"},
         "attn_out": Tap("multi_head_attention"),
         "resid_mid": Tap("layernorm2", "in"),
-        "mlp_pre": Tap("ffn.0"),
-        "mlp_post": Tap("ffn.2", "in"),
-        "mlp_out": Tap("ffn"),
+        **mlp_taps("ffn.0", "ffn.2", "ffn"),
     },
     outside={"W_E": Slot("w.weight"), "W_U": Slot("lm_head.weight", "in_out"), "b_U": Slot("lm_head.bias")}
     | norm("ln_final", "layernorm", bias=True),
@@ -319,9 +317,7 @@ GPTJ = Family(
         **{letter: Tap(f"attn.{letter}_proj") for letter in "qkv"},
         **unwatched("attn", "attn.out_proj"),
         "attn_out": Tap("attn"),
-        "mlp_pre": Tap("mlp.fc_in"),
-        "mlp_post": Tap("mlp.fc_out", "in"),
-        "mlp_out": Tap("mlp"),
+        **mlp_taps("mlp.fc_in", "mlp.fc_out", "mlp"),
     },
     outside={"W_E": Slot("wte.weight"), "W_U": Slot("lm_head.weight", "in_out"), "b_U": Slot("lm_head.bias")}
     | norm("ln_final", "ln_f", bias=True),

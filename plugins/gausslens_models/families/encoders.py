@@ -5,7 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .decoders import QUERY_NORMS_OVER_ALL
-from .slots import ATTENTION_BIASES, NO_ROTATION, Slot, Tap, attention, fused, mlp, norm
+from .slots import (
+    ATTENTION_BIASES,
+    NO_ROTATION,
+    Slot,
+    Tap,
+    attention,
+    attention_taps,
+    fused,
+    fused_taps,
+    mlp,
+    mlp_taps,
+    norm,
+)
 from .table import BERT, LLAMA
 
 # A head as RoBERTa has it: a dense layer, a norm, and the embedding turned.
@@ -169,14 +181,9 @@ DISTILBERT = replace(
     | norm("ln1", "sa_layer_norm", bias=True)
     | norm("ln2", "output_layer_norm", bias=True),
     taps={
-        "q": Tap("attention.q_lin"),
-        "k": Tap("attention.k_lin"),
-        "v": Tap("attention.v_lin"),
-        "attn_out": Tap("attention.out_lin"),
+        **attention_taps("attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin"),
         "resid_mid": Tap("sa_layer_norm"),
-        "mlp_pre": Tap("ffn.lin1"),
-        "mlp_post": Tap("ffn.lin2", "in"),
-        "mlp_out": Tap("ffn"),
+        **mlp_taps("ffn.lin1", "ffn.lin2", "ffn"),
     },
     outside={
         "W_E": BERT.outside["W_E"],
@@ -303,14 +310,9 @@ MODERNBERT = replace(
     attention="attn",
     tensors=fused("attn.Wqkv", "attn.Wo") | _MODERN_MLP,
     taps={
-        "q": Tap("attn.Wqkv", part="q"),
-        "k": Tap("attn.Wqkv", part="k"),
-        "v": Tap("attn.Wqkv", part="v"),
-        "attn_out": Tap("attn"),
+        **fused_taps("attn.Wqkv", "attn"),
         "resid_mid": Tap("mlp_norm", "in"),
-        "mlp_pre": Tap("mlp.Wi", part="0/2"),
-        "mlp_post": Tap("mlp.Wo", "in"),
-        "mlp_out": Tap("mlp"),
+        **mlp_taps("mlp.Wi", "mlp.Wo", "mlp", "0/2"),
     },
     outside={
         "W_E": Slot("embeddings.tok_embeddings.weight"),
@@ -489,14 +491,9 @@ ALBERT = replace(
         **norm("ln2", "full_layer_layer_norm", bias=True),
     },
     taps={
-        "q": Tap("attention.query"),
-        "k": Tap("attention.key"),
-        "v": Tap("attention.value"),
-        "attn_out": Tap("attention.dense"),
+        **attention_taps("attention.query", "attention.key", "attention.value", "attention.dense"),
         "resid_mid": Tap("attention"),
-        "mlp_pre": Tap("ffn"),
-        "mlp_post": Tap("ffn_output", "in"),
-        "mlp_out": Tap("ffn_output"),
+        **mlp_taps("ffn", "ffn_output", "ffn_output"),
     },
     outside=_EMBEDDED
     | {

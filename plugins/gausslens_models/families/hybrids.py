@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .mixtures import GRANITE_MOE_SHARED
-from .slots import NO_ROTATION, Other, Slot, Tap, attention, experts, gated_mlp, mlp, norm
+from .slots import NO_ROTATION, Other, Slot, Tap, attention, experts, gated_mlp, mlp, mlp_taps, norm
 from .table import LFM2, LLAMA
 
 _STATES = "this layer carries a state from token to token: it has no attention"
@@ -63,9 +63,7 @@ BAMBA = replace(
     taps=LLAMA.taps
     | {
         "resid_mid": Tap("pre_ff_layernorm", "in"),
-        "mlp_pre": Tap("feed_forward.gate_proj"),
-        "mlp_post": Tap("feed_forward.down_proj", "in"),
-        "mlp_out": Tap("feed_forward"),
+        **mlp_taps("feed_forward.gate_proj", "feed_forward.down_proj", "feed_forward"),
     },
     outside=LLAMA.outside | norm("ln_final", "final_layernorm"),
     optional=(*LLAMA.optional, *_MAY_LACK),
@@ -144,9 +142,7 @@ RECURRENT_GEMMA = replace(
         **{letter: Tap(f"temporal_block.{letter}_proj") for letter in "qkv"},
         "attn_out": Tap("temporal_block"),
         "resid_mid": Tap("channel_pre_norm", "in"),
-        "mlp_pre": Tap("mlp_block.gate_proj"),
-        "mlp_post": Tap("mlp_block.down_proj", "in"),
-        "mlp_out": Tap("mlp_block"),
+        **mlp_taps("mlp_block.gate_proj", "mlp_block.down_proj", "mlp_block"),
     },
     outside=LLAMA.outside | norm("ln_final", "final_norm", plus=1.0),
     others={"linear_attention": Other(_GRIFFIN | _GRIFFIN_MLP, _STATES)},

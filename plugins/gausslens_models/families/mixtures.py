@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .decoders import COHERE2, ERNIE4_5, EXAONE4, GRANITE, HUNYUAN, JAIS2, LAYER_NORMS, OLMO2, QUERY_NORMS_OVER_ALL
-from .slots import MLP_TENSORS, Mixture, Slot, Tap, experts, norm
+from .slots import MLP_TENSORS, Mixture, Slot, Tap, experts, mlp_taps, norm
 from .table import LLAMA, QUERY_NORMS, QWEN2, QWEN3
 
 SINKS = {"sinks": Slot("self_attn.sinks")}
@@ -96,9 +96,7 @@ LLAMA4 = replace(
     tensors={name: replace(s, tensor=s.tensor.replace("mlp.", "feed_forward.")) for name, s in LLAMA.tensors.items()},
     taps=LLAMA.taps
     | {
-        "mlp_pre": Tap("feed_forward.gate_proj"),
-        "mlp_post": Tap("feed_forward.down_proj", "in"),
-        "mlp_out": Tap("feed_forward"),
+        **mlp_taps("feed_forward.gate_proj", "feed_forward.down_proj", "feed_forward"),
     },
     mixture=experts("feed_forward.router", at="feed_forward.experts", shared="feed_forward.shared_expert", turned=True),
     pairs=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .encoders import UNWATCHED_BERT
-from .slots import NO_ROTATION, Family, Slot, Tap, attention, fused, mlp, norm
+from .slots import NO_ROTATION, Family, Slot, Tap, attention, fused, mlp, mlp_taps, norm
 from .table import BERT
 
 _LACKING = {"q_rot": NO_ROTATION, "k_rot": NO_ROTATION}
@@ -25,9 +25,7 @@ BLOOM = Family(
         "z": Tap("self_attention.dense", "in"),
         "attn_out": Tap("self_attention.dense"),
         "resid_mid": Tap("post_attention_layernorm", "in"),
-        "mlp_pre": Tap("mlp.dense_h_to_4h"),
-        "mlp_post": Tap("mlp.dense_4h_to_h", "in"),
-        "mlp_out": Tap("mlp.dense_4h_to_h"),
+        **mlp_taps("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", "mlp.dense_4h_to_h"),
     },
     outside={"W_E": Slot("word_embeddings.weight"), "W_U": Slot("lm_head.weight", "in_out")}
     | norm("ln_embed", "word_embeddings_layernorm", bias=True)
@@ -56,9 +54,7 @@ MPT = replace(
         "z": Tap("attn.out_proj", "in"),
         "attn_out": Tap("attn"),
         "resid_mid": Tap("norm_2", "in"),
-        "mlp_pre": Tap("ffn.up_proj"),
-        "mlp_post": Tap("ffn.down_proj", "in"),
-        "mlp_out": Tap("ffn.down_proj"),
+        **mlp_taps("ffn.up_proj", "ffn.down_proj", "ffn.down_proj"),
     },
     outside={"W_E": Slot("wte.weight"), "W_U": Slot("lm_head.weight", "in_out")}
     | norm("ln_final", "norm_f", bias=True),

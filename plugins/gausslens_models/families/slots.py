@@ -209,6 +209,21 @@ def unwatched(attention: str, output: str) -> dict[str, Tap]:
     return {"pattern": Tap(attention, item=1), "z": Tap(output, "in")}
 
 
+def attention_taps(q: str, k: str, v: str, o: str) -> dict[str, Tap]:
+    """Where attention of four modules is seen; what it adds is the output of ``o``."""
+    return {"q": Tap(q), "k": Tap(k), "v": Tap(v), "attn_out": Tap(o)}
+
+
+def fused_taps(qkv: str, o: str, interleaved: str = "") -> dict[str, Tap]:
+    """Where attention with q, k and v in one matrix is seen."""
+    return {letter: Tap(qkv, part=letter + interleaved) for letter in "qkv"} | {"attn_out": Tap(o)}
+
+
+def mlp_taps(pre: str, down: str, out: str, part: str = "") -> dict[str, Tap]:
+    """Where an MLP is seen: what enters its activation, what ``down`` reads, and what it adds."""
+    return {"mlp_pre": Tap(pre, part=part), "mlp_post": Tap(down, "in"), "mlp_out": Tap(out)}
+
+
 def norm(ours: str, theirs: str, plus: float = 0.0, bias: bool = False) -> dict[str, Slot]:
     """The gain of a norm, and its bias."""
     gain, added = ("|".join(f"{name}.{part}" for name in theirs.split("|")) for part in ("weight", "bias"))

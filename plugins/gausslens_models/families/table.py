@@ -8,7 +8,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .slots import ATTENTION_BIASES, NO_ROTATION, Family, Other, Slot, Tap, attention, fused, mlp, norm
+from .slots import (
+    ATTENTION_BIASES,
+    NO_ROTATION,
+    Family,
+    Other,
+    Slot,
+    Tap,
+    attention,
+    attention_taps,
+    fused,
+    fused_taps,
+    mlp,
+    mlp_taps,
+    norm,
+)
 
 LLAMA = Family(
     name="llama",
@@ -21,14 +35,9 @@ LLAMA = Family(
     | norm("ln1", "input_layernorm")
     | norm("ln2", "post_attention_layernorm"),
     taps={
-        "q": Tap("self_attn.q_proj"),
-        "k": Tap("self_attn.k_proj"),
-        "v": Tap("self_attn.v_proj"),
-        "attn_out": Tap("self_attn"),
+        **attention_taps("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn"),
         "resid_mid": Tap("post_attention_layernorm", "in"),
-        "mlp_pre": Tap("mlp.gate_proj"),
-        "mlp_post": Tap("mlp.down_proj", "in"),
-        "mlp_out": Tap("mlp"),
+        **mlp_taps("mlp.gate_proj", "mlp.down_proj", "mlp"),
     },
     outside={"W_E": Slot("embed_tokens.weight"), "W_U": Slot("lm_head.weight", "in_out")} | norm("ln_final", "norm"),
     optional=(*ATTENTION_BIASES, "b_in", "b_gate", "b_out", "W_U"),
@@ -106,14 +115,9 @@ GPT2 = Family(
     | norm("ln1", "ln_1", bias=True)
     | norm("ln2", "ln_2", bias=True),
     taps={
-        "q": Tap("attn.c_attn", part="q"),
-        "k": Tap("attn.c_attn", part="k"),
-        "v": Tap("attn.c_attn", part="v"),
-        "attn_out": Tap("attn"),
+        **fused_taps("attn.c_attn", "attn"),
         "resid_mid": Tap("ln_2", "in"),
-        "mlp_pre": Tap("mlp.c_fc"),
-        "mlp_post": Tap("mlp.c_proj", "in"),
-        "mlp_out": Tap("mlp"),
+        **mlp_taps("mlp.c_fc", "mlp.c_proj", "mlp"),
     },
     outside={"W_E": Slot("wte.weight"), "W_pos": Slot("wpe.weight"), "W_U": Slot("lm_head.weight", "in_out")}
     | norm("ln_final", "ln_f", bias=True),
@@ -134,14 +138,9 @@ GPT_NEOX = Family(
     | norm("ln1", "input_layernorm", bias=True)
     | norm("ln2", "post_attention_layernorm", bias=True),
     taps={
-        "q": Tap("attention.query_key_value", part="q|"),
-        "k": Tap("attention.query_key_value", part="k|"),
-        "v": Tap("attention.query_key_value", part="v|"),
-        "attn_out": Tap("attention"),
+        **fused_taps("attention.query_key_value", "attention", "|"),
         "resid_mid": Tap("post_attention_layernorm", "in"),
-        "mlp_pre": Tap("mlp.dense_h_to_4h"),
-        "mlp_post": Tap("mlp.dense_4h_to_h", "in"),
-        "mlp_out": Tap("mlp"),
+        **mlp_taps("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", "mlp"),
     },
     outside={"W_E": Slot("embed_in.weight"), "W_U": Slot("embed_out.weight|lm_head.weight", "in_out")}
     | norm("ln_final", "final_layer_norm", bias=True),
@@ -161,14 +160,11 @@ BERT = Family(
     | norm("ln1", "attention.output.LayerNorm", bias=True)
     | norm("ln2", "output.LayerNorm", bias=True),
     taps={
-        "q": Tap("attention.self.query"),
-        "k": Tap("attention.self.key"),
-        "v": Tap("attention.self.value"),
-        "attn_out": Tap("attention.output.dense"),
+        **attention_taps(
+            "attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"
+        ),
         "resid_mid": Tap("attention.output"),
-        "mlp_pre": Tap("intermediate.dense"),
-        "mlp_post": Tap("output.dense", "in"),
-        "mlp_out": Tap("output.dense"),
+        **mlp_taps("intermediate.dense", "output.dense", "output.dense"),
     },
     outside={
         "W_E": Slot("embeddings.word_embeddings.weight"),
@@ -202,14 +198,9 @@ OPT = Family(
     | norm("ln1", "self_attn_layer_norm", bias=True)
     | norm("ln2", "final_layer_norm", bias=True),
     taps={
-        "q": Tap("self_attn.q_proj"),
-        "k": Tap("self_attn.k_proj"),
-        "v": Tap("self_attn.v_proj"),
-        "attn_out": Tap("self_attn"),
+        **attention_taps("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn"),
         "resid_mid": Tap("final_layer_norm", "in"),
-        "mlp_pre": Tap("fc1"),
-        "mlp_post": Tap("fc2", "in"),
-        "mlp_out": Tap("fc2"),
+        **mlp_taps("fc1", "fc2", "fc2"),
     },
     outside={
         "W_E": Slot("embed_tokens.weight"),
@@ -246,14 +237,9 @@ LFM2 = Family(
     | {"q_norm.w": Slot("self_attn.q_layernorm.weight"), "k_norm.w": Slot("self_attn.k_layernorm.weight")}
     | _LFM2_MLP,
     taps={
-        "q": Tap("self_attn.q_proj"),
-        "k": Tap("self_attn.k_proj"),
-        "v": Tap("self_attn.v_proj"),
-        "attn_out": Tap("self_attn"),
+        **attention_taps("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn"),
         "resid_mid": Tap("ffn_norm", "in"),
-        "mlp_pre": Tap("feed_forward.w1"),
-        "mlp_post": Tap("feed_forward.w2", "in"),
-        "mlp_out": Tap("feed_forward"),
+        **mlp_taps("feed_forward.w1", "feed_forward.w2", "feed_forward"),
     },
     outside={"W_E": Slot("embed_tokens.weight"), "W_U": Slot("lm_head.weight", "in_out")}
     | norm("ln_final", "embedding_norm"),
