@@ -120,8 +120,10 @@ def run_name(model: str) -> str:
     return "-".join(["calibration", name, *layers.split(",")]).rstrip("-")
 
 
-def study(model: str, twins: int, labels: Sequence[str] = (), nulls: Sequence[str] = tuple(NULLS)) -> dict[str, Any]:
-    """The run file: all that is compared with nulls, so many twins of each null."""
+def study(
+    model: str, twins: int, labels: Sequence[str] = (), nulls: Sequence[str] = tuple(NULLS), prompts: int = len(TEXTS)
+) -> dict[str, Any]:
+    """The run file: all that is compared with nulls, so many twins of each null, on the first prompts."""
     path, _, layers = model.rpartition(":") if re.search(r":[\d,]+$", model) else (model, "", "")
     uses = [dict(one) for one in ANALYSES if not labels or one["as"] in labels]
     for one in uses:
@@ -132,7 +134,7 @@ def study(model: str, twins: int, labels: Sequence[str] = (), nulls: Sequence[st
         "name": run_name(model),
         "seed": 0,
         "model": {"path": path},
-        "prompts": {"source": "text", "text": TEXTS},
+        "prompts": {"source": "text", "text": TEXTS[:prompts]},
         "variants": {"trained": [], **{name: {"edits": NULLS[name], "draws": twins} for name in nulls}},
         "analyses": uses,
         "against": [],
@@ -384,7 +386,7 @@ def calibrate(model: str, options: argparse.Namespace) -> dict[str, Any]:
 
     run = options.run or run_name(model)
     if not options.no_gather:
-        gather(study(model, options.twins, options.analyses, options.nulls), options.store)
+        gather(study(model, options.twins, options.analyses, options.nulls, options.prompts), options.store)
     said: dict[str, Any] = {}
     twins: dict[str, list[Variable]] = {}
     for null in options.nulls:
@@ -415,6 +417,7 @@ def main() -> None:
     parser.add_argument("--store", required=True)
     parser.add_argument("--twins", type=int, default=40)
     parser.add_argument("--repeats", type=int, default=200)
+    parser.add_argument("--prompts", type=int, default=len(TEXTS), help="how many prompts the twins read")
     parser.add_argument("--draws", type=int, nargs="+", default=[8, 19])
     parser.add_argument("--ladder", type=int, default=20, help="twins of each null that are held on the ladder")
     parser.add_argument("--analyses", nargs="+", default=[], choices=[one["as"] for one in ANALYSES], metavar="LABEL")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -69,7 +70,8 @@ def compare(
     sqrt(v (1 + 1/m)), v the variance of the draws moderated over cells. Its law is not taken for granted: a t is fitted
     to the residuals of each draw against the others, over all cells and in each layer, matrix, rank, ...: ``unlike``
     are the axes along which cells are not taken for alike. p is the largest of these tails, z is t over the scale of
-    the first. p is never below 1 / (10 residuals). q is Benjamini-Hochberg on p over all cells; cells that hold the
+    the first. p is never below the share of residuals as large, counted in each place of each pair of unlike axes (a
+    rank of a kind), nor below 1 / (10 residuals). q is Benjamini-Hochberg on p over all cells; cells that hold the
     same numbers count once. p_variable is Simes over them, before any floor, held against that of each draw beside the
     others (``student.predicted``), for the cells of one draw depart together.
 
@@ -219,11 +221,16 @@ def _tested(x: Floats, cells: _Cells, scale: Scale, found: Floats) -> _Judged:
     tail = fitted_tail(found)
     p, width = tail.p(t), np.full(x.shape, tail.half_width(INTERVAL))
     of_draws = tail.p(found)
-    for of_group, mine in _groups_of(cells, found):
+    for of_group, mine in _groups_of(cells, found, 1):
         own, distinct = fitted_tail(of_group), mine[cells.first]
         p[mine] = np.maximum(p[mine], own.p(t[mine]))
         of_draws[:, distinct] = np.maximum(of_draws[:, distinct], own.p(found[:, distinct]))
         width[mine] = np.maximum(width[mine], own.half_width(INTERVAL))
+    for of_group, mine in _groups_of(cells, found, 2):
+        sizes, distinct = np.sort(np.abs(of_group), axis=None), mine[cells.first]
+        p[mine] = np.maximum(p[mine], _share_beyond(sizes, t[mine]))
+        # A draw is not held against itself.
+        of_draws[:, distinct] = np.maximum(of_draws[:, distinct], _share_beyond(sizes, of_group) - 1 / sizes.size)
     low, high = mean - width * spread, mean + width * spread
     if scale == "log":
         with np.errstate(over="ignore"):
@@ -232,14 +239,21 @@ def _tested(x: Floats, cells: _Cells, scale: Scale, found: Floats) -> _Judged:
     return _Judged(scale, tail, low, high, t / tail.scale, p, 1 / (BEYOND * found.size), alike)
 
 
-def _groups_of(cells: _Cells, found: Floats) -> Iterator[tuple[Floats, Bools]]:
-    """The residuals of each place along an unlike axis that has enough of them, and its cells."""
-    for places in cells.places:
+def _groups_of(cells: _Cells, found: Floats, axes: int) -> Iterator[tuple[Floats, Bools]]:
+    """The residuals of each place along so many unlike axes that has enough of them, and its cells."""
+    for chosen in combinations(cells.places, axes):
+        _, places = np.unique(np.stack(chosen), axis=1, return_inverse=True)
+        places = places.ravel()
         of_distinct = places[cells.first]
         for place in np.unique(of_distinct):
             of_group = found[:, of_distinct == place]
             if ENOUGH_RESIDUALS <= of_group.size < found.size:
                 yield of_group, places == place
+
+
+def _share_beyond(sizes: Floats, t: Floats) -> Floats:
+    """The share of residuals, sorted by size, that are as large as t."""
+    return np.asarray(1 - np.searchsorted(sizes, np.abs(t), side="left") / sizes.size)
 
 
 def _family_p(x: Floats, null: Floats) -> float:
@@ -302,6 +316,10 @@ def _along(axis: int, shape: Sequence[int]) -> NDArray[np.int64]:
 
 def _distinct(cells: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Of columns [..., cell] that are equal the place of one, and for each column which of these it equals."""
+    n = cells.shape[1]
+    # Most often one row tells: sorting whole columns takes ten times as long.
+    if np.unique(cells[0]).size == n:
+        return np.arange(n), np.arange(n)
     _, first, which = np.unique(cells, axis=1, return_index=True, return_inverse=True)
     return first, which.ravel()
 

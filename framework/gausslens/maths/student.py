@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -10,11 +11,14 @@ from numpy.typing import NDArray
 from scipy.special import digamma, gammaln, stdtr, stdtrit, zeta
 
 Floats: TypeAlias = NDArray[np.float64]
+Pair: TypeAlias = tuple[float, float]
 
 # Tails heavier than this have no variance to speak of; above, t is a Gaussian.
 FEWEST_DEGREES, MOST_DEGREES = 2.5, 400.0
 # Residuals that enter a fit: of more, so many in equal steps of their size.
 MOST_RESIDUALS = 20_000
+# A mean log density is known no better.
+_ROUNDING = 1e-12
 
 
 def moderated(s2: Floats, degrees: int) -> Floats:
@@ -95,52 +99,62 @@ def fitted_tail(found: Floats) -> Tail:
         squared = squared[np.linspace(0, squared.size - 1, MOST_RESIDUALS).round().astype(int)]
     if squared.size == 0:
         return Tail(FEWEST_DEGREES, 1.0)
-    least, most = np.log(FEWEST_DEGREES), np.log(MOST_DEGREES)
-    middle = max(float(np.sqrt(np.median(squared))) / 0.7, 1e-6)
-    at = np.array([np.log(6.0), np.log(middle)])
-    now, slope, bend = _unlikely(squared, at)
+    least, most = math.log(FEWEST_DEGREES), math.log(MOST_DEGREES)
+    at = (math.log(6.0), math.log(max(math.sqrt(np.median(squared)) / 0.7, 1e-6)))
+    now, slope, bend = _unlikely(squared, *at)
     for _ in range(50):
         step = _newton(slope, bend, at[0] <= least, at[0] >= most)
         while True:
-            there = np.array([min(max(at[0] + step[0], least), most), at[1] + step[1]])
-            then, *slopes = _unlikely(squared, there)
-            if then <= now or np.abs(step).max() < 1e-7:
+            there = (min(max(at[0] + step[0], least), most), at[1] + step[1])
+            then, slope, bend = _unlikely(squared, *there)
+            if then <= now + _ROUNDING or max(map(abs, step)) < 1e-9:
                 break
-            step = step / 2
-        moved = float(np.abs(there - at).max())
-        at, now, (slope, bend) = there, then, slopes
-        if moved < 1e-6:
+            step = (step[0] / 2, step[1] / 2)
+        moved = max(abs(there[0] - at[0]), abs(there[1] - at[1]))
+        at, now = there, then
+        # What is left after a step of Newton's method is the square of it.
+        if moved < 1e-5:
             break
-    return Tail(float(np.exp(at[0])), max(float(np.exp(at[1])), 1.0))
+    return Tail(math.exp(at[0]), max(math.exp(at[1]), 1.0))
 
 
-def _newton(slope: Floats, bend: Floats, at_least: bool, at_most: bool) -> Floats:
-    """The step of Newton's method, at most 2 long, downhill where the surface bends the other way."""
-    if (at_least and slope[0] >= 0) or (at_most and slope[0] <= 0):
-        step = np.array([0.0, -slope[1] / max(bend[1, 1], 1e-6)])
+def _newton(slope: Pair, bend: tuple[float, float, float], at_least: bool, at_most: bool) -> Pair:
+    """The step of Newton's method, at most 2 long, downhill where the surface bends the other way.
+
+    ``bend`` holds the second slopes: by degrees, by both, by scale. They count by the size of their eigenvalues, which
+    are ``middle`` + and - ``half``.
+    """
+    (x, y), (xx, xy, yy) = slope, bend
+    if (at_least and x >= 0) or (at_most and x <= 0):
+        step = (0.0, -y / max(yy, 1e-6))
     else:
-        values, vectors = np.linalg.eigh(bend)
-        step = -vectors @ ((vectors.T @ slope) / np.maximum(np.abs(values), 1e-6))
-    return np.asarray(step / max(1.0, float(np.abs(step).max()) / 2))
+        middle, half = (xx + yy) / 2, math.hypot((xx - yy) / 2, xy)
+        large, small = (max(abs(middle + sign * half), 1e-6) for sign in (1, -1))
+        # The slope's part along the first eigenvector; the rest lies along the second.
+        along = ((xx - middle + half) * x + xy * y, xy * x + (yy - middle + half) * y)
+        first = (along[0] / (2 * half), along[1] / (2 * half)) if half > 0 else (0.0, 0.0)
+        step = (-first[0] / large - (x - first[0]) / small, -first[1] / large - (y - first[1]) / small)
+    shorter = max(1.0, max(map(abs, step)) / 2)
+    return (step[0] / shorter, step[1] / shorter)
 
 
-def _unlikely(squared: Floats, at: Floats) -> tuple[float, Floats, Floats]:
+def _unlikely(squared: Floats, log_nu: float, log_scale: float) -> tuple[float, Pair, tuple[float, float, float]]:
     """Minus the mean log density of squared residuals at (log degrees, log scale), its slopes and second slopes.
 
     With w = r^2 / (nu s^2) and means A of log(1 + w), B of w / (1 + w), C of w / (1 + w)^2.
     """
-    nu = float(np.exp(at[0]))
-    w = squared / (nu * np.exp(2 * at[1]))
+    nu, n = math.exp(log_nu), squared.size
+    w = squared / (nu * math.exp(2 * log_scale))
     beyond = w / (1 + w)
-    A, B, C = float(np.log1p(w).mean()), float(beyond.mean()), float((beyond / (1 + w)).mean())
+    A, B, C = float(np.log1p(w).sum()) / n, float(beyond.sum()) / n, float((beyond / (1 + w)).sum()) / n
     half, more = nu / 2, (nu + 1) / 2
     first = float(digamma(more) - digamma(half))
     second = float(zeta(2, more) - zeta(2, half))
-    value = more * A - float(gammaln(more) - gammaln(half)) + 0.5 * np.log(nu * np.pi) + at[1]
+    value = more * A - float(gammaln(more) - gammaln(half)) + 0.5 * math.log(nu * math.pi) + log_scale
     by_nu = half * A - more * B - half * first + 0.5
     across = (nu + 1) * C - nu * B
     bend = half * A - nu * B + more * C - half * first - half**2 * second
-    return float(value), np.array([by_nu, 1 - 2 * more * B]), np.array([[bend, across], [across, 4 * more * C]])
+    return value, (by_nu, 1 - 2 * more * B), (bend, across, 4 * more * C)
 
 
 def predicted(p: float, alike: Floats) -> float:
