@@ -73,9 +73,10 @@ def _as_text(opened: Opened, findings: Sequence[Finding] | None) -> str:
 
 def _shapes(info: ModelInfo, weights: int) -> list[tuple[str, str]]:
     windows = [w for w in info.facts.get("sliding_window", ()) if w is not None]
+    values = "" if info.d_value is None else f", values of {info.d_value}"
     rows = [
         ("layers", str(info.n_layers)),
-        ("heads", f"{info.n_heads} over {info.n_kv_heads} key/value heads of {info.d_head}"),
+        ("heads", f"{info.n_heads} over {info.n_kv_heads} key/value heads of {info.d_head}{values}"),
         ("d_model", str(info.d_model)),
         ("d_mlp", str(info.d_mlp)),
         ("vocabulary", f"{info.vocabulary:,}"),

@@ -48,6 +48,7 @@ WORDS = {
     "embedding_scale": "what rows of W_E are multiplied by where they enter the stream",
     "residual_scale": "what outputs of attention and MLP are multiplied by where they are added to the stream",
     "logit_scale": "what logits are multiplied by, before a final soft cap",
+    "one_layer": "whether all layers have the same tensors, and one layer runs at each depth",
     "experts": "for each layer how many experts its MLP has, 0 where it is one MLP",
 }
 # What a loader need not tell, as most families are so.
@@ -63,6 +64,7 @@ USUAL: Mapping[str, Any] = {
     "embedding_scale": 1.0,
     "residual_scale": 1.0,
     "logit_scale": 1.0,
+    "one_layer": False,
     "experts": None,
 }
 
@@ -203,6 +205,11 @@ class Facts(Mapping[str, Any]):
     def logit_scale(self) -> float:
         """What logits are multiplied by, before a final soft cap."""
         return float(self.need("logit_scale"))
+
+    @property
+    def one_layer(self) -> bool:
+        """Whether all layers have the same tensors: an edit of layer 0 is one of each."""
+        return bool(self.need("one_layer"))
 
     @property
     def soft_cap(self) -> float | None:

@@ -81,6 +81,7 @@ class Twin:
         """The edited tensors of a layer by name (layer None: those outside the layers)."""
         if not self.edits:
             return {}
+        layer = self._place(layer)
         if layer not in self._made:
             made: dict[str, torch.Tensor] = {}
             for call in self.edits:
@@ -94,11 +95,15 @@ class Twin:
 
     def adopt(self, layer: int | None, name: str, tensor: torch.Tensor) -> None:
         """Keep an edited tensor in an engine's storage, which holds the same values, so that it is in memory once."""
-        self._made[layer][name] = tensor
+        self._made[self._place(layer)][name] = tensor
 
     def forget(self, layer: int | None) -> None:
         """Drop the edited tensors of a layer; they are made again, the same, when next asked for."""
-        self._made.pop(layer, None)
+        self._made.pop(self._place(layer), None)
+
+    def _place(self, layer: int | None) -> int | None:
+        """Where the edits of a layer are made: in layer 0 for all where they are one and the same (ALBERT)."""
+        return 0 if layer is not None and self.info.facts.one_layer else layer
 
 
 def touched(call: EditCall) -> tuple[str, ...]:
@@ -112,6 +117,11 @@ def check_edit(call: EditCall, model: OpenModel) -> None:
     """Refuse an edit that would change nothing, or is restricted to layers or heads that the model does not have."""
     name, info = call.edit.descriptor.name, model.info
     info.narrowed(call.layers, call.heads)
+    if call.layers is not None and info.facts.one_layer and len(call.layers) < info.n_layers:
+        raise ModelError(
+            f"edit {name}: all layers of {info.name} have the same tensors, so that an edit of some is one of all: leave "
+            "out layers"
+        )
     layers = call.layers if call.layers is not None else (*info.layers, None)
     if not any(set(touched(call)) & set(model.names(layer)) for layer in layers):
         has = sorted({n for layer in layers for n in model.names(layer)})

@@ -71,15 +71,8 @@ class Patches:
                     f"{model.name}: {name} is a product: no edit of it reaches the model that runs; edit its factors "
                     f"{', '.join(factors)}"
                 )
-            if layout.family.shared and layer is not None:
-                others = [twin.overlay(n).get(name) for n in range(model.info.n_layers)]
-                if not all(other is not None and torch.equal(other, edited) for other in others):
-                    raise ModelError(
-                        f"{model.name}: all layers are one and the same where the model runs: an edit of {name} must "
-                        f"make the same of each, and layer {layer} is not as all others"
-                    )
-                if layer > 0:
-                    continue
+            if layer and model.info.facts.one_layer:
+                continue  # what layer 0 is
             place = layout.places[layer][name]
             if place.slot.plus and torch.equal(edited, model.tensor(layer, name)):
                 continue  # what is stored cannot be had back exactly from the sum

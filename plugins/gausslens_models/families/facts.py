@@ -89,6 +89,7 @@ def _facts(config: Any, layout: Layout) -> dict[str, Any]:
         "query_growth": tuple(_growth(config, family, layer) for layer in layers),
         "sinks": any("sinks" in layout.places[layer] for layer in layers),
         "clip": getattr(config, "clip_qkv", None),
+        "one_layer": family.shared,
         "experts": tuple(_experts(layout, layer) for layer in layers),
         "unproved": dict(family.unproved),
         "read_as": family.read_as,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_N
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
 from gausslens import ModelError, ModelSpec, Request, Tokens, Twin
+from gausslens.contract.twin import check_edit
 from gausslens_models.capture.bridge_engine import BridgeEngine
 from gausslens_models.capture.engine import TransformersEngine
 from gausslens_models.families.facts import slopes
@@ -30,6 +32,7 @@ from gausslens_models.loading.pretrained import PretrainedModel, open_pretrained
 from gausslens_models.loading.weights import CheckpointModel, open_weights
 from gausslens_models.maths.attention_formulas import bucket
 from gausslens_models.parameters import TransformersParameters, WeightsParameters
+from gausslens_reinit.plugin import GAUSSIAN
 
 from . import test_capture, test_proof, test_weights
 from .test_capture import captured
@@ -239,7 +242,7 @@ def test_configs_that_are_not_served_are_refused_by_their_key() -> None:
         family_of(config, "here")
 
 
-def test_one_layer_for_all_depths_is_seen_at_each(opened: Opens, prompts: Tokens, written: Any) -> None:
+def test_one_layer_for_all_depths_is_seen_at_each(opened: Opens, prompts: Tokens) -> None:
     model = opened("albert")
     batches = captured(model, prompts, Request(("resid_pre", "resid_post", "pattern", "q", "z")))
     assert [b.layer for b in batches] == [0, 1, 2]
@@ -248,12 +251,21 @@ def test_one_layer_for_all_depths_is_seen_at_each(opened: Opens, prompts: Tokens
     assert torch.equal(model.tensor(0, "W_Q"), model.tensor(2, "W_Q"))
     only = captured(model, prompts, Request(("pattern",), layers=(1,)))
     assert torch.equal(only[0]["pattern"], batches[1]["pattern"])
+
+
+def test_a_twin_of_one_layer_has_one_layer(opened: Opens, twin_of: Any) -> None:
+    """Drawn once: the tensors of all layers are those that run, as they are of the model; an edit of some is refused."""
+    model = opened("albert")
+    twin = twin_of(model, (GAUSSIAN, {}))
+    one, other = (twin.weights(layer)["W_Q"] for layer in (0, 2))
+    assert torch.equal(one, other)
+    assert not torch.equal(one, model.tensor(0, "W_Q"))
     ids = np.array([[3, 4, 5]])
-    alike = written(model, change=lambda name, tensor: 2 * tensor if name == "W_Q" else None)
-    runner = TransformersEngine().runner(alike)
-    assert not torch.equal(
-        runner.forward(ids, sites=("z",))[1, "z"], runner.forward(ids, sites=("z",), base=True)[1, "z"]
-    )
-    unlike = written(model, change=lambda name, tensor: torch.randn_like(tensor) if name == "W_Q" else None)
-    with pytest.raises(ModelError, match="all layers are one and the same"):
-        TransformersEngine().runner(unlike).forward(ids)
+    runner = TransformersEngine().runner(twin)
+    assert not torch.equal(runner.forward(ids)["logits"], runner.forward(ids, base=True)["logits"])
+    q = runner.forward(ids, sites=("resid_pre", "q"))
+    normed_by_layer = [q[layer, "q"] for layer in range(3)]
+    assert not torch.equal(normed_by_layer[0], normed_by_layer[1])
+    with pytest.raises(ModelError, match="an edit of some is one of all: leave out layers"):
+        check_edit(replace(twin.edits[0], layers=(1,)), model)
+    check_edit(replace(twin.edits[0], layers=(0, 1, 2)), model)
