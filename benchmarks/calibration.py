@@ -41,7 +41,7 @@ PLANTED, SHIFT = 0.3, 8.0
 # Roundings below which statistics() says that a null keeps a number.
 ROUNDINGS = 8
 # Mixed truth and power, which say less of one variable, are tried once in so many repeats.
-EVERY = 4
+EVERY = 8
 MODELS = ("builtin:tiny", "builtin:clue-tiny")
 
 TEXTS = [

@@ -30,6 +30,8 @@ ENOUGH_RESIDUALS = 80
 BEYOND = 10
 # Residuals count up to here when their skewness is judged.
 _CLIPPED = 8.0
+# Comparisons of one row of cells with one of draws that are made whole.
+_FEW = 256
 # The share of the null between null_low and null_high.
 INTERVAL = 0.95
 
@@ -284,12 +286,14 @@ def benjamini_hochberg(p: NDArray[Any]) -> Floats:
 
     q_(i) = min over j >= i of p_(j) n / j, over the p that are not NaN; NaN stays NaN.
     """
-    from scipy.stats import false_discovery_control  # half a second, which reading a store does not need
-
     q = np.array(p, dtype=np.float64)
     tested = ~np.isnan(q)
-    if tested.any():
-        q[tested] = false_discovery_control(q[tested])
+    of_tested = q[tested]
+    falling = np.argsort(-of_tested)
+    n = of_tested.size
+    least = np.minimum.accumulate(of_tested[falling] * n / np.arange(n, 0, -1))
+    of_tested[falling] = np.minimum(least, 1.0)
+    q[tested] = of_tested
     return q
 
 
@@ -344,11 +348,15 @@ def _empirical(x: Floats, null: Floats, pooled: tuple[int, ...]) -> Floats:
     cells = np.transpose(x, [*kept, *pooled]).reshape([x.shape[a] for a in kept] + [-1])
     values = np.transpose(null, [a + 1 for a in kept] + [0] + [a + 1 for a in pooled])
     values = np.sort(values.reshape(*cells.shape[:-1], -1), axis=-1)
-    counts_at_most = np.empty(cells.shape)
-    counts_at_least = np.empty(cells.shape)
-    for place in np.ndindex(cells.shape[:-1]):
-        counts_at_most[place] = np.searchsorted(values[place], cells[place], side="right")
-        counts_at_least[place] = values.shape[-1] - np.searchsorted(values[place], cells[place], side="left")
+    # Rows of a few numbers are compared whole; in longer ones places are searched for.
+    if values.shape[-1] * cells.shape[-1] <= _FEW:
+        counts_at_most = (values[..., None, :] <= cells[..., None]).sum(axis=-1)
+        counts_at_least = (values[..., None, :] >= cells[..., None]).sum(axis=-1)
+    else:
+        counts_at_most, counts_at_least = np.empty(cells.shape), np.empty(cells.shape)
+        for place in np.ndindex(cells.shape[:-1]):
+            counts_at_most[place] = np.searchsorted(values[place], cells[place], side="right")
+            counts_at_least[place] = values.shape[-1] - np.searchsorted(values[place], cells[place], side="left")
     n = values.shape[-1]
     p = np.minimum(1.0, 2 * (1 + np.minimum(counts_at_most, counts_at_least)) / (n + 1))
     shaped = p.reshape([x.shape[a] for a in [*kept, *pooled]])
