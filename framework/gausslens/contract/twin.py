@@ -119,8 +119,8 @@ def check_edit(call: EditCall, model: OpenModel) -> None:
     info.narrowed(call.layers, call.heads)
     if call.layers is not None and info.facts.one_layer and len(call.layers) < info.n_layers:
         raise ModelError(
-            f"edit {name}: all layers of {info.name} have the same tensors, so that an edit of some is one of all: leave "
-            "out layers"
+            f"edit {name}: all layers of {info.name} have the same tensors, so that an edit of some is one of all: "
+            "leave out layers"
         )
     layers = call.layers if call.layers is not None else (*info.layers, None)
     if not any(set(touched(call)) & set(model.names(layer)) for layer in layers):

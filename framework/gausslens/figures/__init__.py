@@ -50,6 +50,7 @@ from .from_results import error_band as error_band
 from .from_results import head_map as head_map
 from .from_results import null_maps as null_maps
 from .from_results import pooled_over as pooled_over
+from .from_results import z_caption as z_caption
 from .heatmap import Heatmap as Heatmap
 from .lines import Line as Line
 from .lines import Lines as Lines

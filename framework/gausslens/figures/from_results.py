@@ -73,14 +73,25 @@ def head_map(
     )
 
 
+def z_caption(title: str, variant: str, null: str, compared: xr.Dataset, name: str) -> str:
+    """What a map of z says: how sure a difference from a null is, on the scale on which it was judged."""
+    scale = compared[f"{name}_p"].attrs.get("scale", "identity") if f"{name}_p" in compared else "identity"
+    on = "its logarithm" if scale == "log" else "the number itself"
+    return (
+        f"{title} of {variant} against {null}: z, how sure the difference is and not how large, judged on {on} with "
+        "spreads moderated over cells (docs/nulls.md). 0 is the mean of the null; maps of other nulls may be on "
+        "another scale."
+    )
+
+
 def null_maps(results: Results, result: Result, name: str, title: str) -> list[Figure]:
-    """The same of a variable in standard deviations of each null that it was compared with."""
+    """z of a variable against each null that it was compared with."""
     figures = []
     for null in result.nulls:
         compared = results.against(result.variant, result.label, null)
         if f"{name}_z" not in compared or "head" not in compared[f"{name}_z"].dims:
             continue
         source = Source(result.variant, f"{result.label}.against.{null}", f"{name}_z")
-        caption = f"{title} of {result.variant} in standard deviations of {null} from its mean; 0 is what chance gives."
+        caption = z_caption(title, result.variant, null, compared, name)
         figures.append(head_map(compared[f"{name}_z"], f"{title}, z against {null}", caption, source, 0.0, "z"))
     return figures

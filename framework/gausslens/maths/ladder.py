@@ -53,7 +53,8 @@ class Rung:
 class Explained:
     """For each value the name of its rung, the share [rung, ...] that each null gives, and draws that would decide.
 
-    ``draws`` is 0 where a value is decided, or where no number of draws would decide it.
+    ``draws`` is 0 where a value is decided, or where draws alone would not decide it: their interval does already, and
+    the error over prompts or the tests over all values do not, or it is too near a tenth of the departure.
     """
 
     rung: NDArray[np.str_]
@@ -116,10 +117,13 @@ def _at(rung: Rung, chosen: NDArray[np.bool_]) -> Rung:
 
 
 def _draws_to_decide(x: Floats, other: Rung, near: Floats) -> NDArray[np.int64]:
-    """The fewest draws whose interval would lie within or beyond, if their spread is what it seems; 0 if none would."""
+    """The fewest draws whose interval would lie within or beyond, if their spread is what it seems; 0 if none would.
+
+    0 too where the interval of the draws that there are does: something else leaves the value undecided.
+    """
     half = (other.high - other.low) / 2
     wanted = np.abs(np.abs(x - (other.high + other.low) / 2) - near)
     m = np.arange(max(other.draws, 3), MOST_DRAWS + 1)
     width = stdtrit(m - 1, (1 + INTERVAL) / 2) * np.sqrt(1 + 1 / m)
     enough = half[:, None] * (width / width[0])[None] < wanted[:, None]
-    return np.where(enough.any(axis=1), m[np.argmax(enough, axis=1)], 0)
+    return np.where(enough.any(axis=1) & ~enough[:, 0], m[np.argmax(enough, axis=1)], 0)

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 # Rows of the table.
 MOST = 10
 _EXPLAINED = (
-    " Explained by: what gives most of these cells too: scale, twins with matrices of the same size; entries, the same "
-    "entries shuffled; spectrum, the same singular values. Arrangement: none of the nulls. Undecided: too few draws."
+    " Explained by: the null that gives this cell too, and of how many of the cells that depart this holds, where it "
+    "is not all: scale, twins with matrices of the same size; entries, the same entries shuffled; spectrum, the same "
+    "singular values. Arrangement: none of the nulls. Undecided: neither given nor beyond, by these draws and prompts."
 )
 COLUMNS = ("result", "variant", "variable", "furthest at", "value", "null", "effect", "q", "cells")
 
@@ -59,9 +60,17 @@ class Departure:
             f"{number(self.at('null_mean'))} \N{PLUS-MINUS SIGN} {spread}{prompts}",
             float(f"{self.at('effect'):.3g}"),
             float(f"{one.q:.1g}"),
-            f"{int(one.called.sum())} of {one.called.size}",
+            f"{int(one.called.sum())} of {int(np.isfinite(one.column('p')).sum())}",
         ]
-        return [*made, self.explanation.rung] if self.explanation is not None else made
+        return [*made, self.rung] if self.explanation is not None else made
+
+    @property
+    def rung(self) -> str:
+        """What explains the cell, and how many of the called cells: "spectrum (7 of 12)"; of all the word alone."""
+        assert self.explanation is not None
+        words, called = self.explanation.cells.rung, self.statistic.called
+        word, alike = str(words[self.cell]), int((words[called] == words[self.cell]).sum())
+        return word if alike == called.sum() else f"{word} ({alike} of {int(called.sum())})"
 
 
 def departures(found: Sequence[Statistic], rungs: dict[str, str]) -> dict[str, list[Departure]]:
@@ -86,10 +95,15 @@ def first_sentences(*views: Results) -> Markup:
 
 def departures_table(*views: Results) -> Markup:
     """Run by run, for each null that stands first a table of the ten largest effects; or why there is none."""
-    if not any(view.statistics() for view in views):
-        return element("p", "Nothing was compared with a null: `against:` in the run file names one.", class_="note")
+    judged = [one for view in views for one in view.statistics()]
+    if not judged:
+        said = "Nothing was compared with a null: `against:` in a run file names one; a run compares at its end."
+        return element("p", said, class_="note")
     tables = [table for view in views for table in _of_run(view, named=len(views) > 1)]
-    return element("div", *tables, class_="figures") if tables else element("p", "Nothing departs.", class_="soft")
+    if tables:
+        return element("div", *tables, class_="figures")
+    tested = any(one.tests for one in judged)
+    return element("p", "Nothing departs." if tested else "Nothing was tested: the sentence says why.", class_="soft")
 
 
 def _of_run(view: Results, named: bool) -> list[Markup]:

@@ -127,14 +127,21 @@ def manifest_of(plan: Plan) -> dict[str, Any]:
 
 
 def rung_of(variant: Variant) -> str:
-    """What a null is called on the ladder: what its one edit claims to keep of the whole model, else its own name."""
-    calls = variant.points[0].edits
-    if len(calls) != 1 or calls[0].layers is not None or calls[0].heads is not None or variant.prompts is not None:
-        return variant.name
-    keeps = calls[0].edit.descriptor.keeps
-    if keeps is not None and ":" in keeps:
-        keeps = resolve(keeps)(calls[0].parameters)
-    return variant.name if keeps is None else str(keeps)
+    """What a null is called on the ladder: what its one edit claims to keep of the whole model, else its own name.
+
+    One whose own name is a word of the ladder, which its edits do not claim, is called variant-spectrum and so on.
+    """
+    from ..maths.ladder import ARRANGEMENT, UNDECIDED, WORDS
+
+    calls, keeps = variant.points[0].edits, None
+    whole = len(calls) == 1 and calls[0].layers is None and calls[0].heads is None and variant.prompts is None
+    if whole:
+        keeps = calls[0].edit.descriptor.keeps
+        if keeps is not None and ":" in keeps:
+            keeps = resolve(keeps)(calls[0].parameters)
+    if keeps is not None and keeps not in (ARRANGEMENT, UNDECIDED):
+        return str(keeps)
+    return f"variant-{variant.name}" if variant.name in WORDS else variant.name
 
 
 def step_seed(step: Step, run_seed: int) -> int:

@@ -342,10 +342,11 @@ class Results:
     ) -> pd.DataFrame:
         """A result in two runs side by side, a row for each cell: ``<run>.value``, ``difference`` (other - one).
 
-        Where a result holds an error ``v_se`` of ``v``, there are also ``<run>.se`` and ``difference_se``, which is
-        sqrt(se_one^2 + se_other^2): the error of a difference of independent estimates, too large where runs share
-        prompts. A run is its name, or the first 6 digits or more of a plan. Cells are paired by their coordinates; one
-        that a run lacks is NaN. Variables that cannot be paired are named in ``.attrs["left_out"]``.
+        Where a result holds an error ``v_se`` of ``v``, there are also ``<run>.se`` and ``difference_se``: of the same
+        prompts the error of the difference, with the same groups left out of both; of others, or where cells differ,
+        sqrt(se_one^2 + se_other^2), that of independent estimates. A run is its name, or the first 6 digits or more of
+        a plan. Cells are paired by their coordinates; one that a run lacks is NaN. Variables that cannot be paired are
+        named in ``.attrs["left_out"]``.
         """
         from .tables import side_by_side
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
 from ..contract.errors import StoreError, did_you_mean
+from ..maths.resampling import difference_error
 from ..verdicts import Statistic, explanations, rung_columns, with_verdicts
 from .manifest import Manifest, PlannedStep, SweepPoint
-from .read_parts import ERROR, beside, error_beside
+from .read_parts import ERROR, WITHOUT, beside, error_beside
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 # A table of more rows than this is of no use to anyone and would fill the memory.
 MOST_ROWS = 20_000_000
@@ -173,6 +177,9 @@ def _pair(name: str, pair: Mapping[str, xr.Dataset]) -> pd.DataFrame:
     one, other = pair
     keys = ["variable", *map(str, pair[one][name].dims)]
     left, right = (_side(run, name, keys, dataset) for run, dataset in pair.items())
+    paired = _paired_error(name, pair)
+    if paired is not None:
+        left["difference_se"] = paired.ravel()
     for key in keys:
         if left[key].dtype != right[key].dtype and left[key].dtype.kind in "biuf":
             left[key], right[key] = left[key].astype(float), right[key].astype(float)
@@ -184,9 +191,24 @@ def _pair(name: str, pair: Mapping[str, xr.Dataset]) -> pd.DataFrame:
                 made[column] = first.where(first.notna(), second)
                 made = made.drop(columns=[f"{one}.{column}", f"{other}.{column}"])
     made["difference"] = made[f"{other}.value"] - made[f"{one}.value"]
-    if f"{one}.se" in made and f"{other}.se" in made:
+    if paired is None and f"{one}.se" in made and f"{other}.se" in made:
         made["difference_se"] = np.hypot(made[f"{one}.se"], made[f"{other}.se"])
     return made
+
+
+def _paired_error(name: str, pair: Mapping[str, xr.Dataset]) -> NDArray[np.float64] | None:
+    """The error of the difference from the values without each group of prompts, where both have the same cells.
+
+    Of the same prompts the same groups are left out of both, so that what they do to both alike drops out; those of
+    other prompts are independent.
+    """
+    sides = [dataset.get(f"{name}_{WITHOUT}") for dataset in pair.values()]
+    one, other = sides
+    if one is None or other is None or one.dims != other.dims or one.shape != other.shape:
+        return None
+    if any(not one[d].equals(other[d]) for d in one.dims if d in one.coords or d in other.coords):
+        return None
+    return difference_error(other.values, [one.values], [side.attrs.get("prompts") for side in (other, one)])
 
 
 def _side(run: str, name: str, keys: Sequence[str], dataset: xr.Dataset) -> pd.DataFrame:

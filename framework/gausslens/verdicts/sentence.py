@@ -48,7 +48,7 @@ def _of_variant(found: Sequence[Statistic], rungs: Mapping[str, str], variant: s
     departing = [one for one in tested if one.selected]
     subject = f"Of {len(tested)} statistic{'s' if len(tested) != 1 else ''}{of}"
     against = f"{_TWINS[rungs[first]]} ({first}, {draws} draws)" if rungs.get(first) in _TWINS else ""
-    against = against or f"{first} ({draws} draws)"
+    against = against or f"{rungs.get(first, first)} ({draws} draws)"
     if not departing:
         nearest = min(one.q for one in tested)
         return f"{subject} none departs from {against}; the smallest q over them is {nearest:.2g}."
@@ -88,22 +88,21 @@ def _largest(departing: Sequence[Statistic], rungs: Mapping[str, str]) -> str:
 
 def _beyond(ladder: Sequence[Explanation], rungs: Mapping[str, str]) -> str:
     """The largest effect of what no null explains."""
-    left = [each for each in ladder if each.rung == ARRANGEMENT]
+    left = [each for each in ladder if _furthest(each.first, each) is not None]
     if not left:
         undecided = any(each.rung == UNDECIDED for each in ladder)
         return "None is beyond every null for sure." if undecided else "No number needs more than these nulls."
     each = max(left, key=lambda e: _size(e.first, e))
     cell = _furthest(each.first, each)
-    if cell is None:
-        return ""
-    return (
-        f"The largest effect beyond {each.rungs[-1]}: {_clause(each.first, cell, _twins(each.nulls[-1], rungs), each)}"
-    )
+    assert cell is not None
+    said = _clause(each.first, cell, _twins(each.nulls[-1], rungs), each)
+    return f"The largest effect beyond {each.rungs[-1]}: {said}"
 
 
 def _twins(null: str, rungs: Mapping[str, str]) -> str:
     """What a null's draws are called: by what they share with the model, where that is known."""
-    return _TWINS.get(rungs.get(null, null), null)
+    word = rungs.get(null, null)
+    return _TWINS.get(word, word)
 
 
 def _size(one: Statistic, each: Explanation | None = None) -> float:

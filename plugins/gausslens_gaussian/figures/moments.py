@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gausslens.figures import Figure, Heatmap, Source, Spectrum, Table, head_map
+from gausslens.figures import Figure, Heatmap, Source, Spectrum, Table, head_map, z_caption
 
 from .by_layer import averaged_over, by_layer, finite_mean, some_layers
 
@@ -77,9 +77,10 @@ def _by_head(results: Results, result: Result, site: str, head: str) -> list[Fig
         source = Source(variant, label, name)
         figures.append(_map(result.data[name], head, f"{title} {site}, {variant}", _CAPTIONS[name], source))
         for null in result.nulls:
-            z = results.against(variant, label, null)[f"{name}_z"].assign_attrs(units="z")
+            compared = results.against(variant, label, null)
+            z = compared[f"{name}_z"].assign_attrs(units="z")
             source = Source(variant, f"{label}.against.{null}", f"{name}_z")
-            caption = f"{title} of {variant} in standard deviations of {null} from its mean; 0 is what chance gives."
+            caption = z_caption(title, variant, null, compared, name)
             figures.append(_map(z, head, f"{title} {site}, z against {null}", caption, source, 0.0))
     return figures
 

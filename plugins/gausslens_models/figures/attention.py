@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gausslens.figures import Dial, Figure, Heatmap, Source, TokenMap
+from gausslens.figures import Dial, Figure, Heatmap, Source, TokenMap, z_caption
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -39,11 +39,11 @@ def attention(results: Results) -> list[Figure]:
                     _by_head(result.data[name], result.swept, f"{title}, {variant} ({label})", caption, source)
                 )
             for null in result.nulls:
-                z = results.against(variant, label, null)["entropy_deficit_z"]
-                said = f"Standard deviations of {null} from its mean; 0 is what chance gives."
+                compared = results.against(variant, label, null)
+                said = z_caption("Entropy deficit", variant, null, compared, "entropy_deficit")
                 title = f"Entropy deficit of {variant}, z against {null} ({label})"
                 source = Source(variant, f"{label}.against.{null}", "entropy_deficit_z")
-                figures.append(_by_head(z, result.swept, title, said, source, centre=0.0))
+                figures.append(_by_head(compared["entropy_deficit_z"], result.swept, title, said, source, centre=0.0))
             if "pattern" in result.data:
                 figures += _maps(result)
     return figures

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -52,6 +54,16 @@ def test_the_error_over_prompts_must_agree():
     assert words(10.0, [before, rung("scale", 10, 0.2, error=2.0)]) == [UNDECIDED]
     assert words(10.0, [before, rung("scale", 10, 0.2, error=np.nan)]) == ["scale"]
     assert words(20.0, [before, rung("scale", 10, 0.2, error=9.0)]) == [UNDECIDED]
+
+
+def test_draws_are_not_asked_for_where_draws_are_not_what_lacks():
+    """Their interval decides with those that there are: it is the prompts, or the test over all cells, that do not."""
+    before, near = rung("before", 0, 0.1), rung("scale", 10, 0.2, error=2.0)
+    found = explained(np.array([10.0]), np.array([True]), [before, near])
+    assert (found.rung.tolist(), found.draws.tolist()) == ([UNDECIDED], [0])
+    beyond = replace(rung("scale", 10, 0.2), called=np.array([False]))
+    found = explained(np.array([20.0]), np.array([True]), [before, beyond])
+    assert (found.rung.tolist(), found.draws.tolist()) == ([UNDECIDED], [0])
 
 
 def test_shares_are_those_of_the_departure_from_the_first():

@@ -13,6 +13,7 @@ from store.test_commands import said
 
 import gausslens
 from gausslens import GausslensError
+from gausslens.maths.resampling import delete_group_error
 from gausslens.store import Store
 
 
@@ -62,6 +63,28 @@ def test_the_error_of_a_difference_is_that_of_independent_errors(store: Store) -
     np.testing.assert_allclose(found["difference_se"], 0.5)
     assert set(found["variable"]) == {"power"}  # an error is a column, no row
     assert set(results.compare("one", "two", "x", variables="power_se")["one.value"]) == {0.3}
+
+
+@pytest.mark.parametrize("other_prompts", ["p", "q"])
+def test_runs_on_the_same_prompts_lose_the_same_groups_together(store: Store, other_prompts: str) -> None:
+    """What prompts do to both drops out: here all but a hundredth. Of other prompts errors add in quadrature."""
+    rng = np.random.default_rng(1)
+    shared = rng.normal(size=(10, 3))
+    sides = []
+    for prompts, own in (("p", shared), (other_prompts, shared + 0.01 * rng.normal(size=(10, 3)))):
+        made = over_layers([1, 2, 3], [0, 1, 2], delete_group_error(own).tolist())
+        made["power_without"] = (("left_out", "layer"), own, {"of": "power", "prompts": prompts})
+        made["power_se"].attrs["of"] = "power"
+        sides.append(made)
+    found = runs(store, *sides).compare("one", "two", "x")["difference_se"]
+    one, other = (side["power_without"].values for side in sides)
+    expected = (
+        delete_group_error(other - one)
+        if other_prompts == "p"
+        else np.hypot(delete_group_error(one), delete_group_error(other))
+    )
+    np.testing.assert_allclose(found, expected)
+    assert (found < 0.1 * sides[0]["power_se"].values).all() == (other_prompts == "p")
 
 
 def test_an_error_that_one_run_lacks_gives_none_of_the_difference(store: Store) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import xarray as xr
 
 from gausslens.runs.compare import against
+from gausslens.runs.plan import rung_of
 from gausslens.verdicts import explanations, sentences, statistics
 
 
@@ -139,6 +142,42 @@ def test_the_sentence_gives_the_numbers_of_the_largest_effect_beyond_all_nulls()
     )
     assert f"v, {value:.3g} at layer {cell[0]}, head {cell[1]} (" in said
     assert f": {low:.3g} to {high:.3g})." in said
+
+
+def test_the_largest_effect_is_of_all_cells_whatever_explains_the_others_of_its_statistic():
+    """One cell of w is far beyond, the eleven others are explained by scale: it is the one that is told."""
+    comparisons = ladder()
+    rng = np.random.default_rng(3)
+    w = rng.normal(100, 0.1, size=(3, 4))
+    w[2, 1] = 900.0
+    model = xr.Dataset({"w": (("layer", "head"), w)}, coords={"layer": range(3), "head": range(4)})
+    for null, mean in (("fresh", 0), ("sized", 100)):
+        draws = [model.assign(w=(("layer", "head"), rng.normal(mean, 1, size=(3, 4)))) for _ in range(8)]
+        comparisons["trained", "label", null] = against(model, draws)
+    rungs = {"fresh": "before", "sized": "scale"}
+    (each,) = explanations(statistics(comparisons), rungs).values()
+    assert each.rung == "scale"
+    (said,) = sentences(statistics(comparisons), rungs)
+    assert "1 explained by scale. The largest effect beyond scale: w, 900 at layer 2, head 1 (" in said
+
+
+def test_a_word_of_the_ladder_is_a_claim_of_the_edit_and_no_name():
+    """A null that is called spectrum, of one layer alone or of an edit that claims nothing, has not that word."""
+    edit = SimpleNamespace(edit=SimpleNamespace(descriptor=SimpleNamespace(keeps="scale")), layers=None, heads=None)
+
+    def word(name, call, prompts=None):
+        return rung_of(SimpleNamespace(name=name, points=[SimpleNamespace(edits=[call])], prompts=prompts))
+
+    of_one_layer = SimpleNamespace(**vars(edit) | {"layers": (1,)})
+    silent = SimpleNamespace(**vars(edit) | {"edit": SimpleNamespace(descriptor=SimpleNamespace(keeps=None))})
+    assert word("spectrum", edit) == word("mine", edit) == "scale"
+    assert word("mine", of_one_layer) == word("mine", silent) == "mine"
+    assert word("spectrum", of_one_layer) == word("spectrum", silent) == "variant-spectrum"
+    assert word("undecided", silent) == "variant-undecided"
+    assert word("before", edit, prompts="others") == "variant-before"
+    (said,) = sentences(statistics(ladder()), {"fresh": "before", "sized": "variant-spectrum"})
+    assert "left to arrangement" not in said
+    assert "(in label; variant-spectrum: " in said
 
 
 def test_without_a_null_of_weights_nothing_is_left_to_arrangement():

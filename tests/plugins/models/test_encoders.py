@@ -254,7 +254,7 @@ def test_one_layer_for_all_depths_is_seen_at_each(opened: Opens, prompts: Tokens
 
 
 def test_a_twin_of_one_layer_has_one_layer(opened: Opens, twin_of: Any) -> None:
-    """Drawn once: the tensors of all layers are those that run, as they are of the model; an edit of some is refused."""
+    """Drawn once: the tensors of all layers are those that run, as of the model; an edit of some is refused."""
     model = opened("albert")
     twin = twin_of(model, (GAUSSIAN, {}))
     one, other = (twin.weights(layer)["W_Q"] for layer in (0, 2))
