@@ -153,6 +153,12 @@ def test_keys_know_errors_only_where_they_are_on():
 
 def test_what_was_asked_for_and_cannot_be_is_told():
     assert plan_of(study(lines=TOO_FEW)).notes == ()
+    # Where nulls are compared with it is told unasked, for a claim about prompts in general needs them.
+    noise = {"edits": [{"edit": "probe.redraw"}], "draws": 2}
+    variants = {"trained": [], "chance": noise, "other": {"prompts": {"source": "lines", "lines": TOO_FEW}}}
+    (without, apart) = plan_of(study(lines=TOO_FEW, variants=variants, against=["chance"])).notes
+    assert without.startswith("streamed numbers have no errors over prompts: 10 groups need as many different prompts")
+    assert apart == "other reads prompts of its own, chance the run's: it differs from them by both"
     few = "probe.power has no errors over prompts: 10 groups need as many different prompts, there are 3"
     assert plan_of(study(lines=TOO_FEW, errors={"groups": 10})).notes[0].startswith(few)
     with pytest.raises(PlanError, match="there are 3"):

@@ -220,6 +220,11 @@ class _Planner:
                 if others and draws:
                     for step in others:
                         self._compare(step, null, draws)
+        reads = {v.name: v.prompts for v in self.study.variants}
+        plain = ", ".join(null for null in self.study.against if reads[null] is None)
+        for name, prompts in reads.items():
+            if isinstance(prompts, PromptCall) and name not in self.study.against and plain:
+                self.notes.append(f"{name} reads prompts of its own, {plain} the run's: it differs from them by both")
         for label, nulls in alone.items():
             self.notes.append(f"{label} is not computed on {', '.join(nulls)}: it has no null columns")
 
@@ -308,8 +313,11 @@ class _Planner:
             return use.errors.groups
         if use.errors.asked == "entry":
             raise PlanError(f"{use.mark}: {use.label} has no errors over prompts: {reason}")
-        note = f"{use.label} has no errors over prompts: {reason}"
-        if use.errors.asked == "run" and note not in self.notes:
+        of_all = use.errors.asked == "nowhere"
+        note = f"{'streamed numbers have' if of_all else f'{use.label} has'} no errors over prompts: {reason}"
+        # Where nobody asked it is told of claims alone, and not of arrays that are captured.
+        told = use.errors.asked == "run" or (self.study.against and not use.analysis.descriptor.bulk)
+        if told and note not in self.notes:
             self.notes.append(note)
         return None
 
