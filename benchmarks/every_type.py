@@ -35,7 +35,7 @@ ANALYSES: dict[str, dict[str, Any]] = {
     "model.capture": {"sites": ["resid_post"]},
     "gaussian.moments": {"site": "resid_pre"},
     "gaussian.collapse": {},
-    "gaussian.joint": {"window": 4, "dims": 2, "permutations": 19},
+    "gaussian.joint": {"window": 4, "dims": 2, "permutations": 5},
     "gaussian.propagate": {"window": 4, "dims": 2},
     "gaussian.compare": {"of": "gaussian.moments", "between": ["trained", "before"]},
     "bilinear.spectrum": {"per_head": True},
@@ -43,7 +43,7 @@ ANALYSES: dict[str, dict[str, Any]] = {
     "bilinear.logits": {},
     "bilinear.head-roles": {"positions": 8},
     "bilinear.angles": {},
-    "bilinear.slerp": {},
+    "bilinear.slerp": {"sizes": [4], "pairs": 20},
     "attention.band": {"w": [0, 2], "budget": [0]},
     "attention.masks": {"keys": [3], "kinds": ["top-k", "bigbird"]},
     "attention.lowrank": {"rank": [1, 2]},
@@ -86,6 +86,7 @@ def study(directory: str | Path, labels: Sequence[str] = ()) -> dict[str, Any]:
         },
         "analyses": [{"use": name, "with": given} for name, given in ANALYSES.items() if not labels or name in labels],
         "against": ["before"],
+        "errors": {"groups": 3},
         "report": False,
     }
 
