@@ -32,8 +32,8 @@ _EMBEDDED = {name: BERT.outside[name] for name in ("W_token_type", "ln_embed.w",
     # Where it is tied, a file may hold it as the head's alone.
     "W_E": Slot("embeddings.word_embeddings.weight|lm_head.decoder.weight|generator_lm_head.weight")
 }
-# Position 0 is row pad + 1, and pad is 1.
-_POSITIONS = {"W_pos": Slot("embeddings.position_embeddings.weight", skip=2)}
+# Position 0 is the row behind that of the padding.
+_POSITIONS = {"W_pos": Slot("embeddings.position_embeddings.weight", behind="pad_token_id")}
 _TWICE = ("lm_head.decoder.bias", "position_ids", "embeddings.token_type_ids")
 
 ERNIE = replace(
@@ -153,7 +153,7 @@ ESM = replace(
     | norm("ln_final", "encoder.emb_layer_norm_after", bias=True),
     optional=(*BERT.optional, "W_pos", "ln_embed.w", "ln_embed.b", "W_contact", "b_contact"),
     ignored=(*_TWICE, "rotary_embeddings.inv_freq", "rotary_emb.inv_freq"),
-    unproved={"embed": "it is scaled by the share of masked tokens"},
+    unproved={"embed": ("token_dropout", "it is scaled by the share of masked tokens")},
     lacking={},
     when=(("position_embedding_type", "absolute", {}, {"q_rot": NO_ROTATION, "k_rot": NO_ROTATION}),),
     positions=(("position_embedding_type", "absolute", "learned"),),

@@ -91,7 +91,7 @@ def _facts(config: Any, layout: Layout) -> dict[str, Any]:
         "clip": getattr(config, "clip_qkv", None),
         "one_layer": family.shared,
         "experts": tuple(_experts(layout, layer) for layer in layers),
-        "unproved": dict(family.unproved),
+        "unproved": _unproved(config, family),
         "read_as": family.read_as,
         "activation": _activation(config),
         "unclaimed": layout.unclaimed,
@@ -109,6 +109,12 @@ def _facts(config: Any, layout: Layout) -> dict[str, Any]:
     if facts["position"] == "rotary":
         facts["rotary"] = tuple(_rotary(config, family, layer, layout.sizes.d_head) for layer in layers)
     return facts
+
+
+def _unproved(config: Any, family: Family) -> dict[str, str]:
+    """The sites that no formula of ours makes, as this config has it, and why."""
+    found = {site: told if isinstance(told, tuple) else ("", told) for site, told in family.unproved.items()}
+    return {site: reason for site, (key, reason) in found.items() if not key or getattr(config, key, None)}
 
 
 def _notes(layout: Layout) -> tuple[str, ...]:

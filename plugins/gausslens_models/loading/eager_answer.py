@@ -183,8 +183,11 @@ def _shaken(draw: torch.Generator, module: Any, _inputs: Any, output: Any) -> An
 
 
 def _drawn(model: PretrainedModel, prompts: int, length: int) -> torch.Tensor:
-    draw = torch.Generator().manual_seed(0)
-    return torch.randint(0, int(model.config.vocab_size), (prompts, length), generator=draw)
+    """Any tokens but the padding, which some models give no position and skip when they count."""
+    draw, size = torch.Generator().manual_seed(0), int(model.config.vocab_size)
+    ids = torch.randint(0, size, (prompts, length), generator=draw)
+    padding = getattr(model.config, "pad_token_id", None)
+    return ids if padding is None else torch.where(ids == padding, (ids + 1) % size, ids)
 
 
 def _is_laid_out(model: PretrainedModel) -> bool:
