@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from ..families.slots import Family
 
-_HEADED = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForPreTraining", "BertGenerationDecoder")
+_HEADED = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "BertGenerationDecoder")
 
 
 class CheckpointModel:
@@ -106,7 +106,7 @@ class CheckpointModel:
     @property
     def headed(self) -> bool:
         """Whether there is a language-model head."""
-        return any(a.endswith(_HEADED) for a in getattr(self.config, "architectures", None) or ())
+        return any(_has_head(a) for a in getattr(self.config, "architectures", None) or ())
 
     def close(self) -> None:
         """Let go of what was made on the way."""
@@ -151,6 +151,15 @@ class CheckpointModel:
             return fingerprint(self.config.to_dict(), ((n, checkpoint.read(n)) for n in names))
 
         return cached(self.directory, (*checkpoint.files, self.directory / "config.json"), compute)
+
+
+def _has_head(architecture: str) -> bool:
+    """Whether a class has a language-model head; one for pre-training has none where nothing is tied (ELECTRA)."""
+    import transformers
+
+    if not architecture.endswith("ForPreTraining"):
+        return architecture.endswith(_HEADED)
+    return bool(getattr(getattr(transformers, architecture, None), "_tied_weights_keys", None))
 
 
 def class_of(config: Any, headed: bool) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from tiny_decoders import BRIDGED
+from tiny_decoders import BRIDGED, SMALL
 from tiny_encoders import ENCODERS
 from tiny_hybrids import HYBRIDS
 from tiny_latent import LATENT
@@ -114,6 +114,23 @@ def test_the_initialisation_is_drawn(name: str, opened: Opens) -> None:
 def test_positions_behind_the_paddings_are_not_counted(opened: Opens) -> None:
     model = opened("roberta")
     assert model.info.max_positions == model.tensor(None, "W_pos").shape[0] == 64
+
+
+@pytest.mark.parametrize("kind", ["Electra", "Bert", "Albert", "Ernie", "BigBird", "MegatronBert", "RoCBert"])
+def test_models_for_pre_training_have_the_head_that_they_were_saved_with(kind: str, tmp_path: Path) -> None:
+    """ELECTRA's tells which tokens were replaced: there is no W_U in it. All others predict tokens."""
+    config = getattr(transformers, f"{kind}Config")(**SMALL | {"attention_type": "original_full"})
+    module = getattr(transformers, f"{kind}ForPreTraining")(config)
+    module.save_pretrained(tmp_path)
+    headed = module.get_output_embeddings() is not None
+    assert headed == (kind != "Electra")
+    model = open_pretrained(ModelSpec(str(tmp_path), TransformersParameters()))
+    for one in (model, open_weights(ModelSpec(str(tmp_path), WeightsParameters()))):
+        assert ("W_U" in one.names(None), one.headed) == (headed, headed)
+        assert torch.equal(one.tensor(None, "W_E"), module.get_input_embeddings().weight)
+    findings = TransformersEngine().prove(model)
+    assert [f for f in findings if not f.holds] == []
+    assert ("logits" if headed else "final hidden state") in {f.what for f in findings}
 
 
 @pytest.mark.parametrize("padding", [0, 5])
