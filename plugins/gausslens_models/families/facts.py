@@ -118,8 +118,15 @@ def _unproved(config: Any, family: Family) -> dict[str, str]:
 
 
 def _notes(layout: Layout) -> tuple[str, ...]:
-    """What is missing in the checkpoint and nobody needs; a model with a language-model head has no pooler at all."""
-    outside = layout.places[None]
+    """What is missing in the checkpoint and nobody needs; a model with a language-model head has no pooler at all.
+
+    And a head in the file that is none of the model's.
+    """
+    outside, head = layout.places[None], layout.family.outside.get("W_U")
+    heads = () if head is None or "W_U" in outside else tuple(head.tensor.split("|"))
+    stray = [name for name in layout.unclaimed if heads and name.endswith(heads)]
+    if stray:
+        return (f"the class that config.json names (architectures) has no language-model head: {stray[0]} is not read",)
     if "W_pool" not in layout.family.outside or "W_pool" in outside or "W_U" in outside:
         return ()
     return (f"the checkpoint has no {layout.family.outside['W_pool'].tensor} (W_pool): no site needs it",)

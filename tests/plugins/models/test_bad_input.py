@@ -109,6 +109,134 @@ def test_sizes_of_real_models_are_none_of_that(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("opens", [files, run, bridge])
+@pytest.mark.parametrize(
+    ("name", "config", "told"),
+    [
+        (
+            "llama",
+            {"attention_bias": False},
+            r"0\.self_attn\.q_proj\.bias.*LlamaForCausalLM.*\(attention_bias: false\)",
+        ),
+        ("llama", {"mlp_bias": False}, r"0\.mlp\.\w+_proj\.bias.*\(mlp_bias: false\)"),
+        ("llama", {"model_type": "mistral"}, r"0\.self_attn\.q_proj\.bias.*MistralForCausalLM.*model_type"),
+        ("gpt_neox", {"attention_bias": False}, r"0\.attention\.query_key_value\.bias.*\(attention_bias: false\)"),
+    ],
+)
+def test_tensors_that_the_config_switches_off_are_refused(
+    name: str, config: dict[str, Any], told: str, opens: Callable[[Path], OpenModel], copy: Callable[..., Path]
+) -> None:
+    """The model would compute without them, and files alone with them."""
+    with pytest.raises(ModelError, match=rf"in the file that the model does not use: .*{told}"):
+        opens(copy(name, config))
+
+
+@pytest.mark.parametrize("opens", [files, run])
+def test_tensors_that_the_config_switches_on_must_be_there(
+    opens: Callable[[Path], OpenModel], directory: Directory, tmp_path: Path
+) -> None:
+    """Both ways alike: the file of Mistral has no biases, of which a Llama with biases would be made."""
+    path = tmp_path / "llama"
+    shutil.copytree(directory("mistral"), path)
+    told = json.loads((path / "config.json").read_text())
+    changed = {"model_type": "llama", "attention_bias": True, "architectures": ["LlamaForCausalLM"]}
+    (path / "config.json").write_text(json.dumps(told | changed))
+    with pytest.raises(
+        ModelError, match=r"incomplete checkpoint: .*LlamaForCausalLM.* has .*0\.self_attn\.q_proj\.bias"
+    ):
+        opens(path)
+
+
+@pytest.mark.parametrize("opens", [files, run, bridge])
+@pytest.mark.parametrize(
+    ("name", "config", "told"),
+    [
+        ("llama", {"vocab_size": 70}, r"model\.embed_tokens\.weight \[61, 24\], not \[70, 24\], lm_head\.weight \[61"),
+        ("llama", {"vocab_size": 50}, r"model\.embed_tokens\.weight \[61, 24\], not \[50, 24\]"),
+        ("llama", {"intermediate_size": 44}, r"0\.mlp\.\w+\.weight \[\d+, \d+\], not \[.*44.*config\.json"),
+        ("gpt2", {"n_positions": 32}, r"transformer\.wpe\.weight \[64, 24\], not \[32, 24\]"),
+        ("bert-masked", {"max_position_embeddings": 512}, r"position_embeddings\.weight \[64, 24\], not \[512, 24\]"),
+        ("mixtral", {"num_local_experts": 5}, r"\d tensors as model\.layers\.0\S*experts\.0\S+ \[\d, .*, not \[5, "),
+    ],
+)
+def test_tensors_of_other_shapes_than_the_config_says_are_told_with_both(
+    name: str, config: dict[str, Any], told: str, opens: Callable[[Path], OpenModel], copy: Callable[..., Path]
+) -> None:
+    with pytest.raises(ModelError, match=rf"other shapes than those of the model that its config says: .*{told}"):
+        opens(copy(name, config))
+
+
+@pytest.mark.parametrize("opens", [files, run])
+def test_an_expert_that_is_missing_is_seen(opens: Callable[[Path], OpenModel], copy: Callable[..., Path]) -> None:
+    """In every layer alike, so that all tensors of a layer have as many."""
+    path = copy("mixtral")
+    held = load_file(path / "model.safetensors")
+    last = max(int(n.split(".experts.")[1].split(".")[0]) for n in held if ".experts." in n)
+    save_file({n: t for n, t in held.items() if f".experts.{last}." not in n}, path / "model.safetensors")
+    with pytest.raises(ModelError, match=rf"{last} tensors as .*experts\.0\S* \[{last}, .*, not \[{last + 1}, "):
+        opens(path)
+
+
+def test_a_head_that_the_class_does_not_have_is_not_read(copy: Callable[..., Path]) -> None:
+    path = copy("llama", {"architectures": ["LlamaModel"]})
+    model = run(path)
+    assert model.module is not None
+    for one in (model, files(path)):
+        assert "W_U" not in one.names(None)
+        assert one.info.facts["unclaimed"] == ("lm_head.weight",)
+        assert any("lm_head.weight is not read" in note for note in one.info.facts["notes"])
+        assert one.tensor(None, "W_E").shape == (61, 24)
+    assert [f for f in TransformersEngine().prove(model) if not f.holds] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "told"),
+    [
+        ("llama", {"hidden_act": "frobnicate"}, "build a LlamaForCausalLM .* KeyError: 'frobnicate'"),
+        ("llama", {"rope_parameters": {"rope_type": "wobble", "rope_theta": 1e4}}, "build .* KeyError: 'wobble'"),
+        ("mixtral", {"num_experts_per_tok": 9}, "run this model as float32: RuntimeError: selected index k"),
+    ],
+)
+def test_what_transformers_cannot_do_is_told_in_its_words(
+    name: str, config: dict[str, Any], told: str, copy: Callable[..., Path]
+) -> None:
+    path = copy(name, config)
+    with pytest.raises(ModelError, match=rf"{name}: transformers cannot {told}.*config\.json"):
+        TransformersEngine().prove(run(path))
+    if "build" in told:
+        with pytest.raises(ModelError, match=rf"{name}: transformers cannot {told}.*config\.json"):
+            files(path)
+
+
+def test_what_transformers_cannot_load_is_told_in_its_words(
+    copy: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise RuntimeError("there is no such tensor\nand more")
+
+    model = run(copy("llama"))
+    monkeypatch.setattr(transformers.LlamaForCausalLM, "from_pretrained", fails)
+    with pytest.raises(
+        ModelError, match="llama: transformers cannot load this model: RuntimeError: there is no such tens"
+    ):
+        model.module  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("no memory left"), RuntimeError("DefaultCPUAllocator: can't allocate")]
+)
+def test_no_memory_is_no_fault_of_the_model(
+    error: Exception, copy: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise error
+
+    model = run(copy("llama"))
+    monkeypatch.setattr(transformers.LlamaForCausalLM, "from_pretrained", fails)
+    with pytest.raises(type(error), match="memory|allocate"):
+        model.module  # noqa: B018
+
+
+@pytest.mark.parametrize("opens", [files, run, bridge])
 @pytest.mark.parametrize("kind", [torch.int16, torch.int8, torch.uint8, torch.int64, torch.bool])
 def test_integers_under_the_name_of_a_weight_are_refused(
     kind: torch.dtype, opens: Callable[[Path], OpenModel], copy: Callable[..., Path]
