@@ -7,6 +7,7 @@ from dataclasses import replace
 from .decoders import QUERY_NORMS_OVER_ALL
 from .slots import (
     ATTENTION_BIASES,
+    NO_LOADER,
     NO_ROTATION,
     Slot,
     Tap,
@@ -388,7 +389,13 @@ IBERT = replace(
     model_types=("ibert",),
     outside=ROBERTA.outside,
     ignored=(*_TWICE, "_integer", "scaling_factor", "act_", "x_min", "x_max", "LayerNorm.shift"),
-    refused=(("quant_mode", True, "is not served: it computes in integers"),),
+    refused=(
+        (
+            "quant_mode",
+            True,
+            "is not served: it computes in integers; with quant_mode: false in config.json the model opens",
+        ),
+    ),
 )
 
 # Words that attend to entities have queries of their own; without entities none of them is used.
@@ -438,7 +445,7 @@ BIG_BIRD = replace(
         (
             "attention_type",
             "block_sparse",
-            "is not served: it is sparse; with original_full the model opens",
+            "is not served: its attention is sparse; with original_full in config.json the model opens",
         ),
     ),
 )
@@ -455,7 +462,7 @@ ROFORMER = replace(
     },
     optional=(*BERT.optional, "W_angles", "W_project_in", "b_project_in"),
     lacking={},
-    refused=(("rotary_value", True, "is not served: its values are turned too"),),
+    refused=(("rotary_value", True, f"is not served: its values are turned as q and k are; {NO_LOADER}"),),
     position="rotary",
     pairs=True,
 )
@@ -510,9 +517,8 @@ ALBERT = replace(
     | norm("ln_head", "predictions.LayerNorm", bias=True),
     ignored=("position_ids", "token_type_ids", "sop_classifier", "predictions.decoder.bias"),
     refused=tuple(
-        (key, number, "is not served: one layer for all depths is")
+        (key, range(2, 10_000), f"is not served: it has several layers where here one serves all depths; {NO_LOADER}")
         for key in ("num_hidden_groups", "inner_group_num")
-        for number in range(2, 65)
     ),
     shared=True,
 )

@@ -54,6 +54,10 @@ UNWATCHED = (
     "this family computes it where nothing can see it; where TransformerLens can, `loader: transformer-lens` does"
 )
 
+# What is left where tensors are none that a table can say.
+BY_BRIDGE = "`loader: transformer-lens` may show its patterns, without weights"
+NO_LOADER = "no loader opens it"
+
 # The stream around a layer, of every family.
 STREAM = {"resid_pre": Tap("", "in"), "resid_post": Tap("")}
 
@@ -106,10 +110,11 @@ class Family:
     ``positions`` are rows (key, value, position) that go before ``position``. ``stored`` are tensors of a layer that
     files hold fused, and modules apart. ``watched`` says whether its attention calls a function that can be registered;
     if not, sites are what taps show. ``refused`` are rows (key, value, reason) of configs that cannot be served,
-    ``weights_alone`` of such that cannot run. ``unnormed`` layers have no norm before attention. ``query_scaled`` says
-    that q is scaled before it is turned, and handed over so. ``epsilon`` holds where the config tells none, or
-    one that the norms do not use (``epsilon_of_config``). ``shared``
-    says that one stored layer serves every depth. ``latent`` attention turns the last dimensions of a head: "pairs",
+    ``weights_alone`` of such that cannot run; the value True stands for any that is set, a range for those in it.
+    ``unnormed`` layers have no norm before attention. ``query_scaled`` says that q is scaled before it is turned, and
+    handed over so. ``epsilon`` holds where the config tells none, or one that the norms do not use
+    (``epsilon_of_config``). ``shared`` says that one stored layer serves every depth. ``latent`` attention turns the
+    last dimensions of a head: "pairs",
     "halves", or the config's key that says which (pairs are then handed over as halves).
     """
 
@@ -164,7 +169,7 @@ class Family:
             found = config
             for name in key.split("."):
                 found = getattr(found, name, None)
-            if found == value or (value is True and bool(found)):
+            if found == value or (value is True and bool(found)) or (isinstance(value, range) and found in value):
                 return f"{self.name} with {key}={found!r} {reason}"
         return ""
 
