@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from gausslens import ModelError, ModelSpec, OpenModel
+from gausslens.__main__ import main
 from gausslens.perform import prepare
 from gausslens.runs.plan import PlanError
 from gausslens_models.capture.bridge_engine import BridgeEngine
@@ -165,6 +167,56 @@ def test_tensors_of_other_shapes_than_the_config_says_are_told_with_both(
         opens(copy(name, config))
 
 
+@pytest.mark.parametrize("opens", [files, run, bridge])
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("llama", {"num_hidden_layers": 0}),
+        ("llama", {"num_attention_heads": 0}),
+        ("llama", {"num_attention_heads": -4}),
+        ("llama", {"num_key_value_heads": 0}),
+        ("llama", {"max_position_embeddings": 0}),
+        ("bert", {"hidden_size": 0}),
+        ("gpt2", {"n_head": 0}),
+        ("gpt2", {"n_positions": 0}),
+    ],
+)
+def test_sizes_of_nothing_are_refused_by_name(
+    name: str, config: dict[str, Any], opens: Callable[[Path], OpenModel], copy: Callable[..., Path]
+) -> None:
+    ((key, value),) = config.items()
+    with pytest.raises(ModelError, match=rf"config\.json: {key} is {value}: every model has at least 1"):
+        opens(copy(name, config))
+
+
+@pytest.mark.parametrize("loader", ["auto", "transformers", "transformer-lens", "weights"])
+@pytest.mark.parametrize(
+    ("left", "told"), [("model.safetensors", "no config.json in"), ("adapter_config.json", "holds an adapter .*merge")]
+)
+def test_a_directory_without_a_config_is_told_so(
+    left: str, told: str, loader: str, copy: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = copy("llama")
+    for file in path.iterdir():
+        if file.name != left:
+            file.unlink()
+    (path / left).touch()
+    assert main(["model", str(path), "--loader", loader]) == 1
+    assert re.search(told, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
+@pytest.mark.parametrize("opens", [files, run])
+def test_a_pointer_of_git_lfs_is_told_as_such(
+    opens: Callable[[Path], OpenModel], file: str, copy: Callable[..., Path]
+) -> None:
+    path = copy("llama")
+    (path / "model.safetensors").unlink()
+    (path / file).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 134515008\n")
+    with pytest.raises(ModelError, match=rf"{file}: a pointer of git-lfs, .*git lfs pull"):
+        opens(path)
+
+
 @pytest.mark.parametrize("opens", [files, run])
 def test_an_expert_that_is_missing_is_seen(opens: Callable[[Path], OpenModel], copy: Callable[..., Path]) -> None:
     """In every layer alike, so that all tensors of a layer have as many."""
@@ -232,7 +284,7 @@ def test_no_memory_is_no_fault_of_the_model(
 
     model = run(copy("llama"))
     monkeypatch.setattr(transformers.LlamaForCausalLM, "from_pretrained", fails)
-    with pytest.raises(type(error), match="memory|allocate"):
+    with pytest.raises(type(error), match=r"memory|allocate"):
         model.module  # noqa: B018
 
 
