@@ -105,7 +105,7 @@ def _refuse_lost(layout: Layout, model: Layout, name: str, path: str) -> None:
     ]
     if lost:
         raise ModelError(
-            f"{path}: incomplete checkpoint: the {name} that its config says has {_listed(lost)}, the file has not"
+            f"{path}: incomplete checkpoint: {_listed(lost)} missing, which the {name} that its config says has"
         )
 
 

@@ -1,4 +1,4 @@
-"""Loader `weights`: a checkpoint's tensors straight from its files, one at a time. No model is built."""
+"""Loader `weights`: a checkpoint's tensors straight from its files, one at a time. No model is loaded."""
 
 from __future__ import annotations
 
