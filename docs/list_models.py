@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -127,10 +128,29 @@ def table() -> str:
     lines += [f"| {', '.join(types)} | {why} |" for why, types in by_reason.items()]
     lines += [
         "",
+        "Configs of types above that are refused:",
+        "",
+        "| type | config | why |",
+        "|---|---|---|",
+        *_refused_configs(),
+    ]
+    lines += [
+        "",
         "So are models of two stacks of layers (T5, BART and their kin), and those that read more than text: of",
     ]
     lines += ["these the refusal names the text stack."]
     return "\n".join([BEGIN, "", *lines, "", END])
+
+
+def _refused_configs() -> Iterator[str]:
+    """A row of Markdown for each row of refused configs."""
+    from gausslens_models.families.layout import FAMILIES
+
+    for family in sorted(FAMILIES, key=lambda family: family.model_types):
+        for key, value, why in (*family.refused, *family.weights_alone):
+            said = f"{value.start} or more" if isinstance(value, range) else json.dumps(value)
+            types = ", ".join(f"`{name}`" for name in family.model_types)
+            yield f"| {types} | `{key}`: {'set' if value is True else said} | {why} |"
 
 
 def written(page: str) -> str:

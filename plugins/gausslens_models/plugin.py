@@ -94,9 +94,9 @@ def loaders() -> list[Loader]:
         Loader(
             name="weights",
             version=1,
-            summary="the tensors of a local directory, one at a time; no model is built",
+            summary="the tensors of a local directory, one at a time; no model is loaded",
             parameters="gausslens_models.parameters:WeightsParameters",
-            claims="gausslens_models.loading.config_and_tokenizer:claims_files",
+            claims="gausslens_models.loading.config_and_tokenizer:claims_weights",
             open="gausslens_models.loading.weights:open_weights",
             rank=10,
         ),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..contract.errors import ModelError
 from . import load_host
 
 if TYPE_CHECKING:
@@ -109,8 +111,10 @@ def _sites(opened: Opened) -> list[str]:
 
 
 def _tensors(opened: Opened) -> list[str]:
-    model = opened.model
-    shown = [("layer 0", model.names(0)), ("outside", model.names(None))]
+    try:
+        shown = [("layer 0", opened.model.names(0)), ("outside", opened.model.names(None))]
+    except ModelError as error:  # it runs, and nobody knows its weights
+        return [f"tensors      none: {error}"]
     return [f"{where:<12} {' '.join(names)}" for where, names in shown]
 
 
@@ -134,7 +138,8 @@ def _as_json(opened: Opened, findings: Sequence[Finding] | None) -> str:
     data["loader"] = opened.call.loader.descriptor.name
     data["engine"] = opened.engine.descriptor.name if opened.engine else None
     data["sites"] = list(opened.running.sites(opened.model)) if opened.running else []
-    data["tensors"] = {"layer 0": opened.model.names(0), "outside": opened.model.names(None)}
+    with contextlib.suppress(ModelError):  # it runs, and nobody knows its weights
+        data["tensors"] = {"layer 0": opened.model.names(0), "outside": opened.model.names(None)}
     if findings is not None:
         data["proof"] = [{**asdict(f), "holds": f.holds} for f in findings]
     return json.dumps(data, indent=2, ensure_ascii=False, default=str)

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .slots import NO_ROTATION, Family, Slot, Tap, attention, fused, fused_gate, mlp, mlp_taps, norm, unwatched
+from .slots import (
+    BY_BRIDGE,
+    NO_ROTATION,
+    Family,
+    Slot,
+    Tap,
+    attention,
+    fused,
+    fused_gate,
+    mlp,
+    mlp_taps,
+    norm,
+    unwatched,
+)
 from .table import GEMMA2, GPT2, LLAMA, OPT, QUERY_NORMS
 
 # With nothing but another name.
@@ -206,6 +219,13 @@ STABLELM = replace(
     tensors=LLAMA.tensors | LAYER_NORMS,
     outside=LLAMA.outside | norm("ln_final", "norm", bias=True),
     optional=(*LLAMA.optional, "ln2.w", "ln2.b"),
+    refused=(
+        (
+            "qk_layernorm",
+            True,
+            "is not served: the norms of q and k are tensors of their own for each head; " + BY_BRIDGE,
+        ),
+    ),
     norm="layer",
     parallel="use_parallel_residual",
 )

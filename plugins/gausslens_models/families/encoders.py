@@ -7,6 +7,7 @@ from dataclasses import replace
 from .decoders import QUERY_NORMS_OVER_ALL
 from .slots import (
     ATTENTION_BIASES,
+    NO_LOADER,
     NO_ROTATION,
     Slot,
     Tap,
@@ -32,8 +33,8 @@ _EMBEDDED = {name: BERT.outside[name] for name in ("W_token_type", "ln_embed.w",
     # Where it is tied, a file may hold it as the head's alone.
     "W_E": Slot("embeddings.word_embeddings.weight|lm_head.decoder.weight|generator_lm_head.weight")
 }
-# Position 0 is row pad + 1, and pad is 1.
-_POSITIONS = {"W_pos": Slot("embeddings.position_embeddings.weight", skip=2)}
+# Position 0 is the row behind that of the padding.
+_POSITIONS = {"W_pos": Slot("embeddings.position_embeddings.weight", behind="pad_token_id")}
 _TWICE = ("lm_head.decoder.bias", "position_ids", "embeddings.token_type_ids")
 
 ERNIE = replace(
@@ -153,7 +154,7 @@ ESM = replace(
     | norm("ln_final", "encoder.emb_layer_norm_after", bias=True),
     optional=(*BERT.optional, "W_pos", "ln_embed.w", "ln_embed.b", "W_contact", "b_contact"),
     ignored=(*_TWICE, "rotary_embeddings.inv_freq", "rotary_emb.inv_freq"),
-    unproved={"embed": "it is scaled by the share of masked tokens"},
+    unproved={"embed": ("token_dropout", "it is scaled by the share of masked tokens")},
     lacking={},
     when=(("position_embedding_type", "absolute", {}, {"q_rot": NO_ROTATION, "k_rot": NO_ROTATION}),),
     positions=(("position_embedding_type", "absolute", "learned"),),
@@ -388,7 +389,13 @@ IBERT = replace(
     model_types=("ibert",),
     outside=ROBERTA.outside,
     ignored=(*_TWICE, "_integer", "scaling_factor", "act_", "x_min", "x_max", "LayerNorm.shift"),
-    refused=(("quant_mode", True, "is not served: it computes in integers"),),
+    refused=(
+        (
+            "quant_mode",
+            True,
+            "is not served: it computes in integers; with quant_mode: false in config.json the model opens",
+        ),
+    ),
 )
 
 # Words that attend to entities have queries of their own; without entities none of them is used.
@@ -438,7 +445,7 @@ BIG_BIRD = replace(
         (
             "attention_type",
             "block_sparse",
-            "is not served: it is sparse; with original_full the model opens",
+            "is not served: its attention is sparse; with original_full in config.json the model opens",
         ),
     ),
 )
@@ -455,7 +462,7 @@ ROFORMER = replace(
     },
     optional=(*BERT.optional, "W_angles", "W_project_in", "b_project_in"),
     lacking={},
-    refused=(("rotary_value", True, "is not served: its values are turned too"),),
+    refused=(("rotary_value", True, f"is not served: its values are turned as q and k are; {NO_LOADER}"),),
     position="rotary",
     pairs=True,
 )
@@ -510,9 +517,8 @@ ALBERT = replace(
     | norm("ln_head", "predictions.LayerNorm", bias=True),
     ignored=("position_ids", "token_type_ids", "sop_classifier", "predictions.decoder.bias"),
     refused=tuple(
-        (key, number, "is not served: one layer for all depths is")
+        (key, range(2, 10_000), f"is not served: it has several layers where here one serves all depths; {NO_LOADER}")
         for key in ("num_hidden_groups", "inner_group_num")
-        for number in range(2, 65)
     ),
     shared=True,
 )

@@ -91,7 +91,7 @@ def _facts(config: Any, layout: Layout) -> dict[str, Any]:
         "clip": getattr(config, "clip_qkv", None),
         "one_layer": family.shared,
         "experts": tuple(_experts(layout, layer) for layer in layers),
-        "unproved": dict(family.unproved),
+        "unproved": _unproved(config, family),
         "read_as": family.read_as,
         "activation": _activation(config),
         "unclaimed": layout.unclaimed,
@@ -111,9 +111,22 @@ def _facts(config: Any, layout: Layout) -> dict[str, Any]:
     return facts
 
 
+def _unproved(config: Any, family: Family) -> dict[str, str]:
+    """The sites that no formula of ours makes, as this config has it, and why."""
+    found = {site: told if isinstance(told, tuple) else ("", told) for site, told in family.unproved.items()}
+    return {site: reason for site, (key, reason) in found.items() if not key or getattr(config, key, None)}
+
+
 def _notes(layout: Layout) -> tuple[str, ...]:
-    """What is missing in the checkpoint and nobody needs; a model with a language-model head has no pooler at all."""
-    outside = layout.places[None]
+    """What is missing in the checkpoint and nobody needs; a model with a language-model head has no pooler at all.
+
+    And a head in the file that is none of the model's.
+    """
+    outside, head = layout.places[None], layout.family.outside.get("W_U")
+    heads = () if head is None or "W_U" in outside else tuple(head.tensor.split("|"))
+    stray = [name for name in layout.unclaimed if heads and name.endswith(heads)]
+    if stray:
+        return (f"the class that config.json names (architectures) has no language-model head: {stray[0]} is not read",)
     if "W_pool" not in layout.family.outside or "W_pool" in outside or "W_U" in outside:
         return ()
     return (f"the checkpoint has no {layout.family.outside['W_pool'].tensor} (W_pool): no site needs it",)

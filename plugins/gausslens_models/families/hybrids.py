@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .mixtures import GRANITE_MOE_SHARED
-from .slots import NO_ROTATION, Other, Slot, Tap, attention, experts, gated_mlp, mlp, mlp_taps, norm
+from .slots import BY_BRIDGE, NO_ROTATION, Other, Slot, Tap, attention, experts, gated_mlp, mlp, mlp_taps, norm
 from .table import LFM2, LLAMA
 
 _STATES = "this layer carries a state from token to token: it has no attention"
@@ -159,7 +159,7 @@ GRANITE_HYBRID = replace(
     optional=(*GRANITE_MOE_SHARED.optional, *_MAY_LACK),
     others={"linear_attention": Other(_mamba("mamba") | _GRANITE_NORMS, _STATES)},
     when=(("position_embedding_type", None, {}, _UNTURNED), ("position_embedding_type", "nope", {}, _UNTURNED)),
-    refused=(("num_local_experts", 0, "is not served: only mixtures of this type are"),),
+    refused=(("num_local_experts", 0, f"is not served: of this type those with experts are; {BY_BRIDGE}"),),
     position="none",
     positions=(("position_embedding_type", "rope", "rotary"),),
 )

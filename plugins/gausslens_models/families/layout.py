@@ -254,7 +254,7 @@ def make_layout(
     _refuse_missing(family, places, kinds, mixed, layered, beyond, path)
     tied = headed and bool(getattr(config, "tie_word_embeddings", False))
     places[None] = {}
-    for ours, slot in family.outside.items():
+    for ours, slot in _behind(family, config, path):
         theirs = _found(slot.tensor.split("|"), outside)
         if theirs is not None:
             places[None][ours] = Place(outside[theirs], slot)
@@ -272,6 +272,17 @@ def make_layout(
     _refuse_unknown(layout, layered, unclaimed, path)
     _refuse_shapes(layout, path)
     return layout
+
+
+def _behind(family: Family, config: Any, path: str) -> Iterator[tuple[str, Slot]]:
+    """The slots outside the layers, each with the number of rows that are nobody's."""
+    for ours, slot in family.outside.items():
+        if slot.behind:
+            row = getattr(config, slot.behind, None)
+            if row is None or int(row) < 0:
+                raise ModelError(f"{path}: {slot.behind} is {row} in its config: positions begin in the row behind it")
+            slot = replace(slot, skip=int(row) + 1, behind="")
+        yield ours, slot
 
 
 def _found(known: list[str], outside: Mapping[str, str]) -> str | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from .slots import BY_BRIDGE
+
 _SPARSE = "its attention is sparse: no pattern of a query over all keys is ever made"
 _OTHER = "its attention is none: there is no softmax over keys"
 _GATED = "heads are multiplied by a gate of the stream before `W_O`: z is not pattern times v"
@@ -70,14 +72,13 @@ REFUSED = {
     "gemma3n_text": "heads of other sizes in other layers, and four streams",
     "moshi": "it has two stacks of layers, of time and of depth",
 }
-_LOADERS = "`loader: transformer-lens` may show its patterns, without weights"
 
 
 def reason(config: Any) -> str:
     """Why a type that no table names is not served; nothing where only its table is missing."""
     model_type = getattr(config, "model_type", "")
     if model_type in REFUSED:
-        return f"the model type {model_type!r} is not served: {REFUSED[model_type]}; {_LOADERS}"
+        return f"the model type {model_type!r} is not served: {REFUSED[model_type]}; {BY_BRIDGE}"
     if getattr(config, "is_encoder_decoder", False):
         return (
             f"the model type {model_type!r} is not served: it has two stacks of layers, an encoder and a decoder that "

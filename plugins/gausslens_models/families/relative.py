@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .encoders import UNWATCHED_BERT
-from .slots import NO_ROTATION, Family, Slot, Tap, attention, fused, mlp, mlp_taps, norm
+from .slots import BY_BRIDGE, NO_LOADER, NO_ROTATION, Family, Slot, Tap, attention, fused, mlp, mlp_taps, norm
 from .table import BERT
 
 _LACKING = {"q_rot": NO_ROTATION, "k_rot": NO_ROTATION}
@@ -31,7 +31,13 @@ BLOOM = Family(
     | norm("ln_embed", "word_embeddings_layernorm", bias=True)
     | norm("ln_final", "ln_f", bias=True),
     optional=("W_U",),
-    refused=(("apply_residual_connection_post_layernorm", True, "is not served: its stream goes through norms"),),
+    refused=(
+        (
+            "apply_residual_connection_post_layernorm",
+            True,
+            f"is not served: what its norms give goes on as the stream; {BY_BRIDGE}",
+        ),
+    ),
     lacking=_LACKING,
     watched=False,
     position="alibi",
@@ -59,7 +65,9 @@ MPT = replace(
     outside={"W_E": Slot("wte.weight"), "W_U": Slot("lm_head.weight", "in_out")}
     | norm("ln_final", "norm_f", bias=True),
     optional=(*("b_Q", "b_K", "b_V", "b_O", "b_in", "b_out", "ln1.b", "ln2.b", "ln_final.b", "W_U"),),
-    refused=(("attn_config.clip_qkv", True, "is not served: q, k and v are clipped where nothing can see it"),),
+    refused=(
+        ("attn_config.clip_qkv", True, f"is not served: q, k and v are clipped where nothing can see it; {BY_BRIDGE}"),
+    ),
 )
 
 MPNET = replace(
@@ -147,6 +155,6 @@ DEBERTA = replace(
         "k": Tap("attention.self.in_proj", part="k|"),
         "v": Tap("attention.self.in_proj", part="v|", plus="attention.self.v_bias"),
     },
-    refused=(("talking_head", True, "is not served: its heads are mixed before and after the softmax"),),
+    refused=(("talking_head", True, f"is not served: its heads are mixed before and after the softmax; {NO_LOADER}"),),
 )
 RELATIVE = (BLOOM, MPT, MPNET, DEBERTA_V2, DEBERTA)

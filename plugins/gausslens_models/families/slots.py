@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,8 +17,8 @@ class Slot:
     "k", "v" behind each other, "q|", "k|", "v|" interleaved head by head, "q*", "k*", "v*" group by group (the queries
     of a key/value head before it), "q4", "k4", "v4" in four parts of query, value, key each, "0/2", "1/2" halves,
     "0::2", "1::2" every other. ``turned`` says that the checkpoint stores [in, out] (Conv1D) where a linear layer
-    stores [out, in]. ``plus`` is added to what is stored; the first ``skip`` rows are nobody's. A tensor of experts has
-    their axis first.
+    stores [out, in]. ``plus`` is added to what is stored; the first ``skip`` rows are nobody's, of ``behind`` those up
+    to the row whose number this key of the config tells. A tensor of experts has their axis first.
     """
 
     tensor: str
@@ -27,6 +27,7 @@ class Slot:
     turned: bool = False
     plus: float = 0.0
     skip: int = 0
+    behind: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,10 @@ class Tap:
 UNWATCHED = (
     "this family computes it where nothing can see it; where TransformerLens can, `loader: transformer-lens` does"
 )
+
+# What is left where tensors are none that a table can say.
+BY_BRIDGE = "`loader: transformer-lens` may show its patterns, without weights"
+NO_LOADER = "no loader opens it"
 
 # The stream around a layer, of every family.
 STREAM = {"resid_pre": Tap("", "in"), "resid_post": Tap("")}
@@ -99,15 +104,17 @@ class Family:
     what norms of q and k go: "head", each head by itself, or "all" heads together. A model has them where their gains
     are among its tensors, or where the key ``query_norm_bare`` of the config says that it has some without;
     ``query_norm_late``: after the rotation, in layers that rotate. ``parallel`` says whether attention and MLP read the
-    same stream, or which key of the config says so. ``unproved`` are sites that no formula of ours makes, and why.
+    same stream, or which key of the config says so. ``unproved`` are sites that no formula of ours makes, and why: a
+    reason, or (key, reason) where the config switches it on.
 
     ``positions`` are rows (key, value, position) that go before ``position``. ``stored`` are tensors of a layer that
     files hold fused, and modules apart. ``watched`` says whether its attention calls a function that can be registered;
     if not, sites are what taps show. ``refused`` are rows (key, value, reason) of configs that cannot be served,
-    ``weights_alone`` of such that cannot run. ``unnormed`` layers have no norm before attention. ``query_scaled`` says
-    that q is scaled before it is turned, and handed over so. ``epsilon`` holds where the config tells none, or
-    one that the norms do not use (``epsilon_of_config``). ``shared``
-    says that one stored layer serves every depth. ``latent`` attention turns the last dimensions of a head: "pairs",
+    ``weights_alone`` of such that cannot run; the value True stands for any that is set, a range for those in it.
+    ``unnormed`` layers have no norm before attention. ``query_scaled`` says that q is scaled before it is turned, and
+    handed over so. ``epsilon`` holds where the config tells none, or one that the norms do not use
+    (``epsilon_of_config``). ``shared`` says that one stored layer serves every depth. ``latent`` attention turns the
+    last dimensions of a head: "pairs",
     "halves", or the config's key that says which (pairs are then handed over as halves).
     """
 
@@ -132,7 +139,7 @@ class Family:
     unnormed: tuple[int, ...] = ()
     query_scaled: bool = False
     latent: str = ""
-    unproved: dict[str, str] = field(default_factory=dict)
+    unproved: Mapping[str, str | tuple[str, str]] = field(default_factory=dict)
     shared: bool = False
     epsilon: float = 1e-5
     epsilon_of_config: bool = True
@@ -162,7 +169,7 @@ class Family:
             found = config
             for name in key.split("."):
                 found = getattr(found, name, None)
-            if found == value or (value is True and bool(found)):
+            if found == value or (value is True and bool(found)) or (isinstance(value, range) and found in value):
                 return f"{self.name} with {key}={found!r} {reason}"
         return ""
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # What transformers looks for, in its order: a single file goes before an index of shards beside it.
 KNOWN = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 INDEX = ".index.json"
+# What a file of git-lfs begins with, where the file itself was not fetched.
+POINTER = b"version https://git-lfs"
 # Types as safetensors calls them, and as torch does, whose numbers are weights. Integers and truth values are none.
 WEIGHTS = ("F64", "F32", "F16", "BF16", "F8_", "float", "bfloat")
 # Numbers of a tensor that are compared with what was loaded; multiples of the golden ratio spread over all places.
@@ -171,6 +173,9 @@ def refuse_not_finite(path: str, named: Iterable[tuple[str, torch.Tensor]]) -> N
 
 
 def _headers(file: Path) -> Iterator[tuple[str, StoredTensor]]:
+    with file.open("rb") as opened:
+        if opened.read(len(POINTER)) == POINTER:
+            raise ModelError(f"{file}: a pointer of git-lfs, not the weights: get them with `git lfs pull`")
     if file.suffix == ".safetensors":
         yield from _safetensors_header(file)
         return

@@ -27,6 +27,13 @@ SIZES = re.compile(
     r"|((encoder|decoder)_)?ffn_dim|(hidden_)?dim|num(_local)?_experts|n_routed_experts|word_embed_proj_dim"
 )
 LAYERS, WIDTH = 10_000, 100_000_000
+# Of these no model has none.
+AT_LEAST_ONE = re.compile(
+    r"num_(hidden_layers|attention_heads|key_value_heads)|n_(layer|head|embd|positions)|hidden_size|vocab_size"
+    "|max_position_embeddings"
+)
+# What the files of an adapter say that it is, and of weights without a config.
+ADAPTER, WEIGHTS = "adapter_config.json", ("*.safetensors", "*.bin")
 
 
 def claims_directory(path: str) -> bool:
@@ -41,6 +48,19 @@ def claims_directory(path: str) -> bool:
 def claims_files(path: str) -> bool:
     """A local directory with a config."""
     return (Path(path) / "config.json").is_file()
+
+
+def claims_weights(path: str) -> bool:
+    """A local directory with a config, or one that should have it: the error can then say so."""
+    return claims_files(path) or (Path(path).is_dir() and (_is_adapter(Path(path)) or _has_weights(Path(path))))
+
+
+def _is_adapter(directory: Path) -> bool:
+    return (directory / ADAPTER).is_file()
+
+
+def _has_weights(directory: Path) -> bool:
+    return any(next(directory.glob(pattern), None) is not None for pattern in WEIGHTS)
 
 
 def claims_bridge(path: str) -> bool:
@@ -85,6 +105,8 @@ def read_config(spec: ModelSpec) -> Any:
     from transformers import AutoConfig
 
     name, arguments = where_pretrained(spec)
+    if "gguf_file" not in arguments:
+        _refuse_no_config(Path(name))
     refuse_absurd_sizes(Path(name) / "config.json")
     try:
         with quiet_transformers():
@@ -94,6 +116,19 @@ def read_config(spec: ModelSpec) -> Any:
     if "gguf_file" not in arguments:
         refuse_quantised(config, spec.path)
     return config
+
+
+def _refuse_no_config(directory: Path) -> None:
+    if (directory / "config.json").is_file():
+        return
+    if _is_adapter(directory):
+        raise ModelError(
+            f"{directory} holds an adapter ({ADAPTER}), not a model: merge it into the model that it is for (peft's "
+            "merge_and_unload) and save_pretrained() that to a new directory"
+        )
+    raise ModelError(
+        f"there is no config.json in {directory}, which says what model its weights are of: put it beside them"
+    )
 
 
 def refuse_absurd_sizes(file: Path) -> None:
@@ -106,6 +141,9 @@ def refuse_absurd_sizes(file: Path) -> None:
         most = LAYERS if "layer" in key else WIDTH
         if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) > most:
             raise ModelError(f"{file}: {key} is {value}: no model has more than {most:,}")
+    for key, value in told.items() if isinstance(told, dict) else ():
+        if AT_LEAST_ONE.fullmatch(key) and isinstance(value, int | float) and value < 1:
+            raise ModelError(f"{file}: {key} is {value}: every model has at least 1")
 
 
 def _sizes(told: Any) -> Iterator[tuple[str, Any]]:

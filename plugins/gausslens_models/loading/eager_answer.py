@@ -17,6 +17,7 @@ import torch
 
 from ..maths.rounding import epsilons
 from .config_and_tokenizer import quiet_transformers
+from .skeleton import by_transformers
 
 if TYPE_CHECKING:
     from .pretrained import PretrainedModel
@@ -106,14 +107,14 @@ def unseen_windows(model: PretrainedModel) -> list[int]:
 def eager_answer(model: PretrainedModel) -> Answer:
     """What the module itself says with its own eager attention, one prompt at a time and so without padding."""
     module = model.module
-    before = module.config._attn_implementation
+    before, dtype = module.config._attn_implementation, str(model.dtype).removeprefix("torch.")
     draws = SHAKEN_EXPERTS if _is_laid_out(model) and any(model.info.facts.get("experts") or ()) else SHAKEN
     batches = proof_batches(model)
     rows = [row[real][None] for ids, mask in batches for row, real in zip(ids, mask, strict=True)]
     ends = list(accumulate((len(ids) for ids, _ in batches), initial=0))
     found = Answer([], [], [], [], tuple(tuple(range(*pair)) for pair in pairwise(ends)))
     try:
-        with quiet_transformers(), torch.no_grad():
+        with by_transformers(model.spec.path, f"run this model as {dtype}"), torch.no_grad():
             module.set_attn_implementation("eager")
             for ids in rows:
                 final, patterns = _asked(module, ids)
@@ -183,8 +184,11 @@ def _shaken(draw: torch.Generator, module: Any, _inputs: Any, output: Any) -> An
 
 
 def _drawn(model: PretrainedModel, prompts: int, length: int) -> torch.Tensor:
-    draw = torch.Generator().manual_seed(0)
-    return torch.randint(0, int(model.config.vocab_size), (prompts, length), generator=draw)
+    """Any tokens but the padding, which some models give no position and skip when they count."""
+    draw, size = torch.Generator().manual_seed(0), int(model.config.vocab_size)
+    ids = torch.randint(0, size, (prompts, length), generator=draw)
+    padding = getattr(model.config, "pad_token_id", None)
+    return ids if padding is None else torch.where(ids == padding, (ids + 1) % size, ids)
 
 
 def _is_laid_out(model: PretrainedModel) -> bool:

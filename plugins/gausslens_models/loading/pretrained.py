@@ -15,16 +15,13 @@ from ..families.slots import STREAM
 from .checkpoint import Checkpoint, refuse_not_finite
 from .config_and_tokenizer import LIVE, quiet_transformers, read_config, refuse_quantised, where_pretrained
 from .fingerprint import fingerprint
+from .skeleton import NO_SITE, by_transformers
 from .weights import CheckpointModel
 
 if TYPE_CHECKING:
     import torch
 
     from ..families.slots import Family, Tap
-
-
-# Parts of names of what no site goes through: it may be missing in a checkpoint.
-NO_SITE = ("pooler.", "seq_relationship.")
 
 
 class PretrainedModel(CheckpointModel):
@@ -158,7 +155,8 @@ class PretrainedModel(CheckpointModel):
     def read_as(self, family: Family) -> None:
         """Read the tensors by the table of another family."""
         layout = self.layout
-        self.layout = make_layout(family, self.config, layout.shapes, self.spec.path, self.headed, layout.stored)
+        found = make_layout(family, self.config, layout.shapes, self.spec.path, self.headed, layout.stored)
+        self.layout = found if self.checkpoint is None else self._held_against_class(found)
         for made in ("info", "sites", "taps", "module_layout"):
             self.__dict__.pop(made, None)
 
@@ -174,10 +172,12 @@ class PretrainedModel(CheckpointModel):
         return Path(self.spec.path).suffix == ".gguf" or bool(getattr(self.spec.parameters, "gguf_file", None))
 
     def _load(self) -> Any:
+        import torch
+
         name, arguments = where_pretrained(self.spec)
         device_map = getattr(self.spec.parameters, "device_map", None)
         layout = self.__dict__.get("layout")  # a GGUF file is laid out as the module that is made of it
-        with quiet_transformers():
+        with by_transformers(self.spec.path, "load this model"):
             module, report = self.model_class().from_pretrained(
                 name,
                 dtype=self.dtype,
@@ -192,6 +192,9 @@ class PretrainedModel(CheckpointModel):
             if needed:
                 found = ", ".join(needed[:8])
                 raise ModelError(f"{self.spec.path}: {what.replace('_keys', '')} in the checkpoint: {found}")
+        if self.dtype is torch.float64:  # the other implementations of experts multiply nothing wider than float32
+            with quiet_transformers():
+                module.set_experts_implementation("eager")
         module.eval().requires_grad_(False)
         return module if device_map else module.to(self.spec.device)
 
@@ -236,8 +239,8 @@ def _prove_reading(model: PretrainedModel) -> None:
 
     failed = []
     for family in model.families:
-        model.read_as(family)
         try:
+            model.read_as(family)
             wrong = [f for f in TransformersEngine().prove(model) if not f.holds]
         except (ModelError, RuntimeError, AttributeError, KeyError) as error:
             failed.append(f"{family.read_as}: {str(error).splitlines()[0]}")

@@ -1,11 +1,9 @@
-"""Loader `weights`: a checkpoint's tensors straight from its files, one at a time. No model is built."""
+"""Loader `weights`: a checkpoint's tensors straight from its files, one at a time. No model is loaded."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +17,13 @@ from ..prompts.tokenise import tokenise
 from .checkpoint import Checkpoint, refuse_not_finite
 from .config_and_tokenizer import (
     digest_of_tokenizer,
-    quiet_transformers,
     read_config,
     read_tokenizer,
     torch_dtype,
     where_pretrained,
 )
 from .fingerprint import cached, fingerprint
+from .skeleton import Initial, held_against, skeleton_of
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
 
     from ..families.slots import Family
 
-_HEADED = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForPreTraining", "BertGenerationDecoder")
+_HEADED = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "BertGenerationDecoder")
 
 
 class CheckpointModel:
@@ -106,7 +104,7 @@ class CheckpointModel:
     @property
     def headed(self) -> bool:
         """Whether there is a language-model head."""
-        return any(a.endswith(_HEADED) for a in getattr(self.config, "architectures", None) or ())
+        return any(_has_head(a) for a in getattr(self.config, "architectures", None) or ())
 
     def close(self) -> None:
         """Let go of what was made on the way."""
@@ -132,7 +130,15 @@ class CheckpointModel:
         self.families = families_of(self.config, self.spec.path, shapes, self.headed, stored)
         layout = make_layout(self.families[0], self.config, shapes, self.spec.path, self.headed, stored)
         self.checkpoint.refuse_integers(layout.in_files)
-        return layout
+        return layout if layout.family.read_as else self._held_against_class(layout)
+
+    def _held_against_class(self, layout: Layout) -> Layout:
+        """Its tensors must be those of the model that the config says, by names and shapes."""
+        try:
+            model_class = self.model_class()
+        except KeyError:  # code of its own, of which transformers has no class
+            return layout
+        return held_against(layout, skeleton_of(model_class, self.config, self.spec.path), self.config, self.spec.path)
 
     def _stored(self, name: str) -> torch.Tensor:
         """A tensor of the module from the file: one tensor, or one for each expert."""
@@ -151,6 +157,15 @@ class CheckpointModel:
             return fingerprint(self.config.to_dict(), ((n, checkpoint.read(n)) for n in names))
 
         return cached(self.directory, (*checkpoint.files, self.directory / "config.json"), compute)
+
+
+def _has_head(architecture: str) -> bool:
+    """Whether a class has a language-model head; one for pre-training has none where nothing is tied (ELECTRA)."""
+    import transformers
+
+    if not architecture.endswith("ForPreTraining"):
+        return architecture.endswith(_HEADED)
+    return bool(getattr(getattr(transformers, architecture, None), "_tied_weights_keys", None))
 
 
 def class_of(config: Any, headed: bool) -> Any:
@@ -173,58 +188,3 @@ def open_weights(spec: ModelSpec) -> CheckpointModel:
             "which does"
         )
     return model
-
-
-class Initial:
-    """The initialisation of a model class: fresh draws, one layer at a time.
-
-    transformers marks what it has loaded as initialised, and its own functions then change nothing, in silence. So the
-    class is built anew from the full config (depth-scaled schemes read it) without memory, and one layer is made real.
-    The layer drawn last is kept: its other tensors are of the same draw.
-    """
-
-    def __init__(self, config: Any, model_class: Any, dtype: torch.dtype, family: Family) -> None:
-        import torch
-
-        with torch.device("meta"), quiet_transformers():
-            self.skeleton = model_class(copy.deepcopy(config)).to(dtype)
-        shapes = {n: tuple(p.shape) for n, p in self.skeleton.named_parameters()}
-        headed = self.skeleton.get_output_embeddings() is not None
-        self.layout: Layout = make_layout(family, config, shapes, model_class.__name__, headed)
-        self.dtype = dtype
-        self._drawn: tuple[tuple[int | None, int, str], dict[str, torch.Tensor]] | None = None
-
-    def draw(self, layer: int | None, name: str, seed: int) -> torch.Tensor:
-        """One tensor of ours from the draw that this seed gives."""
-        import torch
-
-        place = self.layout.places[layer][name]
-        owner = place.theirs.rpartition(".")[0] if layer is None else self._layer_path(layer)
-        if self._drawn is None or self._drawn[0] != (layer, seed, owner):
-            self._drawn = ((layer, seed, owner), self._draw(owner, seed))
-        theirs = self._drawn[1][place.theirs]
-        if not bool(torch.isfinite(theirs).all()):
-            raise ModelError(f"{type(self.skeleton).__name__} does not initialise {place.theirs}")
-        return self.layout.ours(place, theirs, theirs.dtype)
-
-    def _layer_path(self, layer: int) -> str:
-        theirs = next(iter(self.layout.places[layer].values())).theirs
-        head, stack, _ = theirs.partition(f"{self.layout.family.layers}.{self.layout.family.stored_layer(layer)}.")
-        return (head + stack).rstrip(".")
-
-    def _draw(self, owner: str, seed: int) -> dict[str, torch.Tensor]:
-        import torch
-
-        module = copy.deepcopy(self.skeleton.get_submodule(owner)).to_empty(device="cpu")
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            for parameter in module.parameters():
-                parameter.fill_(torch.nan)
-            # Equal seeds must not give two tensors equal numbers: the name of the module goes in.
-            torch.manual_seed(int.from_bytes(sha256(f"{seed} {owner}".encode()).digest()[:7]))
-            module.apply(self.skeleton._init_weights)
-            for part in module.modules():
-                # Of activations that learn, nothing but their constructor says what they begin as.
-                if part._parameters and type(part).__module__ == "transformers.activations":
-                    for leaf, begun in type(part)(dtype=self.dtype).named_parameters(recurse=False):
-                        part._parameters[leaf].copy_(begun)
-        return {f"{owner}.{n}": p.detach() for n, p in module.named_parameters()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from gausslens import ModelError, ModelSpec, OpenModel
+from gausslens.__main__ import main
 from gausslens.perform import prepare
 from gausslens.runs.plan import PlanError
 from gausslens_models.capture.bridge_engine import BridgeEngine
@@ -106,6 +108,182 @@ def test_sizes_of_real_models_are_none_of_that(tmp_path: Path) -> None:
     told = {"num_hidden_layers": 126, "hidden_size": 18432, "vocab_size": 262144, "max_position_embeddings": 10**7}
     (tmp_path / "config.json").write_text(json.dumps(told | {"rope_theta": 1e9, "n_positions": 10**8}))
     refuse_absurd_sizes(tmp_path / "config.json")
+
+
+@pytest.mark.parametrize("opens", [files, run, bridge])
+@pytest.mark.parametrize(
+    ("name", "config", "told"),
+    [
+        (
+            "llama",
+            {"attention_bias": False},
+            r"0\.self_attn\.q_proj\.bias.*LlamaForCausalLM.*\(attention_bias: false\)",
+        ),
+        ("llama", {"mlp_bias": False}, r"0\.mlp\.\w+_proj\.bias.*\(mlp_bias: false\)"),
+        ("llama", {"model_type": "mistral"}, r"0\.self_attn\.q_proj\.bias.*MistralForCausalLM.*model_type"),
+        ("gpt_neox", {"attention_bias": False}, r"0\.attention\.query_key_value\.bias.*\(attention_bias: false\)"),
+    ],
+)
+def test_tensors_that_the_config_switches_off_are_refused(
+    name: str, config: dict[str, Any], told: str, opens: Callable[[Path], OpenModel], copy: Callable[..., Path]
+) -> None:
+    """The model would compute without them, and files alone with them."""
+    with pytest.raises(ModelError, match=rf"in the file that the model does not use: .*{told}"):
+        opens(copy(name, config))
+
+
+@pytest.mark.parametrize("opens", [files, run])
+def test_tensors_that_the_config_switches_on_must_be_there(
+    opens: Callable[[Path], OpenModel], directory: Directory, tmp_path: Path
+) -> None:
+    """Both ways alike: the file of Mistral has no biases, of which a Llama with biases would be made."""
+    path = tmp_path / "llama"
+    shutil.copytree(directory("mistral"), path)
+    told = json.loads((path / "config.json").read_text())
+    changed = {"model_type": "llama", "attention_bias": True, "architectures": ["LlamaForCausalLM"]}
+    (path / "config.json").write_text(json.dumps(told | changed))
+    with pytest.raises(ModelError, match=r"incomplete checkpoint: .*0\.self_attn\.q_proj\.bias.* missing, .*LlamaForC"):
+        opens(path)
+
+
+@pytest.mark.parametrize("opens", [files, run, bridge])
+@pytest.mark.parametrize(
+    ("name", "config", "told"),
+    [
+        ("llama", {"vocab_size": 70}, r"model\.embed_tokens\.weight \[61, 24\], not \[70, 24\], lm_head\.weight \[61"),
+        ("llama", {"vocab_size": 50}, r"model\.embed_tokens\.weight \[61, 24\], not \[50, 24\]"),
+        ("llama", {"intermediate_size": 44}, r"0\.mlp\.\w+\.weight \[\d+, \d+\], not \[.*44.*config\.json"),
+        ("gpt2", {"n_positions": 32}, r"transformer\.wpe\.weight \[64, 24\], not \[32, 24\]"),
+        ("bert-masked", {"max_position_embeddings": 512}, r"position_embeddings\.weight \[64, 24\], not \[512, 24\]"),
+        ("mixtral", {"num_local_experts": 5}, r"\d tensors as model\.layers\.0\S*experts\.0\S+ \[\d, .*, not \[5, "),
+    ],
+)
+def test_tensors_of_other_shapes_than_the_config_says_are_told_with_both(
+    name: str, config: dict[str, Any], told: str, opens: Callable[[Path], OpenModel], copy: Callable[..., Path]
+) -> None:
+    with pytest.raises(ModelError, match=rf"other shapes than those of the model that its config says: .*{told}"):
+        opens(copy(name, config))
+
+
+@pytest.mark.parametrize("opens", [files, run, bridge])
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("llama", {"num_hidden_layers": 0}),
+        ("llama", {"num_attention_heads": 0}),
+        ("llama", {"num_attention_heads": -4}),
+        ("llama", {"num_key_value_heads": 0}),
+        ("llama", {"max_position_embeddings": 0}),
+        ("bert", {"hidden_size": 0}),
+        ("gpt2", {"n_head": 0}),
+        ("gpt2", {"n_positions": 0}),
+    ],
+)
+def test_sizes_of_nothing_are_refused_by_name(
+    name: str, config: dict[str, Any], opens: Callable[[Path], OpenModel], copy: Callable[..., Path]
+) -> None:
+    ((key, value),) = config.items()
+    with pytest.raises(ModelError, match=rf"config\.json: {key} is {value}: every model has at least 1"):
+        opens(copy(name, config))
+
+
+@pytest.mark.parametrize("loader", ["auto", "transformers", "transformer-lens", "weights"])
+@pytest.mark.parametrize(
+    ("left", "told"), [("model.safetensors", "no config.json in"), ("adapter_config.json", "holds an adapter .*merge")]
+)
+def test_a_directory_without_a_config_is_told_so(
+    left: str, told: str, loader: str, copy: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = copy("llama")
+    for file in path.iterdir():
+        if file.name != left:
+            file.unlink()
+    (path / left).touch()
+    assert main(["model", str(path), "--loader", loader]) == 1
+    assert re.search(told, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
+@pytest.mark.parametrize("opens", [files, run])
+def test_a_pointer_of_git_lfs_is_told_as_such(
+    opens: Callable[[Path], OpenModel], file: str, copy: Callable[..., Path]
+) -> None:
+    path = copy("llama")
+    (path / "model.safetensors").unlink()
+    (path / file).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 134515008\n")
+    with pytest.raises(ModelError, match=rf"{file}: a pointer of git-lfs, .*git lfs pull"):
+        opens(path)
+
+
+@pytest.mark.parametrize("opens", [files, run])
+def test_an_expert_that_is_missing_is_seen(opens: Callable[[Path], OpenModel], copy: Callable[..., Path]) -> None:
+    """In every layer alike, so that all tensors of a layer have as many."""
+    path = copy("mixtral")
+    held = load_file(path / "model.safetensors")
+    last = max(int(n.split(".experts.")[1].split(".")[0]) for n in held if ".experts." in n)
+    save_file({n: t for n, t in held.items() if f".experts.{last}." not in n}, path / "model.safetensors")
+    with pytest.raises(ModelError, match=rf"{last} tensors as .*experts\.0\S* \[{last}, .*, not \[{last + 1}, "):
+        opens(path)
+
+
+def test_a_head_that_the_class_does_not_have_is_not_read(copy: Callable[..., Path]) -> None:
+    path = copy("llama", {"architectures": ["LlamaModel"]})
+    model = run(path)
+    assert model.module is not None
+    for one in (model, files(path)):
+        assert "W_U" not in one.names(None)
+        assert one.info.facts["unclaimed"] == ("lm_head.weight",)
+        assert any("lm_head.weight is not read" in note for note in one.info.facts["notes"])
+        assert one.tensor(None, "W_E").shape == (61, 24)
+    assert [f for f in TransformersEngine().prove(model) if not f.holds] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "told"),
+    [
+        ("llama", {"hidden_act": "frobnicate"}, "build a LlamaForCausalLM .* KeyError: 'frobnicate'"),
+        ("llama", {"rope_parameters": {"rope_type": "wobble", "rope_theta": 1e4}}, "build .* KeyError: 'wobble'"),
+        ("mixtral", {"num_experts_per_tok": 9}, "run this model as float32: RuntimeError: selected index k"),
+    ],
+)
+def test_what_transformers_cannot_do_is_told_in_its_words(
+    name: str, config: dict[str, Any], told: str, copy: Callable[..., Path]
+) -> None:
+    path = copy(name, config)
+    with pytest.raises(ModelError, match=rf"{name}: transformers cannot {told}.*config\.json"):
+        TransformersEngine().prove(run(path))
+    if "build" in told:
+        with pytest.raises(ModelError, match=rf"{name}: transformers cannot {told}.*config\.json"):
+            files(path)
+
+
+def test_what_transformers_cannot_load_is_told_in_its_words(
+    copy: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise RuntimeError("there is no such tensor\nand more")
+
+    model = run(copy("llama"))
+    monkeypatch.setattr(transformers.LlamaForCausalLM, "from_pretrained", fails)
+    with pytest.raises(
+        ModelError, match="llama: transformers cannot load this model: RuntimeError: there is no such tens"
+    ):
+        model.module  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("no memory left"), RuntimeError("DefaultCPUAllocator: can't allocate")]
+)
+def test_no_memory_is_no_fault_of_the_model(
+    error: Exception, copy: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise error
+
+    model = run(copy("llama"))
+    monkeypatch.setattr(transformers.LlamaForCausalLM, "from_pretrained", fails)
+    with pytest.raises(type(error), match=r"memory|allocate"):
+        model.module  # noqa: B018
 
 
 @pytest.mark.parametrize("opens", [files, run, bridge])

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_decoders import BRIDGED
+import transformers
+from tiny_decoders import BRIDGED, SMALL
 from tiny_encoders import ENCODERS
 from tiny_hybrids import HYBRIDS
 from tiny_latent import LATENT
@@ -113,6 +114,47 @@ def test_the_initialisation_is_drawn(name: str, opened: Opens) -> None:
 def test_positions_behind_the_paddings_are_not_counted(opened: Opens) -> None:
     model = opened("roberta")
     assert model.info.max_positions == model.tensor(None, "W_pos").shape[0] == 64
+
+
+@pytest.mark.parametrize("kind", ["Electra", "Bert", "Albert", "Ernie", "BigBird", "MegatronBert", "RoCBert"])
+def test_models_for_pre_training_have_the_head_that_they_were_saved_with(kind: str, tmp_path: Path) -> None:
+    """ELECTRA's tells which tokens were replaced: there is no W_U in it. All others predict tokens."""
+    config = getattr(transformers, f"{kind}Config")(**SMALL | {"attention_type": "original_full"})
+    module = getattr(transformers, f"{kind}ForPreTraining")(config)
+    module.save_pretrained(tmp_path)
+    headed = module.get_output_embeddings() is not None
+    assert headed == (kind != "Electra")
+    model = open_pretrained(ModelSpec(str(tmp_path), TransformersParameters()))
+    for one in (model, open_weights(ModelSpec(str(tmp_path), WeightsParameters()))):
+        assert ("W_U" in one.names(None), one.headed) == (headed, headed)
+        assert torch.equal(one.tensor(None, "W_E"), module.get_input_embeddings().weight)
+    findings = TransformersEngine().prove(model)
+    assert [f for f in findings if not f.holds] == []
+    assert ("logits" if headed else "final hidden state") in {f.what for f in findings}
+
+
+@pytest.mark.parametrize("padding", [0, 5])
+@pytest.mark.parametrize("name", ["roberta", "xlm-roberta-xl", "camembert", "luke", "ibert", "esm-absolute"])
+def test_positions_begin_behind_the_row_of_the_padding(name: str, padding: int, tmp_path: Path) -> None:
+    """Wherever it is. The proof makes the stream before the first layer of them, but where there is more to it."""
+    config_class, arguments, model_class = ENCODERS[name]
+    config = getattr(transformers, config_class)(**arguments | {"pad_token_id": padding})
+    module = getattr(transformers, model_class)(config)
+    for parameter in module.parameters():
+        parameter.data += 0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+    module.save_pretrained(tmp_path)
+    model = open_pretrained(ModelSpec(str(tmp_path), TransformersParameters()))
+    rows = next(p for n, p in module.named_parameters() if n.endswith("embeddings.position_embeddings.weight"))
+    assert model.info.max_positions == len(rows) - padding - 1
+    assert torch.equal(model.tensor(None, "W_pos"), rows[padding + 1 :])
+    files = open_weights(ModelSpec(str(tmp_path), WeightsParameters()))
+    assert torch.equal(files.tensor(None, "W_pos"), rows[padding + 1 :])
+    findings = TransformersEngine().prove(model)
+    assert [f for f in findings if not f.holds] == []
+    told = {f.what: f.left_out for f in findings}
+    assert "resid_pre of layer 0 from weights" in told or told["resid_pre of layer 0"]
+    if name in ("roberta", "camembert", "esm-absolute"):
+        assert "resid_pre of layer 0" not in told
 
 
 def test_windows_of_encoders_go_to_both_sides(opened: Opens, prompts: Tokens) -> None:

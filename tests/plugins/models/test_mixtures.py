@@ -11,11 +11,12 @@ from safetensors.torch import save_file
 from tiny_mixtures import MIXTURES
 
 from gausslens import ModelError, ModelSpec
+from gausslens_models.capture.engine import TransformersEngine
 from gausslens_models.families.slots import MLP_TENSORS
 from gausslens_models.loading.checkpoint import Checkpoint
-from gausslens_models.loading.pretrained import PretrainedModel
+from gausslens_models.loading.pretrained import PretrainedModel, open_pretrained
 from gausslens_models.loading.weights import CheckpointModel, open_weights
-from gausslens_models.parameters import WeightsParameters
+from gausslens_models.parameters import TransformersParameters, WeightsParameters
 
 Opens = Callable[[str], PretrainedModel]
 
@@ -89,6 +90,13 @@ def test_files_with_fused_experts_are_read_alike(
         assert fused.names(layer) == files.names(layer)
         for tensor in fused.names(layer):
             assert torch.equal(fused.tensor(layer, tensor), files.tensor(layer, tensor))
+
+
+@pytest.mark.parametrize("name", ["mixtral", "qwen2_moe", "gpt_oss", "granitemoe", "llama4"])
+def test_experts_run_in_float64(name: str, directory: Callable[[str], Path]) -> None:
+    """Which the grouped products of transformers cannot; its plain loop over experts can."""
+    spec = ModelSpec(str(directory(name)), TransformersParameters(), dtype="float64")
+    assert [f for f in TransformersEngine().prove(open_pretrained(spec)) if not f.holds] == []
 
 
 def test_a_lost_expert_is_told(directory: Callable[[str], Path], tmp_path: Path) -> None:

@@ -1,0 +1,198 @@
+"""What the class of a model makes of its config, without memory: which tensors there are, and their first draw."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from gausslens import GausslensError, ModelError
+
+from ..families.layout import Layout, Place, make_layout
+from .config_and_tokenizer import quiet_transformers
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..families.slots import Family
+
+# Parts of names of what no site goes through: it may be missing in a checkpoint.
+NO_SITE = ("pooler.", "seq_relationship.")
+# Tensors that an error names.
+NAMED = 8
+# Keys of a config that switch tensors off have one of these in their names.
+SWITCHES = ("bias", "norm")
+
+
+def skeleton_of(model_class: Any, config: Any, path: str) -> Any:
+    """The model of a config on the meta device: its modules, and tensors that have shapes and no numbers."""
+    import torch
+
+    with by_transformers(path, f"build a {model_class.__name__} of its config"), torch.device("meta"):
+        return model_class(copy.deepcopy(config))
+
+
+@contextlib.contextmanager
+def by_transformers(path: str, what: str) -> Iterator[None]:
+    """What transformers itself fails at is no defect of its caller: told in its own words. No memory is no such."""
+    import torch
+
+    try:
+        with quiet_transformers():
+            yield
+    except (GausslensError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        said = (str(error).strip().splitlines() or [""])[0][:300]
+        if "allocate" in said:
+            raise
+        raise ModelError(
+            f"{path}: transformers cannot {what}: {type(error).__name__}: {said}; look at its config.json, which "
+            "may say what transformers does not know, or what does not fit together, and at the dtype"
+        ) from error
+
+
+def layout_of(skeleton: Any, family: Family, config: Any, path: str) -> Layout:
+    """Where our tensors are in the modules of a class."""
+    shapes = {name: tuple(parameter.shape) for name, parameter in skeleton.named_parameters()}
+    return make_layout(family, config, shapes, path, skeleton.get_output_embeddings() is not None)
+
+
+def held_against(layout: Layout, skeleton: Any, config: Any, path: str) -> Layout:
+    """The layout of a file whose tensors are those that the model computes with, or an error that names the others.
+
+    What stands outside the layers and is in no module (a head that the class does not have) is nobody's.
+    """
+    model = layout_of(skeleton, layout.family, config, path)
+    _refuse_unused(layout, model, type(skeleton).__name__, config, path)
+    _refuse_lost(layout, model, type(skeleton).__name__, path)
+    _refuse_other_shapes(layout, model, path)
+    outside = {ours: place for ours, place in layout.places[None].items() if ours in model.places[None]}
+    left = {p.theirs for p in layout.places[None].values()} - {p.theirs for p in outside.values()}
+    unclaimed = tuple(sorted({*layout.unclaimed, *left}))
+    return replace(layout, places={**layout.places, None: outside}, unclaimed=unclaimed)
+
+
+def _refuse_unused(layout: Layout, model: Layout, name: str, config: Any, path: str) -> None:
+    """A bias that the config switches off is no part of the model, though its file has one."""
+    unused = [
+        _in_file(layout, place)
+        for layer, places in layout.places.items()
+        if layer is not None
+        for ours, place in places.items()
+        if ours not in model.places[layer]
+    ]
+    if unused:
+        off = [f"{k}: false" for k, v in config.to_dict().items() if v is False and any(s in k for s in SWITCHES)]
+        told = f" ({', '.join(sorted(off)[:NAMED])})" if off else ""
+        raise ModelError(
+            f"{path}: tensors in the file that the model does not use: {_listed(unused)}; the {name} that its config "
+            f"says computes without them{told}: put into config.json what the weights were trained with (model_type, "
+            "switches), or take them out of the file"
+        )
+
+
+def _refuse_lost(layout: Layout, model: Layout, name: str, path: str) -> None:
+    """What the class has and its file does not would be drawn at random."""
+    lost = [
+        place.theirs
+        for layer, places in model.places.items()
+        for ours, place in places.items()
+        if ours not in layout.places[layer] and not any(part in place.theirs for part in NO_SITE)
+    ]
+    if lost:
+        raise ModelError(
+            f"{path}: incomplete checkpoint: {_listed(lost)} missing, which the {name} that its config says has"
+        )
+
+
+def _refuse_other_shapes(layout: Layout, model: Layout, path: str) -> None:
+    wrong = []
+    for layer, places in layout.places.items():
+        for ours, place in places.items():
+            other = model.places[layer].get(ours)
+            if other is not None and _seen(layout, place) != _seen(model, other):
+                # Of what a file holds otherwise than the model, the shapes of the parts.
+                alike = place.slot == other.slot
+                found = layout.shapes[place.theirs] if alike else _seen(layout, place)
+                wanted = model.shapes[other.theirs] if alike else _seen(model, other)
+                wrong.append(f"{_in_file(layout, place)} {list(found)}, not {list(wanted)}")
+    if wrong:
+        raise ModelError(
+            f"{path}: tensors of other shapes than those of the model that its config says: {_listed(wrong)}; correct "
+            "the sizes in config.json, or get the weights that belong to it"
+        )
+
+
+def _seen(layout: Layout, place: Place) -> tuple[int, ...]:
+    """The shape of our tensor."""
+    import torch
+
+    return tuple(layout.view(place, torch.empty(layout.shapes[place.theirs], device="meta")).shape)
+
+
+def _in_file(layout: Layout, place: Place) -> str:
+    """The name of a tensor in its file; of stacked ones how many, and the first."""
+    stored = layout.stored.get(place.theirs)
+    if stored is None:
+        return place.theirs
+    first, count = stored.names[0], len(stored.names)
+    return f"{count} tensors as {first}" if stored.stacked else first
+
+
+def _listed(names: list[str]) -> str:
+    names = list(dict.fromkeys(names))
+    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+
+
+class Initial:
+    """The initialisation of a model class: fresh draws, one layer at a time.
+
+    transformers marks what it has loaded as initialised, and its own functions then change nothing, in silence. So the
+    class is built anew from the full config (depth-scaled schemes read it) without memory, and one layer is made real.
+    The layer drawn last is kept: its other tensors are of the same draw.
+    """
+
+    def __init__(self, config: Any, model_class: Any, dtype: torch.dtype, family: Family) -> None:
+        self.skeleton = skeleton_of(model_class, config, model_class.__name__).to(dtype)
+        self.layout = layout_of(self.skeleton, family, config, model_class.__name__)
+        self.dtype = dtype
+        self._drawn: tuple[tuple[int | None, int, str], dict[str, torch.Tensor]] | None = None
+
+    def draw(self, layer: int | None, name: str, seed: int) -> torch.Tensor:
+        """One tensor of ours from the draw that this seed gives."""
+        import torch
+
+        place = self.layout.places[layer][name]
+        owner = place.theirs.rpartition(".")[0] if layer is None else self._layer_path(layer)
+        if self._drawn is None or self._drawn[0] != (layer, seed, owner):
+            self._drawn = ((layer, seed, owner), self._draw(owner, seed))
+        theirs = self._drawn[1][place.theirs]
+        if not bool(torch.isfinite(theirs).all()):
+            raise ModelError(f"{type(self.skeleton).__name__} does not initialise {place.theirs}")
+        return self.layout.ours(place, theirs, theirs.dtype)
+
+    def _layer_path(self, layer: int) -> str:
+        theirs = next(iter(self.layout.places[layer].values())).theirs
+        head, stack, _ = theirs.partition(f"{self.layout.family.layers}.{self.layout.family.stored_layer(layer)}.")
+        return (head + stack).rstrip(".")
+
+    def _draw(self, owner: str, seed: int) -> dict[str, torch.Tensor]:
+        import torch
+
+        module = copy.deepcopy(self.skeleton.get_submodule(owner)).to_empty(device="cpu")
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            for parameter in module.parameters():
+                parameter.fill_(torch.nan)
+            # Equal seeds must not give two tensors equal numbers: the name of the module goes in.
+            torch.manual_seed(int.from_bytes(sha256(f"{seed} {owner}".encode()).digest()[:7]))
+            module.apply(self.skeleton._init_weights)
+            for part in module.modules():
+                # Of activations that learn, nothing but their constructor says what they begin as.
+                if part._parameters and type(part).__module__ == "transformers.activations":
+                    for leaf, begun in type(part)(dtype=self.dtype).named_parameters(recurse=False):
+                        part._parameters[leaf].copy_(begun)
+        return {f"{owner}.{n}": p.detach() for n, p in module.named_parameters()}
