@@ -48,7 +48,7 @@ def dtype_of(parameters: CaptureParameters, info: ModelInfo) -> str:
 
 
 def estimate(parameters: CaptureParameters, info: ModelInfo, tokens: Tokens) -> Estimate:
-    """Bytes on disk before compression, and one layer of them in memory."""
+    """Bytes on disk before compression, and one layer of them in memory; nothing where no layer has all sites."""
     disk = memory = 0
     computed = 8 if info.dtype == "float64" else 4
     kept = BYTES[dtype_of(parameters, info)]
@@ -57,7 +57,7 @@ def estimate(parameters: CaptureParameters, info: ModelInfo, tokens: Tokens) -> 
         if name in SITES:
             count = math.prod(shape_of(name, info, tokens, layers))
             disk += kept * count
-            memory += computed * count // (1 if site(name).whole else layers)
+            memory += computed * count // (1 if site(name).whole else max(layers, 1))
     return Estimate(memory=memory // max(len(tokens.shards()), 1), disk=disk)
 
 
