@@ -147,6 +147,20 @@ def test_a_site_that_no_layer_has_is_refused_with_the_layers_reason(directory: D
             gausslens.run(whole, store=tmp_path)
 
 
+def test_values_of_another_width_have_a_dimension_of_their_own(directory: Directory, tmp_path: Path) -> None:
+    """In latent attention values are narrower than queries: both can be had in one capture."""
+    sites = ("q", "v", "q_rot", "z")
+    whole = study(str(directory("deepseek_v3")), *sites) | {"prompts": {"source": "tokens", "ids": [[3, 4, 5, 6]]}}
+    found = gausslens.run(whole, store=tmp_path)["trained", "model.capture"]
+    assert [found[s].dims[-1] for s in sites] == ["d_head", "d_value", "d_head", "d_value"]
+    assert (found.sizes["d_head"], found.sizes["d_value"]) == (10, 5)
+    model = open_pretrained(ModelSpec(str(directory("deepseek_v3")), TransformersParameters()))
+    seen = TransformersEngine().runner(Twin(model)).forward(np.array([[3, 4, 5, 6]]), sites=sites)
+    for layer in model.info.layers:
+        for site in sites:
+            np.testing.assert_allclose(found[site].sel(layer=layer)[0], seen[layer, site][0], atol=2e-5)
+
+
 @pytest.mark.parametrize(("dtype", "digits", "size"), [("float16", 2**-11, 2), ("bfloat16", 2**-8, 2)])
 def test_two_byte_types_on_request(tmp_path: Path, dtype: str, digits: float, size: int) -> None:
     whole = study("builtin:tiny", "resid_pre", "pattern")
