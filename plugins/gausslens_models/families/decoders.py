@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .slots import NO_ROTATION, Family, Slot, Tap, attention, fused, fused_gate, mlp, mlp_taps, norm, unwatched
+from .slots import (
+    NO_ROTATION,
+    UNWATCHED,
+    Family,
+    Slot,
+    Tap,
+    attention,
+    fused,
+    fused_gate,
+    mlp,
+    mlp_taps,
+    norm,
+    unwatched,
+)
 from .table import GEMMA2, GPT2, LLAMA, OPT, QUERY_NORMS
 
 # With nothing but another name.
@@ -334,6 +347,7 @@ CODEGEN = replace(
     model_types=("codegen",),
     tensors=GPTJ.tensors | fused("attn.qkv_proj", "attn.out_proj", interleaved="4"),
     taps=GPTJ.taps | {letter: Tap("attn.qkv_proj", part=f"{letter}4") for letter in "qkv"},
+    bridged=True,
 )
 FALCON = replace(
     GPTJ,
@@ -359,7 +373,11 @@ FALCON = replace(
     weights_alone=(
         ("alibi", True, "does not run: eager attention of transformers adds its slopes twice; use `loader: weights`"),
     ),
-    when=(("alibi", True, {}, {"q_rot": NO_ROTATION, "k_rot": NO_ROTATION}),),
+    when=(
+        ("alibi", True, {}, {"q_rot": NO_ROTATION, "k_rot": NO_ROTATION}),
+        ("new_decoder_architecture", True, {}, {"scores": UNWATCHED}),  # TransformerLens does not open this one
+    ),
+    bridged=True,
     pairs=False,
     parallel="parallel_attn",
 )

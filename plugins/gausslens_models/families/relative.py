@@ -34,6 +34,7 @@ BLOOM = Family(
     refused=(("apply_residual_connection_post_layernorm", True, "is not served: its stream goes through norms"),),
     lacking=_LACKING,
     watched=False,
+    bridged=True,
     position="alibi",
     norm="layer",
 )

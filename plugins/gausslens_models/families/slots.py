@@ -48,10 +48,9 @@ class Tap:
     shared: Tap | None = None
 
 
-# Why an engine lacks sites of some families.
-UNWATCHED = (
-    "this family computes it where nothing can see it; where TransformerLens can, `loader: transformer-lens` does"
-)
+# Why plain transformers lacks sites of some families, and of which TransformerLens shows the scores.
+UNWATCHED = "this family computes it where nothing can see it"
+BRIDGED = f"{UNWATCHED} but TransformerLens: `loader: transformer-lens` shows it"
 
 # The stream around a layer, of every family.
 STREAM = {"resid_pre": Tap("", "in"), "resid_post": Tap("")}
@@ -101,14 +100,15 @@ class Family:
     ``query_norm_late``: after the rotation, in layers that rotate. ``parallel`` says whether attention and MLP read the
     same stream, or which key of the config says so. ``unproved`` are sites that no formula of ours makes, and why.
 
-    ``positions`` are rows (key, value, position) that go before ``position``. ``stored`` are tensors of a layer that
-    files hold fused, and modules apart. ``watched`` says whether its attention calls a function that can be registered;
-    if not, sites are what taps show. ``refused`` are rows (key, value, reason) of configs that cannot be served,
-    ``weights_alone`` of such that cannot run. ``unnormed`` layers have no norm before attention. ``query_scaled`` says
-    that q is scaled before it is turned, and handed over so. ``epsilon`` holds where the config tells none, or
-    one that the norms do not use (``epsilon_of_config``). ``shared``
-    says that one stored layer serves every depth. ``latent`` attention turns the last dimensions of a head: "pairs",
-    "halves", or the config's key that says which (pairs are then handed over as halves).
+    ``positions`` are rows (key, value, position) that go before ``position``. ``stored`` are tensors of a layer
+    that files hold fused, and modules apart. ``watched`` says whether its attention calls a function that can be
+    registered; if not, sites are what taps show, and ``bridged`` whether TransformerLens shows the scores.
+    ``refused`` are rows (key, value, reason) of configs that cannot be served, ``weights_alone`` of such that
+    cannot run. ``unnormed`` layers have no norm before attention. ``query_scaled`` says that q is scaled before it
+    is turned, and handed over so. ``epsilon`` holds where the config tells none, or one that the norms do not use
+    (``epsilon_of_config``). ``shared`` says that one stored layer serves every depth. ``latent`` attention turns
+    the last dimensions of a head: "pairs", "halves", or the config's key that says which (pairs are then handed
+    over as halves).
     """
 
     name: str
@@ -125,6 +125,7 @@ class Family:
     others: dict[str, Other] = field(default_factory=dict)
     position: str = "rotary"
     watched: bool = True
+    bridged: bool = False
     refused: tuple[tuple[str, object, str], ...] = ()
     weights_alone: tuple[tuple[str, object, str], ...] = ()
     stored: dict[str, Slot] = field(default_factory=dict)
