@@ -4,7 +4,8 @@
     python docs/list_models.py --check  ends with 1 where the table is older than the tests
 
 Each row of tests/plugins/models/tiny_*.py, and of MODELS beside them, is built without memory and laid out as its
-checkpoint would be: what the table says is what gausslens reads of it.
+checkpoint would be: what the table says is what gausslens reads of it. Where plain transformers see no scores, the
+tiny model is opened through TransformerLens: the table says so where that shows them.
 """
 
 from __future__ import annotations
@@ -13,12 +14,18 @@ import importlib
 import importlib.util
 import json
 import sys
-from collections.abc import Iterator, Mapping
+import tempfile
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PAGE, TESTS = ROOT / "docs/models.md", ROOT / "tests/plugins/models"
+# What families whose attention cannot be watched do not have; tests/plugins/models/test_documents.py runs them all.
+OF_SCORES = ("attention.pooling", "bilinear.logits")
+OF_REPLACEMENT = ("attention.swap", "bilinear.angles", "gaussian.collapse", "spectrum.effect")
+OF_ROTATED = ("attention.kernels", "attention.lowrank")  # the latter for Linformer
 BEGIN, END = "<!-- made by docs/list_models.py: begin -->", "<!-- end -->"
 Row = tuple[str, dict[str, Any], str]
 
@@ -44,8 +51,8 @@ def _is_row(row: Any) -> bool:
     return isinstance(row, tuple) and len(row) == 3 and isinstance(row[0], str) and isinstance(row[1], dict)
 
 
-def described(row: Row) -> tuple[str, str, set[str]]:
-    """The type of a row, the family that reads it, and what is not as in Llama."""
+def described(row: Row) -> tuple[str, Any, set[str], bool | None]:
+    """The type of a row, its family, what is not as in Llama, and of those without scores whether a bridge has them."""
     import torch
     import transformers
 
@@ -62,7 +69,34 @@ def described(row: Row) -> tuple[str, str, set[str]]:
     headed = module.get_output_embeddings() is not None
     layout = make_layout(family_of(config, model_class), config, shapes, model_class, headed)
     info = model_info(name, config, layout, "", "float32")
-    return config.model_type, layout.family.name, notes(info, layout)
+    family = layout.family
+    return config.model_type, family, notes(info, layout), None if family.watched else bridged(config, model_class)
+
+
+def bridged(config: Any, model_class: str) -> bool:
+    """Whether TransformerLens opens such a model and shows its scores, by trying."""
+    import torch
+    import transformers
+
+    from gausslens import ModelError, ModelSpec
+    from gausslens_models.loading.bridge import open_bridge
+    from gausslens_models.parameters import TransformersParameters
+
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as directory:
+        getattr(transformers, model_class)(config).save_pretrained(directory)
+        try:
+            return "scores" in open_bridge(ModelSpec(directory, TransformersParameters())).sites
+        except ModelError:
+            return False
+
+
+def shown_by(family: Any, tried: list[bool]) -> str:
+    """The loaders that show patterns and scores of a type, of what was tried with its configurations."""
+    if not any(tried):
+        return "`transformers`"
+    but = [key for key, _, _, lost in family.when if "scores" in lost]
+    return "`transformers`; scores by `transformer-lens`" + ("" if all(tried) else f", not with `{but[0]}`")
 
 
 def notes(info: Any, layout: Any) -> set[str]:
@@ -106,21 +140,22 @@ def table() -> str:
     """The tables in Markdown: a row a type, and those that are refused."""
     from gausslens_models.families.refused import REFUSED
 
-    found: dict[str, tuple[str, str, set[str]]] = {}
-    for origin, rows in tables():
+    found: dict[str, tuple[Any, set[str], list[bool]]] = {}
+    for _, rows in tables():
         for row in rows.values():
-            model_type, family, words = described(row)
-            runs = "`transformers`; scores by `transformer-lens`" if origin == "BRIDGED" else "`transformers`"
-            before = found.get(model_type, (family, runs, set()))
-            found[model_type] = (before[0], before[1], before[2] | words)
+            model_type, family, words, scores = described(row)
+            before = found.setdefault(model_type, (family, set(), []))
+            before[1].update(words)
+            before[2].extend([] if scores is None else [scores])
     lines = [
-        f"{len(found)} types of models have tensors, nulls and every analysis:",
+        *opening(found),
         "",
         "| type | its row | patterns by | what is not as in Llama |",
         "|---|---|---|---|",
     ]
-    for model_type, (family, runs, words) in sorted(found.items()):
-        lines.append(f"| `{model_type}` | {family} | {runs} | {', '.join(sorted(words))} |")
+    for model_type, (family, words, tried) in sorted(found.items()):
+        runs = shown_by(family, tried)
+        lines.append(f"| `{model_type}` | {family.name} | {runs} | {', '.join(sorted(words))} |")
     lines += ["", "Refused, with the reason, and opened by no row:", "", "| type | why |", "|---|---|"]
     by_reason: dict[str, list[str]] = {}
     for model_type, why in sorted(REFUSED.items()):
@@ -139,6 +174,11 @@ def table() -> str:
         "So are models of two stacks of layers (T5, BART and their kin), and those that read more than text: of",
     ]
     lines += ["these the refusal names the text stack."]
+    text = (
+        f"Without weights `loader: transformer-lens` runs {bridged_types()}: `gausslens model` tells which "
+        "sites it shows of them, and what is proved."
+    )
+    lines += ["", *textwrap.wrap(text, 118, break_on_hyphens=False)]
     return "\n".join([BEGIN, "", *lines, "", END])
 
 
@@ -151,6 +191,39 @@ def _refused_configs() -> Iterator[str]:
             said = f"{value.start} or more" if isinstance(value, range) else json.dumps(value)
             types = ", ".join(f"`{name}`" for name in family.model_types)
             yield f"| {types} | `{key}`: {'set' if value is True else said} | {why} |"
+
+
+def opening(found: Mapping[str, tuple[Any, set[str], list[bool]]]) -> list[str]:
+    """How many types there are, and what some of them lack."""
+
+    def listed(names: Iterable[str]) -> str:
+        return ", ".join(f"`{name}`" for name in names)
+
+    unwatched = {name: family for name, (family, _, _) in found.items() if not family.watched}
+    turned = [name for name, family in unwatched.items() if "q_rot" not in family.lacking]
+    text = (
+        f"{len(found)} types of models have tensors, nulls and the sites of the stream, q, k, v, z and patterns; "
+        f"{len(found) - len(unwatched)} of them have scores and replacement too, and so every analysis. The other "
+        f'{len(unwatched)}, whose attention is not watched ("no scores"), lack the site `scores`, and so '
+        f"{listed(OF_SCORES)}, where TransformerLens does not show it; replacement, and so {listed(OF_REPLACEMENT)}; "
+        f"and, of those that rotate q and k ({listed(sorted(turned))}), the sites `q_rot` and `k_rot`, and so "
+        f"{listed(OF_ROTATED)} (the latter for Linformer). In all, what reads logits needs a language-model head, "
+        "`model.generate` a causal one, and layers of experts have no `mlp_pre` and `mlp_post`."
+    )
+    return textwrap.wrap(text, 118, break_on_hyphens=False)
+
+
+def bridged_types() -> str:
+    """The types that are refused, and run all the same where TransformerLens opens them."""
+    from types import SimpleNamespace
+
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    from gausslens_models.families.refused import REFUSED, bridge_takes
+
+    named = {t: MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(t, "") for t in sorted(REFUSED)}
+    configs = [SimpleNamespace(model_type=t, architectures=[a], vocab_size=1) for t, a in named.items()]
+    return ", ".join(f"`{config.model_type}`" for config in configs if bridge_takes(config))
 
 
 def written(page: str) -> str:

@@ -289,6 +289,24 @@ def test_a_wrong_site_names_the_near_ones():
         check_request(Adds(Request(())), engine, MODEL)
 
 
+def test_sites_that_no_layer_in_view_has_together_are_refused():
+    lacking = {0: {"q": "it has a state"}, 1: {"attn_out": "it has experts"}, 2: {"attn_out": "it has experts"}}
+    hybrid = TinyModel(TinyParameters(layers=3))
+    info = replace(INFO, lacking=lacking)
+    both = Adds(Request(("q", "logits", "attn_out")))
+    told = (
+        r"has q and attn_out together \(not in 0 \(q\): it has a state; not in 1 \(attn_out\), 2 \(attn_out\): it has"
+    )
+    with pytest.raises(ModelError, match=told + ".*in analyses of their own"):
+        check_request(both, TinyEngine(), hybrid, info)
+    with pytest.raises(ModelError, match=r"has q \(not in 0 \(q\): it has a state\); ask for other layers"):
+        check_request(Adds(Request(("q",))), TinyEngine(), hybrid, info.narrowed([0], None))
+    with pytest.raises(ModelError, match="no layer in view"):
+        check_request(Adds(Request(("q",), layers=(0,))), TinyEngine(), hybrid, info)
+    check_request(Adds(Request(("q", "logits"))), TinyEngine(), hybrid, info)
+    check_request(Adds(Request(("logits",))), TinyEngine(), hybrid, info)
+
+
 def test_several_passes_need_an_end_of_the_first():
     class HasNoEnd(Adds):
         end_pass = property()

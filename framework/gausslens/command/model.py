@@ -112,10 +112,13 @@ def _sites(opened: Opened) -> list[str]:
 
 def _tensors(opened: Opened) -> list[str]:
     try:
-        shown = [("layer 0", opened.model.names(0)), ("outside", opened.model.names(None))]
-    except ModelError as error:  # it runs, and nobody knows its weights
+        return [f"{where:<12} {' '.join(names)}" for where, names in _names(opened).items()]
+    except ModelError as error:
         return [f"tensors      none: {error}"]
-    return [f"{where:<12} {' '.join(names)}" for where, names in shown]
+
+
+def _names(opened: Opened) -> dict[str, tuple[str, ...]]:
+    return {"layer 0": opened.model.names(0), "outside": opened.model.names(None)}
 
 
 def _proof(findings: Sequence[Finding] | None) -> list[str]:
@@ -138,8 +141,8 @@ def _as_json(opened: Opened, findings: Sequence[Finding] | None) -> str:
     data["loader"] = opened.call.loader.descriptor.name
     data["engine"] = opened.engine.descriptor.name if opened.engine else None
     data["sites"] = list(opened.running.sites(opened.model)) if opened.running else []
-    with contextlib.suppress(ModelError):  # it runs, and nobody knows its weights
-        data["tensors"] = {"layer 0": opened.model.names(0), "outside": opened.model.names(None)}
+    with contextlib.suppress(ModelError):  # some models run and have no tensors that are known
+        data["tensors"] = _names(opened)
     if findings is not None:
         data["proof"] = [{**asdict(f), "holds": f.holds} for f in findings]
     return json.dumps(data, indent=2, ensure_ascii=False, default=str)

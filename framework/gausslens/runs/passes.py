@@ -153,19 +153,38 @@ class Job:
         self.error, self.layer = error, layer
 
 
-def check_request(analysis: Any, engine: CaptureEngine, model: OpenModel) -> None:
-    """Refuse sites that the model does not have, naming those it has."""
+def check_request(analysis: Any, engine: CaptureEngine, model: OpenModel, view: ModelInfo | None = None) -> None:
+    """Refuse sites that the model does not have, naming those it has, or that no layer in view has all of."""
     request = analysis.request()
     has = engine.sites(model)
     for site in request.sites:
         if site not in has:
-            raise ModelError(
-                f"{model.info.name} has no site {site!r}{_near_site(site, has)}; its sites: {', '.join(has)}"
-            )
+            why = _lacked(site, model.info) or _near_site(site, has)
+            raise ModelError(f"{model.info.name} has no site {site!r}{why}; its sites: {', '.join(has)}")
     if not request.sites:
         raise ModelError("it asks for no site")
+    _check_together(request, view or model.info)
     if request.passes > 1 and not hasattr(analysis, "end_pass"):
         raise ModelError(f"it asks for {request.passes} passes and has no end_pass, which ends one and begins the next")
+
+
+def _check_together(request: Request, view: ModelInfo) -> None:
+    """Refuse sites of layers where no layer in view has all of them: there would be nothing to see."""
+    job = Job("", "", None, request, view)
+    skipped = job.skipped
+    if not skipped or any(layer is not None for layer in job.layers):
+        return
+    of_layers = [s for s in request.sites if s not in MODEL_SITES]
+    layers: dict[str, list[str]] = {}
+    for layer in skipped:
+        lacking = view.lacking[layer]
+        site = next(s for s in of_layers if s in lacking)
+        layers.setdefault(lacking[site], []).append(f"{layer} ({site})")
+    reasons = "; ".join(f"not in {', '.join(numbers)}: {why}" for why, numbers in layers.items())
+    apart = all(any(s not in view.lacking.get(n, {}) for n in view.layers) for s in of_layers)
+    advice = "other layers have each: ask for them in analyses of their own" if apart else "ask for other layers"
+    together = " together" if len(of_layers) > 1 else ""
+    raise ModelError(f"no layer in view of {view.name} has {' and '.join(of_layers)}{together} ({reasons}); {advice}")
 
 
 def cut(tokens: Tokens, groups: int | None) -> list[tuple[int, np.ndarray]]:
@@ -336,3 +355,9 @@ def _near_site(site: str, has: Sequence[str]) -> str:
         if site.endswith(theirs) or plain == theirs:
             return f": TransformerLens' {theirs} is {ours!r} here"
     return did_you_mean(site, has).split(";")[0]
+
+
+def _lacked(site: str, info: ModelInfo) -> str:
+    """Why layers do not have a site, where the model tells."""
+    reasons = dict.fromkeys(info.lacking[n][site] for n in info.layers if site in info.lacking.get(n, {}))
+    return f" ({'; '.join(reasons)})" if reasons else ""

@@ -248,7 +248,7 @@ class _Planner:
         context = Context(opened.model.info.narrowed(use.layers, use.heads), 0, reads.tokens)
         try:
             analysis = resolve(use.analysis.descriptor.analysis)(use.parameters, context)
-            check_request(analysis, opened.running, opened.model)
+            check_request(analysis, opened.running, opened.model, context.model)
         except GausslensError as error:
             raise PlanError(f"{use.mark}: {use.label}: {error}") from error
         except Exception:

@@ -30,10 +30,12 @@ def layers_of(sites: Sequence[str], info: ModelInfo) -> tuple[tuple[int, ...], d
     return tuple(n for n in info.layers if n not in skipped), skipped
 
 
-def dims_of(name: str) -> tuple[str, ...]:
-    """The dimensions of a site in a result."""
+def dims_of(name: str, info: ModelInfo) -> tuple[str, ...]:
+    """The dimensions of a site in a result; values that are not as wide as queries have a dimension of their own."""
     place = site(name)
-    return place.dims if place.whole else ("layer", *place.dims)
+    own = place.of_values and info.d_value is not None
+    dims = tuple("d_value" if own and dim == "d_head" else dim for dim in place.dims)
+    return dims if place.whole else ("layer", *dims)
 
 
 def shape_of(name: str, info: ModelInfo, tokens: Tokens, layers: int) -> tuple[int, ...]:
@@ -48,7 +50,7 @@ def dtype_of(parameters: CaptureParameters, info: ModelInfo) -> str:
 
 
 def estimate(parameters: CaptureParameters, info: ModelInfo, tokens: Tokens) -> Estimate:
-    """Bytes on disk before compression, and one layer of them in memory."""
+    """Bytes on disk before compression, and one layer of them in memory; nothing where no layer has all sites."""
     disk = memory = 0
     computed = 8 if info.dtype == "float64" else 4
     kept = BYTES[dtype_of(parameters, info)]
@@ -57,7 +59,7 @@ def estimate(parameters: CaptureParameters, info: ModelInfo, tokens: Tokens) -> 
         if name in SITES:
             count = math.prod(shape_of(name, info, tokens, layers))
             disk += kept * count
-            memory += computed * count // (1 if site(name).whole else layers)
+            memory += computed * count // (1 if site(name).whole else max(layers, 1))
     return Estimate(memory=memory // max(len(tokens.shards()), 1), disk=disk)
 
 
@@ -89,7 +91,7 @@ class RawCapture:
             for name in parameters.sites:
                 if name in SITES:
                     shape = shape_of(name, context.model, context.tokens, len(self.layers))
-                    context.bulk.create(name, dims_of(name), shape, dtype, attributes(name))
+                    context.bulk.create(name, dims_of(name, context.model), shape, dtype, attributes(name))
 
     def request(self) -> Request:
         """The sites of the run file."""
@@ -130,8 +132,8 @@ class RawCapture:
         tokens = self.context.tokens
         assert tokens is not None
         ids, _, mask = tokens.padded(range(len(tokens)))
-        dims = {dim for name in self.parameters.sites for dim in dims_of(name)}
         info = self.context.model
+        dims = {dim for name in self.parameters.sites for dim in dims_of(name, info)}
         known = {"layer": self.layers, "head": info.heads, "kv_head": info.kv_heads}
         attrs = {f"skipped_layer_{layer}": reason for layer, reason in self.skipped.items()}
         return xr.Dataset(

@@ -54,7 +54,10 @@ class BridgeCapture(Capture):
         for layer, sites in self.wanted.items():
             self.captured[layer] = Captured()
             for site in sites:
-                yield layer, site, f"blocks.{layer}.{self.model.hooks[site]}"
+                name = f"blocks.{layer}.{self.model.hooks[site]}"
+                if name not in self.model.bridge.hook_dict:
+                    raise ModelError(f"{self.model.name}: TransformerLens shows no {site} of layer {layer}")
+                yield layer, site, name
 
     def _noted(self, layer: int, site: str, tensor: torch.Tensor, hook: Any) -> None:  # noqa: ARG002
         if site == "scores":

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gausslens import SITES, Batch, Finding, ModelError, site
+from gausslens import Batch, Finding, ModelError, site
 
-from ..families.slots import UNWATCHED
 from .forward_pass import Capture, Captured
 from .patching import Patches
 
@@ -91,7 +90,8 @@ def wanted_sites(model: Any, sites: Sequence[str], layers: Sequence[int] | None)
         raise ModelError(f"{model.name}: {reason}")
     unknown = [s for s in sites if s not in model.sites]
     if unknown:
-        why = f" ({UNWATCHED})" if not family.watched and unknown[0] in SITES else ""
+        told = dict.fromkeys(reasons[unknown[0]] for reasons in model.info.lacking.values() if unknown[0] in reasons)
+        why = f" ({'; '.join(told)})" if told else ""
         raise ModelError(f"{model.name} has no site {unknown[0]!r}{why}; its sites: {', '.join(model.sites)}")
     of_layers = [s for s in sites if not site(s).whole]
     info = model.info

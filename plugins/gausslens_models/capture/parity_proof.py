@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import torch
 
 from gausslens import Finding, LayerWeights, site
 
+from ..families.refused import bridge_takes
 from ..loading.config_and_tokenizer import claims_bridge
 from ..loading.eager_answer import Answer, proof_batches, unseen_windows
 from ..maths.rounding import FACTOR, softmax_moved, working_type
@@ -55,6 +55,10 @@ def prove(
             proof.of_batch(number, ids, mask)
     short = "the prompts of the proof are shorter"
     proof.left |= {Left(f"a window of {width:,} tokens", (), short) for width in unseen_windows(model)}
+    if not model.info.facts.position_is_known:
+        no_table = "gausslens has no table of this family: that they are what their names say, TransformerLens says"
+        others = [s for s in model.sites if s not in ("pattern", "logits") and proof._is_asked(s)]
+        proof.left |= {Left(", ".join(others), tuple(others), no_table)} if others else set()
     return proof.findings()
 
 
@@ -217,9 +221,5 @@ def _other_engines(model: PretrainedModel) -> list[str]:
     """The loader whose engine captures in another way, where it takes this model."""
     if hasattr(model, "unknown"):  # it is a bridge
         return [] if model.unknown else ["model: {loader: transformers}: captured without TransformerLens"]
-    with contextlib.suppress(Exception):  # it may not be installed
-        from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_ARCHITECTURES
-
-        if model.headed and model.model_class().__name__ in SUPPORTED_ARCHITECTURES:
-            return ["model: {loader: transformer-lens}: captured by TransformerLens"]
-    return []
+    takes = model.headed and bridge_takes(model.config)
+    return ["model: {loader: transformer-lens}: captured by TransformerLens"] if takes else []

@@ -7,6 +7,7 @@ from dataclasses import replace
 from .slots import (
     BY_BRIDGE,
     NO_ROTATION,
+    UNWATCHED,
     Family,
     Slot,
     Tap,
@@ -354,6 +355,7 @@ CODEGEN = replace(
     model_types=("codegen",),
     tensors=GPTJ.tensors | fused("attn.qkv_proj", "attn.out_proj", interleaved="4"),
     taps=GPTJ.taps | {letter: Tap("attn.qkv_proj", part=f"{letter}4") for letter in "qkv"},
+    bridged=True,
 )
 FALCON = replace(
     GPTJ,
@@ -379,7 +381,11 @@ FALCON = replace(
     weights_alone=(
         ("alibi", True, "does not run: eager attention of transformers adds its slopes twice; use `loader: weights`"),
     ),
-    when=(("alibi", True, {}, {"q_rot": NO_ROTATION, "k_rot": NO_ROTATION}),),
+    when=(
+        ("alibi", True, {}, {"q_rot": NO_ROTATION, "k_rot": NO_ROTATION}),
+        ("new_decoder_architecture", True, {}, {"scores": UNWATCHED}),  # TransformerLens does not open this one
+    ),
+    bridged=True,
     pairs=False,
     parallel="parallel_attn",
 )

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from gausslens import ModelInfo
+from gausslens import HEAD_AXIS, KV_HEAD_AXIS, ModelInfo
 
 from .latent import latent_pairs, stretched
 from .layout import Layout
-from .slots import ATTENTION_BIASES, OF_EXPERTS, PARALLEL, Family
+from .slots import ATTENTION_BIASES, BRIDGED, OF_EXPERTS, PARALLEL, UNWATCHED, Family
 
 EPSILONS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "layernorm_epsilon", "norm_eps")
 
@@ -50,7 +50,7 @@ def model_info(
 
 def lacking(config: Any, layout: Layout) -> dict[int, dict[str, str]]:
     """Why a layer does not have a site, by layer and site."""
-    everywhere = dict(layout.family.lacking)
+    everywhere = _unwatched(layout.family) | layout.family.lacking
     for key, value, _, lost in layout.family.when:
         if getattr(config, key, None) == value:
             everywhere |= lost
@@ -65,6 +65,12 @@ def lacking(config: Any, layout: Layout) -> dict[int, dict[str, str]]:
         if reasons:
             found[layer] = reasons
     return found
+
+
+def _unwatched(family: Family) -> dict[str, str]:
+    """The sites of heads that no module of this family hands on, where its attention cannot be watched."""
+    of_heads = () if family.watched else (*HEAD_AXIS, *KV_HEAD_AXIS)
+    return {s: BRIDGED if s == "scores" and family.bridged else UNWATCHED for s in of_heads if s not in family.taps}
 
 
 def _facts(config: Any, layout: Layout) -> dict[str, Any]:

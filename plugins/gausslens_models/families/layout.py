@@ -162,8 +162,11 @@ def _heads(tensor: torch.Tensor, axis: int, form: str, part: str, sizes: Sizes) 
     return torch.unflatten(tensor, axis, (sizes.of(form), d_head))
 
 
-def family_of(config: Any, path: str, names: Iterable[str] = ()) -> Family:
-    """The family of a config, or an error that says where the known ones are, and what nobody claims."""
+def family_of(config: Any, path: str, names: Iterable[str] = (), bridged: bool = False) -> Family:
+    """The family of a config, or an error that says where the known ones are, and what nobody claims.
+
+    The error names the loader that shows something nevertheless, unless the model is ``bridged``: opened by it.
+    """
     model_type = getattr(config, "model_type", "")
     for family in FAMILIES:
         if model_type in family.model_types:
@@ -171,15 +174,15 @@ def family_of(config: Any, path: str, names: Iterable[str] = ()) -> Family:
             if reason:
                 raise Refused(f"{path}: {reason}")
             return family
-    reason = refused.reason(config)
+    reason, advice = refused.reason(config), "" if bridged else refused.advice(config)
     if reason:
-        raise Refused(f"{path}: {reason}")
+        raise Refused(f"{path}: {reason}{advice}")
     near = did_you_mean(model_type, [t for f in FAMILIES for t in f.model_types])
     unclaimed = sorted(names)
     told = f"; nobody claims {_listed(unclaimed)}" if unclaimed else ""
     raise ModelError(
         f"{path}: the model type {model_type!r} is not one whose weights gausslens knows{near}; docs/models.md lists "
-        f"them; `loader: transformer-lens` may show its patterns, without weights{told}"
+        f"them{advice}{told}"
     )
 
 

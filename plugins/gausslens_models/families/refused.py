@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator
 from typing import Any
-
-from .slots import BY_BRIDGE
 
 _SPARSE = "its attention is sparse: no pattern of a query over all keys is ever made"
 _OTHER = "its attention is none: there is no softmax over keys"
@@ -72,13 +74,54 @@ REFUSED = {
     "gemma3n_text": "heads of other sizes in other layers, and four streams",
     "moshi": "it has two stacks of layers, of time and of depth",
 }
+# TransformerLens names their architectures; what it shows is no single stack of like layers, or not what they compute.
+NOT_BRIDGED = ("deepseek_v4", "gemma4_text", "glm_moe_dsa", "hrm_text", "olmo_hybrid", "openai-gpt")
+
+
+def bridge_takes(config: Any) -> bool:
+    """Whether `loader: transformer-lens` opens such a checkpoint: a decoder of one stack that TransformerLens names."""
+    architecture = (getattr(config, "architectures", None) or [""])[0]
+    if getattr(config, "is_encoder_decoder", False) or getattr(config, "model_type", "") in NOT_BRIDGED:
+        return False
+    if not architecture.endswith(("ForCausalLM", "LMHeadModel")) or not hasattr(config, "vocab_size"):
+        return False
+    return is_named(architecture)
+
+
+def is_named(architecture: str) -> bool:
+    """Whether TransformerLens is installed and names a class of transformers."""
+    with contextlib.suppress(Exception), as_before():
+        import transformers
+        from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_ARCHITECTURES
+
+        return architecture in SUPPORTED_ARCHITECTURES and hasattr(transformers, architecture)
+    return False
+
+
+def advice(config: Any) -> str:
+    """The loader that shows something of a model without a table, where one does."""
+    shown = "; `loader: transformer-lens` runs it without weights: `gausslens model` tells which sites that shows"
+    return shown if bridge_takes(config) else ""
+
+
+@contextlib.contextmanager
+def as_before() -> Iterator[None]:
+    """Importing TransformerLens turns transformers' logger down and adds filters of warnings: both are put back."""
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        finally:
+            logger.setLevel(level)
 
 
 def reason(config: Any) -> str:
     """Why a type that no table names is not served; nothing where only its table is missing."""
     model_type = getattr(config, "model_type", "")
     if model_type in REFUSED:
-        return f"the model type {model_type!r} is not served: {REFUSED[model_type]}; {BY_BRIDGE}"
+        return f"the model type {model_type!r} is not served: {REFUSED[model_type]}"
     if getattr(config, "is_encoder_decoder", False):
         return (
             f"the model type {model_type!r} is not served: it has two stacks of layers, an encoder and a decoder that "

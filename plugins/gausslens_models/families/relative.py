@@ -40,6 +40,7 @@ BLOOM = Family(
     ),
     lacking=_LACKING,
     watched=False,
+    bridged=True,
     position="alibi",
     norm="layer",
 )

@@ -49,10 +49,9 @@ class Tap:
     shared: Tap | None = None
 
 
-# Why an engine lacks sites of some families.
-UNWATCHED = (
-    "this family computes it where nothing can see it; where TransformerLens can, `loader: transformer-lens` does"
-)
+# Why plain transformers lacks sites of some families, and of which TransformerLens shows the scores.
+UNWATCHED = "this family computes it where nothing can see it"
+BRIDGED = f"{UNWATCHED} but TransformerLens: `loader: transformer-lens` shows it"
 
 # What is left where tensors are none that a table can say.
 BY_BRIDGE = "`loader: transformer-lens` may show its patterns, without weights"
@@ -109,13 +108,13 @@ class Family:
 
     ``positions`` are rows (key, value, position) that go before ``position``. ``stored`` are tensors of a layer that
     files hold fused, and modules apart. ``watched`` says whether its attention calls a function that can be registered;
-    if not, sites are what taps show. ``refused`` are rows (key, value, reason) of configs that cannot be served,
-    ``weights_alone`` of such that cannot run; the value True stands for any that is set, a range for those in it.
-    ``unnormed`` layers have no norm before attention. ``query_scaled`` says that q is scaled before it is turned, and
-    handed over so. ``epsilon`` holds where the config tells none, or one that the norms do not use
-    (``epsilon_of_config``). ``shared`` says that one stored layer serves every depth. ``latent`` attention turns the
-    last dimensions of a head: "pairs",
-    "halves", or the config's key that says which (pairs are then handed over as halves).
+    if not, sites are what taps show, and ``bridged`` whether TransformerLens shows the scores. ``refused`` are rows
+    (key, value, reason) of configs that cannot be served, ``weights_alone`` of such that cannot run; the value True
+    stands for any that is set, a range for those in it. ``unnormed`` layers have no norm before attention.
+    ``query_scaled`` says that q is scaled before it is turned, and handed over so. ``epsilon`` holds where the config
+    tells none, or one that the norms do not use (``epsilon_of_config``). ``shared`` says that one stored layer serves
+    every depth. ``latent`` attention turns the last dimensions of a head: "pairs", "halves", or the config's key that
+    says which (pairs are then handed over as halves).
     """
 
     name: str
@@ -132,6 +131,7 @@ class Family:
     others: dict[str, Other] = field(default_factory=dict)
     position: str = "rotary"
     watched: bool = True
+    bridged: bool = False
     refused: tuple[tuple[str, object, str], ...] = ()
     weights_alone: tuple[tuple[str, object, str], ...] = ()
     stored: dict[str, Slot] = field(default_factory=dict)

@@ -6,17 +6,18 @@ tensors come from the files, or from the module as it was before, and what the b
 
 from __future__ import annotations
 
-import contextlib
-import logging
+import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from gausslens import SITES, ModelError, ModelSpec, site
+from gausslens import SITES, ModelError, ModelInfo, ModelSpec, site
 
+from ..families import refused
 from ..families.layout import Layout, Place, Sizes, family_of
-from ..families.slots import Family
+from ..families.slots import BRIDGED, UNWATCHED, Family
 from .config_and_tokenizer import LIVE, quiet_transformers
 from .eager_answer import Answer, eager_answer, proof_prompt
 from .pretrained import Owners, PretrainedModel, owners_of
@@ -76,7 +77,7 @@ class BridgedModel(PretrainedModel):
             before = {id(p) for p in module.parameters()}
             if self.unknown is None:
                 self.module_layout  # noqa: B018 - names as they are before the bridge changes them
-            self.reference = self._plain_answer()
+            self.reference = eager_answer(self)
             self._bridge = _booted(self, module)
             self.copied = any(id(p) not in before for p in self._bridge.parameters())
         return self._bridge
@@ -105,6 +106,20 @@ class BridgedModel(PretrainedModel):
 
         live = self.spec.model
         return torch.device(self.spec.device) if live is None else next(live.original_model.parameters()).device
+
+    @cached_property
+    def info(self) -> ModelInfo:
+        """The facts; what plain transformers cannot watch is not lacking here: hooks show it, or not."""
+        found = super().info
+        seen = {
+            layer: {site: why for site, why in reasons.items() if why not in (UNWATCHED, BRIDGED)}
+            for layer, reasons in found.lacking.items()
+        }
+        found = replace(found, lacking={layer: reasons for layer, reasons in seen.items() if reasons})
+        if self.unknown is None:
+            return found
+        parameters = {id(p): p.numel() for p in (getattr(*held[0]) for held in self.owners().holding.values())}
+        return replace(found, d_mlp=self.bridge.cfg.d_mlp or 0, n_parameters=sum(parameters.values()))
 
     @cached_property
     def hooks(self) -> dict[str, str]:
@@ -151,18 +166,25 @@ class BridgedModel(PretrainedModel):
 
     def _layout(self) -> Layout:
         try:
-            family_of(self.config, self.spec.path, self.checkpoint.tensors if self.checkpoint is not None else ())
+            stored = self.checkpoint.tensors if self.checkpoint is not None else ()
+            family_of(self.config, self.spec.path, stored, bridged=True)
         except ModelError as error:
             self.unknown = error
+            self._check_bridged()
             return outline(self.config, self.bridge.cfg)
         return super()._layout()
 
-    def _plain_answer(self) -> Answer:
+    def _check_bridged(self) -> None:
+        """Refuse what is no stack of layers over tokens, or what TransformerLens does not name, before it is built."""
+        model_type = self.config.model_type
         if getattr(self.config, "is_encoder_decoder", False):
+            raise ModelError(f"{self.name}: {model_type} has two stacks of layers; one is what can be run here")
+        if not hasattr(self.config, "vocab_size"):
             raise ModelError(
-                f"{self.name}: {self.config.model_type} has two stacks of layers; one is what can be run here"
+                f"{self.name}: {model_type} reads other things than tokens, and they are all that is run here"
             )
-        return eager_answer(self)
+        if self.spec.model is None and not refused.is_named(self.model_class().__name__):
+            raise ModelError(f"TransformerLens names no {self.model_class().__name__}; {self.unknown}")
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         """Each parameter under its first name, as it was before it was wrapped."""
@@ -227,7 +249,7 @@ def _middle(model: BridgedModel) -> tuple[str, ...]:
 
 
 def _booted(model: BridgedModel, module: Any) -> Any:
-    with _as_before():
+    with quiet_transformers(), refused.as_before():
         from transformer_lens.model_bridge import TransformerBridge
 
         module.set_attn_implementation("eager")
@@ -235,9 +257,12 @@ def _booted(model: BridgedModel, module: Any) -> Any:
         try:
             return TransformerBridge.boot_transformers(model.spec.path, hf_model=module, **settings)
         except Exception as error:
+            # It ends one of its messages with all that it knows, on several screens.
+            why = re.sub(r"\s*Available architectures: .*", "", str(error), flags=re.DOTALL)
+            other = "open it with `loader: transformers`" if model.unknown is None else str(model.unknown)
             raise ModelError(
-                f"{model.name}: TransformerLens cannot wrap {type(module).__name__} ({type(error).__name__}: {error}); "
-                "open it with `loader: transformers`"
+                f"{model.name}: TransformerLens cannot wrap {type(module).__name__} "
+                f"({type(error).__name__}: {why}); {other}"
             ) from error
 
 
@@ -248,19 +273,6 @@ def _no_tokenizer() -> Any:
 
     empty = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))  # noqa: S106 - a token, not a password
     return PreTrainedTokenizerFast(tokenizer_object=empty, unk_token="?", pad_token="?")  # noqa: S106
-
-
-@contextlib.contextmanager
-def _as_before() -> Iterator[None]:
-    """Importing TransformerLens turns transformers' logger down and adds filters of warnings: both are put back."""
-    logger = logging.getLogger("transformers")
-    level = logger.level
-    with quiet_transformers(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            yield
-        finally:
-            logger.setLevel(level)
 
 
 def _named_plainly(owners: Owners) -> Owners:

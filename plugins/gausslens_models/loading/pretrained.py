@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gausslens import HEAD_AXIS, KV_HEAD_AXIS, SITES, ModelError, ModelSpec, site
 
 from ..families.layout import Layout, Place, families_of, make_layout
+from ..families.refused import advice
 from ..families.slots import STREAM
 from .checkpoint import Checkpoint, refuse_not_finite
 from .config_and_tokenizer import LIVE, quiet_transformers, read_config, refuse_quantised, where_pretrained
@@ -251,8 +252,7 @@ def _prove_reading(model: PretrainedModel) -> None:
     name = getattr(model.config, "model_type", "")
     raise ModelError(
         f"{model.spec.path}: no table names the model type {name!r}; its tensors are laid out as in others, but what "
-        f"it computes is not what these would ({'; '.join(failed[:4])}); `loader: transformer-lens` may show its "
-        "patterns"
+        f"it computes is not what these would ({'; '.join(failed[:4])}){advice(model.config)}"
     )
 
 

@@ -12,14 +12,17 @@ import torch
 import transformers
 from tiny_decoders import BRIDGED
 
-from gausslens import SITES, Batch, ModelError, ModelSpec, Request, Tokens, Twin
+from gausslens import SITES, Batch, Context, ModelError, ModelSpec, Request, Tokens, Twin
+from gausslens.__main__ import main
+from gausslens.runs.passes import check_request
+from gausslens_models.analyses.capture import RawCapture
 from gausslens_models.capture.bridge_engine import BridgeEngine
 from gausslens_models.capture.engine import TransformersEngine
 from gausslens_models.families import layout
 from gausslens_models.loading.bridge import BridgedModel, open_bridge
 from gausslens_models.loading.pretrained import PretrainedModel, open_pretrained
 from gausslens_models.loading.weights import CheckpointModel
-from gausslens_models.parameters import TransformersParameters
+from gausslens_models.parameters import CaptureParameters, TransformersParameters
 
 Opens = Callable[[str], PretrainedModel]
 HEADLESS = ("gpt2-headless", "bert")
@@ -110,6 +113,7 @@ def test_edits_act_as_with_plain_transformers_or_are_refused(
 
 
 SMALL = {"vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
+MORE = SMALL | {"num_key_value_heads": 2, "intermediate_size": 40}
 UNKNOWN = {
     "falcon": ("FalconConfig", SMALL, "FalconForCausalLM"),
     "gptj": ("GPTJConfig", SMALL | {"rotary_dim": 4}, "GPTJForCausalLM"),
@@ -144,6 +148,138 @@ def test_families_without_a_table_run_and_have_no_weights(
         else:
             with pytest.raises(ModelError, match=f"no site '{site}'"):
                 _all(engine, model, prompts, (site,))
+
+
+STATES = {"vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 2}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+DELTA = {"layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2, "linear_num_value_heads": 2}
+# Types that have no table. Those with patterns, with a stream alone, and with nothing that could be trusted.
+PATTERNS = {
+    "afmoe": ("AfmoeConfig", MORE | EXPERTS, "AfmoeForCausalLM"),
+    "laguna": ("LagunaConfig", MORE | EXPERTS, "LagunaForCausalLM"),
+    "jetmoe": ("JetMoeConfig", MORE | {"num_local_experts": 4, "kv_channels": 6}, "JetMoeForCausalLM"),
+    "falcon_h1": (
+        "FalconH1Config",
+        MORE | {"mamba_d_ssm": 48, "mamba_n_heads": 4, "mamba_d_head": 12, "mamba_d_state": 8, "mamba_n_groups": 1},
+        "FalconH1ForCausalLM",
+    ),
+}
+STREAM = {
+    "mamba": ("MambaConfig", STATES | {"state_size": 8}, "MambaForCausalLM"),
+    "mamba2": (
+        "Mamba2Config",
+        STATES | {"state_size": 8, "num_heads": 4, "head_dim": 12, "n_groups": 1},
+        "Mamba2ForCausalLM",
+    ),
+    "falcon_mamba": ("FalconMambaConfig", STATES | {"state_size": 8}, "FalconMambaForCausalLM"),
+    "rwkv": ("RwkvConfig", STATES, "RwkvForCausalLM"),
+    "zamba2": (
+        "Zamba2Config",
+        MORE
+        | {"num_hidden_layers": 4, "layers_block_type": ["mamba", "mamba", "hybrid", "mamba"], "num_mem_blocks": 1}
+        | {"mamba_d_state": 8, "mamba_ngroups": 1, "mamba_headdim": 12, "n_mamba_heads": 4},
+        "Zamba2ForCausalLM",
+    ),
+}
+NOTHING = {
+    "hrm_text": ("HrmTextConfig", MORE, "HrmTextForCausalLM"),
+    "openai-gpt": (
+        "OpenAIGPTConfig",
+        {"vocab_size": 61, "n_embd": 24, "n_layer": 2, "n_head": 4},
+        "OpenAIGPTLMHeadModel",
+    ),
+    "olmo_hybrid": ("OlmoHybridConfig", MORE | DELTA | {"pad_token_id": None}, "OlmoHybridForCausalLM"),
+    "gemma4_text": (
+        "Gemma4TextConfig",
+        MORE | {"head_dim": 8, "global_head_dim": 12, "layer_types": ["sliding_attention", "full_attention"]},
+        "Gemma4ForCausalLM",
+    ),
+    "deepseek_v4": (
+        "DeepseekV4Config",
+        MORE | {"head_dim": 8, "q_lora_rank": 10, "o_lora_rank": 8, "o_groups": 2, "index_n_heads": 2},
+        "DeepseekV4ForCausalLM",
+    ),
+    "glm_moe_dsa": (
+        "GlmMoeDsaConfig",
+        MORE
+        | {"q_lora_rank": 10, "kv_lora_rank": 8, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 5}
+        | {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "n_group": 1, "topk_group": 1}
+        | {"index_n_heads": 2, "index_head_dim": 8, "index_topk": 4, "num_key_value_heads": 4},
+        "GlmMoeDsaForCausalLM",
+    ),
+    "diffllama": ("DiffLlamaConfig", MORE, "DiffLlamaForCausalLM"),
+    "gpt_neox_japanese": ("GPTNeoXJapaneseConfig", SMALL, "GPTNeoXJapaneseForCausalLM"),
+    "vit": ("ViTConfig", {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}, "ViTModel"),
+    "t5": ("T5Config", {"vocab_size": 61, "d_model": 24, "d_kv": 6, "d_ff": 32, "num_heads": 4}, "T5EncoderModel"),
+    "dbrx": (
+        "DbrxConfig",
+        {"vocab_size": 61, "d_model": 24, "n_layers": 2, "n_heads": 4}
+        | {"ffn_config": {"ffn_hidden_size": 16}, "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4}},
+        "DbrxForCausalLM",
+    ),
+}
+UNSERVED = PATTERNS | STREAM | NOTHING
+
+
+@pytest.fixture
+def unserved(tmp_path: Path) -> Callable[[str], ModelSpec]:
+    def of(name: str) -> ModelSpec:
+        config, arguments, model_class = UNSERVED[name]
+        torch.manual_seed(0)
+        module = getattr(transformers, model_class)(getattr(transformers, config)(**arguments))
+        for parameter in filter(lambda p: p.is_floating_point(), module.parameters()):
+            parameter.data += 0.1 * torch.randn(parameter.shape)
+        module.save_pretrained(tmp_path)
+        return ModelSpec(str(tmp_path), TransformersParameters())
+
+    return of
+
+
+@pytest.mark.parametrize("name", UNSERVED)
+def test_the_bridge_is_recommended_where_it_opens_a_model_and_there_alone(
+    name: str, unserved: Callable[[str], ModelSpec], capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = unserved(name)
+    with pytest.raises(ModelError) as told:
+        open_pretrained(spec)
+    assert ("transformer-lens" in str(told.value)) == (name not in NOTHING)
+    status = main(["model", spec.path, "--loader", "transformer-lens"])
+    said = " ".join(capsys.readouterr())
+    assert "loader: transformer" not in said  # it would be a circle
+    assert "Available architectures" not in said
+    assert len(said) < 3000
+    sites = said.partition("sites  ")[2].partition("memory")[0]
+    if name in NOTHING:
+        assert " resid_pre " not in sites or "proof        all" not in said
+        assert "defect" not in said
+        return
+    assert status == 0
+    assert f"tensors      none: {spec.path}: the model type '{name}'" in said
+    assert "gausslens has no table of this family" in said
+    assert "proof        all" in said
+    assert (" pattern " in sites) == (name in PATTERNS)
+    parameters = sum(p.numel() for p in transformers.AutoModelForCausalLM.from_pretrained(spec.path).parameters())
+    assert f"parameters   {parameters:,}\n" in said
+
+
+@pytest.mark.parametrize("name", ["bloom", "mpt", "mpnet", "deberta-v2", "big_bird", *BRIDGED])
+def test_the_refusal_of_scores_names_the_bridge_where_it_shows_them(
+    name: str, directory: Callable[[str], Path], opened: Opens, prompts: Tokens
+) -> None:
+    with pytest.raises(
+        ModelError, match=r"no site 'scores' \(this family computes it where nothing can see it"
+    ) as told:
+        check_request(
+            RawCapture(CaptureParameters(sites=["scores"]), Context(opened(name).info, 0, prompts)),
+            TransformersEngine(),
+            opened(name),
+        )
+    try:
+        model = open_bridge(ModelSpec(str(directory(name)), TransformersParameters()))
+        shown = "scores" in BridgeEngine().sites(model)
+    except ModelError:
+        shown = False
+    assert ("`loader: transformer-lens` shows it" in str(told.value)) == shown
 
 
 @pytest.mark.parametrize("name", [name for name in BRIDGED if name != "falcon-groups"])

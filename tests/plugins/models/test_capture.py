@@ -230,3 +230,14 @@ def test_training_mode_is_put_back(opened: Opens, prompts: Tokens) -> None:
     two = captured(model, prompts, Request(("resid_post",)))
     assert [m.training for m in model.module.modules()] == modes
     assert all(torch.equal(a["resid_post"], b["resid_post"]) for a, b in zip(one, two, strict=True))
+
+
+def test_clipping_is_behind_q_k_v(opened: Opens, prompts: Tokens) -> None:
+    """What the projections give is captured; what attention reads of it is within the bound."""
+    model = opened("olmo")
+    bound = model.info.facts.clip
+    assert bound is not None
+    batch = captured(model, prompts, Request(("q", "k", "v", "z"), layers=(1,)))[0]
+    for name in ("q", "k", "v"):
+        assert batch[name][batch.mask].abs().max() > 1.2 * bound
+    assert batch["z"][batch.mask].abs().max() <= bound * (1 + 1e-5)

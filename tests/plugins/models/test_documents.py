@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from gausslens import SITES
+import pytest
+
+import gausslens
+from gausslens import SITES, GausslensError
 from gausslens_models.families.layout import FAMILIES
 from gausslens_models.plugin import loaders
 
 TEXT = (Path(__file__).parents[3] / "docs" / "models.md").read_text(encoding="utf-8")
+# Some that families without scores have, of each kind.
+SERVED = (
+    "attention.band",
+    "attention.masks",
+    "attention.roles",
+    "bilinear.head-roles",
+    "gaussian.moments",
+    "model.loss",
+)
 QUOTED = set(re.findall(r"`([\w.-]+)`", TEXT))
 
 
@@ -37,3 +52,27 @@ def test_the_table_of_models_is_of_today() -> None:
     root = Path(__file__).parents[3]
     made = subprocess.run([sys.executable, str(root / "docs" / "list_models.py"), "--check"], check=False)
     assert made.returncode == 0, "python docs/list_models.py makes it again"
+
+
+@pytest.mark.parametrize("name", ["gptj", "bloom"])
+def test_families_that_are_not_watched_lack_the_analyses_that_the_page_names(
+    name: str, directory: Callable[[str], Path], tmp_path: Path
+) -> None:
+    path = Path(__file__).parents[3] / "docs" / "list_models.py"
+    spec = importlib.util.spec_from_file_location("list_models", path)
+    assert spec is not None
+    assert spec.loader is not None
+    listing = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(listing)
+    study: dict[str, Any] = {"gausslens": 1, "name": "all", "model": {"path": str(directory(name))}, "report": False}
+    study["prompts"] = {"source": "repeated-random", "prompts": 20, "length": 6}
+    of_sites = (*listing.OF_SCORES, *(listing.OF_ROTATED if name == "gptj" else ()))
+    for analysis in of_sites:  # refused when planned
+        with pytest.raises(GausslensError, match=r"no site '(scores|q_rot)'"):
+            gausslens.run(study | {"analyses": [{"use": analysis}]}, store=tmp_path, shown=False)
+    others = [{"use": analysis} for analysis in (*listing.OF_REPLACEMENT, *SERVED)]
+    with pytest.raises(GausslensError) as told:
+        gausslens.run(study | {"analyses": others}, store=tmp_path, shown=False)
+    failed = re.findall(r"([\w.-]+) on trained: .*replacement needs an attention", str(told.value))
+    assert sorted(failed) == sorted(listing.OF_REPLACEMENT)
+    assert f"{len(failed)} of {len(others)} steps failed" in str(told.value)

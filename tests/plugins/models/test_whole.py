@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,17 @@ import pytest
 import torch
 
 import gausslens
-from gausslens import SITES, ModelSpec, Part, Prompt, Request, Tokens, Twin
+from gausslens import SITES, Context, ModelError, ModelSpec, Part, Prompt, Request, Tokens, Twin
 from gausslens.__main__ import main
 from gausslens.maths.rotary import Rotation
-from gausslens_models.analyses.capture import estimate
+from gausslens.runs.passes import check_request
+from gausslens_models.analyses.capture import RawCapture, estimate
 from gausslens_models.capture.engine import TransformersEngine
 from gausslens_models.families.table import LLAMA
 from gausslens_models.loading.pretrained import PretrainedModel, open_pretrained
 from gausslens_models.parameters import CaptureParameters, TransformersParameters
 
+Directory = Callable[[str], Path]
 TEXTS = ["The ant sees the bee.", "abcabc", "The owl warns the yak by the lake."]
 
 
@@ -109,6 +112,53 @@ def test_the_estimate_is_what_is_written(tmp_path: Path) -> None:
     told = estimate(CaptureParameters(sites=sites), model.info, tokens).disk
     found = gausslens.run(study("builtin:tiny", *sites), store=tmp_path)["trained", "model.capture"]
     assert told == sum(found[site].nbytes for site in sites)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["gpt2", "lfm2", "bert", "mixtral", "jamba", "gptj", "bloom", "mpnet", "deepseek_v3", "albert", "qwen3_next"],
+)
+def test_of_any_site_there_is_an_estimate_and_a_plan_or_a_refusal(
+    name: str, opened: Callable[[str], PretrainedModel], prompts: Tokens
+) -> None:
+    model = opened(name)
+    for sites in [*((s,) for s in SITES), *combinations(("q", "v", "q_rot", "mlp_pre", "resid_mid", "logits"), 2)]:
+        parameters = CaptureParameters(sites=list(sites))
+        context = Context(model.info, 0, prompts)
+        reasons = [{s for s in sites if s in model.info.lacking.get(n, {})} for n in model.info.layers]
+        served = set(sites) <= set(model.sites) and (set(sites) <= {"embed", "logits"} or not all(reasons))
+        assert estimate(parameters, model.info, prompts).disk >= 0
+        if served:
+            check_request(RawCapture(parameters, context), TransformersEngine(), model)
+            assert estimate(parameters, model.info, prompts).disk > 0
+        else:
+            with pytest.raises(ModelError, match=f"{model.info.name} has (no site|.* together)"):
+                check_request(RawCapture(parameters, context), TransformersEngine(), model)
+
+
+def test_a_site_that_no_layer_has_is_refused_with_the_layers_reason(directory: Directory, tmp_path: Path) -> None:
+    for name, sites, told in (
+        ("gpt2", ("q_rot",), r"gpt2\S* has no site 'q_rot' \(position is not applied.*its sites: embed, resid_pre"),
+        ("gptj", ("resid_mid",), r"no site 'resid_mid' \(attention and MLP read the same stream"),
+        ("jamba", ("q", "mlp_pre"), r"has q and mlp_pre together \(.*in analyses of their own"),
+    ):
+        whole = study(str(directory(name)), *sites) | {"prompts": {"source": "tokens", "ids": [[3, 4, 5, 6]]}}
+        with pytest.raises(gausslens.GausslensError, match=told):
+            gausslens.run(whole, store=tmp_path)
+
+
+def test_values_of_another_width_have_a_dimension_of_their_own(directory: Directory, tmp_path: Path) -> None:
+    """In latent attention values are narrower than queries: both can be had in one capture."""
+    sites = ("q", "v", "q_rot", "z")
+    whole = study(str(directory("deepseek_v3")), *sites) | {"prompts": {"source": "tokens", "ids": [[3, 4, 5, 6]]}}
+    found = gausslens.run(whole, store=tmp_path)["trained", "model.capture"]
+    assert [found[s].dims[-1] for s in sites] == ["d_head", "d_value", "d_head", "d_value"]
+    assert (found.sizes["d_head"], found.sizes["d_value"]) == (10, 5)
+    model = open_pretrained(ModelSpec(str(directory("deepseek_v3")), TransformersParameters()))
+    seen = TransformersEngine().runner(Twin(model)).forward(np.array([[3, 4, 5, 6]]), sites=sites)
+    for layer in model.info.layers:
+        for site in sites:
+            np.testing.assert_allclose(found[site].sel(layer=layer)[0], seen[layer, site][0], atol=2e-5)
 
 
 @pytest.mark.parametrize(("dtype", "digits", "size"), [("float16", 2**-11, 2), ("bfloat16", 2**-8, 2)])
