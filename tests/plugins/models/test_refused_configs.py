@@ -60,7 +60,7 @@ def test_they_are_refused_with_the_loader_that_is_left(
         assert '"proof"' in capsys.readouterr().out
     else:
         assert found == 1
-        assert "cannot wrap" in printed.err
+        assert "no loader opens it" in printed.err
 
 
 def test_each_reason_says_what_can_be_done() -> None:
