@@ -69,6 +69,11 @@ class ModelInfo:
     d_value: int | None = None
     facts: FactsField = FactsField()  # noqa: RUF009  it holds nothing
 
+    def why_lacking(self, site: str) -> str:
+        """Why layers in view do not have a site, where the model tells: each reason once; nothing where none does."""
+        told = (self.lacking.get(layer, {}).get(site) for layer in self.layers)
+        return "; ".join(dict.fromkeys(reason for reason in told if reason))
+
     def narrowed(self, layers: Sequence[int] | None, heads: Sequence[int] | None) -> ModelInfo:
         """The same model with only some layers and heads in view."""
         kept = self.layers if layers is None else tuple(sorted(set(layers)))

@@ -159,7 +159,8 @@ def check_request(analysis: Any, engine: CaptureEngine, model: OpenModel, view: 
     has = engine.sites(model)
     for site in request.sites:
         if site not in has:
-            why = _lacked(site, model.info) or _near_site(site, has)
+            lacking = model.info.why_lacking(site)
+            why = f" ({lacking})" if lacking else _near_site(site, has)
             raise ModelError(f"{model.info.name} has no site {site!r}{why}; its sites: {', '.join(has)}")
     if not request.sites:
         raise ModelError("it asks for no site")
@@ -355,9 +356,3 @@ def _near_site(site: str, has: Sequence[str]) -> str:
         if site.endswith(theirs) or plain == theirs:
             return f": TransformerLens' {theirs} is {ours!r} here"
     return did_you_mean(site, has).split(";")[0]
-
-
-def _lacked(site: str, info: ModelInfo) -> str:
-    """Why layers do not have a site, where the model tells."""
-    reasons = dict.fromkeys(info.lacking[n][site] for n in info.layers if site in info.lacking.get(n, {}))
-    return f" ({'; '.join(reasons)})" if reasons else ""

@@ -81,20 +81,18 @@ def _prompts_alone(departing: Sequence[Statistic]) -> str:
 
 
 def _largest(departing: Sequence[Statistic], rungs: Mapping[str, str]) -> str:
-    one = max(departing, key=_size)
+    one = max(departing, key=lambda each: _size(each, each.furthest()))
     cell = one.furthest()
     return f"The largest effect: {_clause(one, cell, _twins(one.null, rungs))}" if cell is not None else ""
 
 
 def _beyond(ladder: Sequence[Explanation], rungs: Mapping[str, str]) -> str:
     """The largest effect of what no null explains."""
-    left = [each for each in ladder if _furthest(each.first, each) is not None]
+    left = [(each, cell) for each in ladder if (cell := _furthest(each)) is not None]
     if not left:
         undecided = any(each.rung == UNDECIDED for each in ladder)
         return "None is beyond every null for sure." if undecided else "No number needs more than these nulls."
-    each = max(left, key=lambda e: _size(e.first, e))
-    cell = _furthest(each.first, each)
-    assert cell is not None
+    each, cell = max(left, key=lambda pair: _size(pair[0].first, pair[1]))
     said = _clause(each.first, cell, _twins(each.nulls[-1], rungs), each)
     return f"The largest effect beyond {each.rungs[-1]}: {said}"
 
@@ -105,15 +103,13 @@ def _twins(null: str, rungs: Mapping[str, str]) -> str:
     return _TWINS.get(word, word)
 
 
-def _size(one: Statistic, each: Explanation | None = None) -> float:
-    cell = _furthest(one, each)
+def _size(one: Statistic, cell: tuple[int, ...] | None) -> float:
     return -1.0 if cell is None else abs(float(one.column("effect")[cell]))
 
 
-def _furthest(one: Statistic, each: Explanation | None) -> tuple[int, ...] | None:
-    """The called cell of the largest effect, of those beyond all nulls where there is a ladder."""
-    if each is None:
-        return one.furthest()
+def _furthest(each: Explanation) -> tuple[int, ...] | None:
+    """The called cell of the largest effect, of those beyond all nulls."""
+    one = each.first
     size = np.where((each.cells.rung == ARRANGEMENT) & one.called, np.abs(one.column("effect")), -1.0)
     cell = tuple(int(i) for i in np.unravel_index(int(np.argmax(size)), size.shape))
     return cell if size[cell] >= 0 else None

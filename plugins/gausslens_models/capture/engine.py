@@ -90,8 +90,8 @@ def wanted_sites(model: Any, sites: Sequence[str], layers: Sequence[int] | None)
         raise ModelError(f"{model.name}: {reason}")
     unknown = [s for s in sites if s not in model.sites]
     if unknown:
-        told = dict.fromkeys(reasons[unknown[0]] for reasons in model.info.lacking.values() if unknown[0] in reasons)
-        why = f" ({'; '.join(told)})" if told else ""
+        lacking = model.info.why_lacking(unknown[0])
+        why = f" ({lacking})" if lacking else ""
         raise ModelError(f"{model.name} has no site {unknown[0]!r}{why}; its sites: {', '.join(model.sites)}")
     of_layers = [s for s in sites if not site(s).whole]
     info = model.info

@@ -94,10 +94,7 @@ LLAMA4 = replace(
     name="llama4",
     model_types=("llama4_text",),
     tensors={name: replace(s, tensor=s.tensor.replace("mlp.", "feed_forward.")) for name, s in LLAMA.tensors.items()},
-    taps=LLAMA.taps
-    | {
-        **mlp_taps("feed_forward.gate_proj", "feed_forward.down_proj", "feed_forward"),
-    },
+    taps=LLAMA.taps | mlp_taps("feed_forward.gate_proj", "feed_forward.down_proj", "feed_forward"),
     mixture=experts("feed_forward.router", at="feed_forward.experts", shared="feed_forward.shared_expert", turned=True),
     pairs=True,
     unrotated="no_rope_layers",
