@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .contract.analyses import error_of as error_of
     from .contract.analyses import mean_over_prompts as mean_over_prompts
     from .contract.analyses import merge_each as merge_each
+    from .contract.analyses import ragged_variables as ragged_variables
     from .contract.analyses import variable as variable
     from .contract.batches import Batch as Batch
     from .contract.batches import Request as Request
@@ -68,6 +69,7 @@ _HOMES = {
     "merge_each": "contract.analyses",
     "error_of": "contract.analyses",
     "mean_over_prompts": "contract.analyses",
+    "ragged_variables": "contract.analyses",
     "variable": "contract.analyses",
     "Batch": "contract.batches",
     "Request": "contract.batches",

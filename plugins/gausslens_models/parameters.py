@@ -134,6 +134,9 @@ class AttentionMapParameters(Parameters):
     )
     queries: list[str] = Field([], description="rows of these segments only, with * as wildcard: [target]; [] is all")
     keys: list[str] = Field([], description="columns of the maps from these segments only; [] is all")
+    most_gigabytes: float = Field(
+        4.0, gt=0, exclude=True, description="refuse to keep more maps than this; no result depends on it"
+    )
 
 
 class EmbeddingsParameters(Parameters):

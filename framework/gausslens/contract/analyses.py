@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     import xarray as xr
 
+    from ..maths.ragged import Ragged
     from .batches import Batch, Request
     from .engines import Runner
     from .model import LayerWeights, ModelInfo
@@ -165,6 +166,20 @@ def variable(
     named = (dims,) if isinstance(dims, str) else tuple(dims)
     told = more if order is None else {"order": order} | more
     return named, values, attributes(long_name, units, against, **told)
+
+
+def ragged_variables(
+    name: str, layout: Ragged, flat: Any, long_name: str, units: str = "1", **more: Any
+) -> dict[str, Variable]:
+    """The variables of an array whose entries have unequal extents: ``flat``, as ``layout`` lays it, and its extents.
+
+    Whoever reads the result sees one array of ``layout.dims``, filled up with NaN, "" or the attribute ``fill``, of
+    which no more is read than is asked for. Use it where ``layout.wasteful``: a result is then as large as its numbers.
+    It is not compared with a null.
+    """
+    extents = variable((layout.over, f"{name}_unequal"), layout.extents, f"extents of {name}", against=False)
+    told = variable(layout.flat_dims(name), flat, long_name, units, against=False, ragged=layout.told(), **more)
+    return {name: told, f"{name}_extent": extents}
 
 
 def mean_over_prompts(

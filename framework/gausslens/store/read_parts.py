@@ -20,6 +20,7 @@ from xarray.backends import BackendArray, CachingFileManager
 from xarray.core import indexing
 
 from ..contract.errors import GausslensError, StoreError
+from ..maths.ragged import Ragged
 from .codec import REAL_IMAG, TEXT, crc_of, decode_text, decode_values, decoded_dtype, user_attributes
 from .layout import TYPE, TYPE_VERSION, check_version, entry_of, part_path
 from .manifest import SweepPoint
@@ -56,6 +57,69 @@ class Lazy(BackendArray):
     def _read(self, key: tuple[Any, ...]) -> np.ndarray:
         with explain_damage(self.where), no_plugins(), self.files.acquire_context() as file:
             return decode_values(np.asarray(file[self.where][(*key, ...)]), self.kind)
+
+
+class Filled(BackendArray):
+    """A ragged array as one whole: entries are read when they are asked for, and filled up to the longest."""
+
+    def __init__(self, layout: Ragged, flat: xr.Variable, fill: Any):
+        self.layout, self.flat, self.fill = layout, flat, fill
+        self.shape = layout.shape
+        self.dtype = flat.dtype
+
+    def __getitem__(self, key: Any) -> Any:
+        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
+
+    def _read(self, key: tuple[Any, ...]) -> np.ndarray:
+        layout = self.layout
+        chosen = {
+            dim: np.atleast_1d(np.arange(size)[k]) for dim, size, k in zip(layout.dims, self.shape, key, strict=True)
+        }
+        found = np.full([len(chosen[dim]) for dim in layout.dims], self.fill, self.dtype)
+        equal = {dim: chosen[dim] for dim in (*layout.lead, *layout.rest)}
+        for at, number in enumerate(chosen[layout.over].tolist()):
+            cells = self.flat.isel(equal | {self.flat.dims[len(layout.lead)]: layout.cells(number)}).values
+            entry = layout.entry(number, cells)
+            there = {dim: np.arange(found.shape[axis]) for axis, dim in enumerate(layout.dims)} | {layout.over: [at]}
+            for dim, extent in zip(layout.unequal, layout.extents[number], strict=True):
+                there[dim] = np.flatnonzero(chosen[dim] < extent)
+                entry = entry.take(chosen[dim][there[dim]], axis=layout.dims.index(dim) - 1)
+            places = [there[dim] for dim in layout.dims]
+            found[np.ix_(*places)] = entry.reshape([len(p) for p in places])
+        return found[tuple(slice(None) if isinstance(k, slice) or np.ndim(k) else 0 for k in key)]
+
+
+def filled(found: dict[str, xr.Variable], where: str) -> dict[str, xr.Variable]:
+    """Variables with ragged ones as one whole each; their extents are no variables of the result."""
+    made = dict(found)
+    for name, variable in found.items():
+        extent = found.get(f"{name}_extent")
+        if "ragged" not in variable.attrs or extent is None:
+            continue
+        layout = _layout(variable, extent, f"{where}/{name}")
+        fill = variable.attrs.get("fill", "" if variable.dtype == TEXT else np.nan if variable.dtype.kind == "f" else 0)
+        attrs = {k: v for k, v in variable.attrs.items() if k not in ("ragged", "fill", "against")}
+        data = indexing.LazilyIndexedArray(Filled(layout, variable, fill))
+        made[name] = xr.Variable(layout.dims, data, attrs, fastpath=True)
+        del made[f"{name}_extent"]
+    return made
+
+
+def _layout(flat: xr.Variable, extent: xr.Variable, where: str) -> Ragged:
+    """How a ragged array lies, checked: extents that do not fit would show one prompt's numbers as another's."""
+    try:
+        told = json.loads(flat.attrs["ragged"])
+        dims, unequal, over = tuple(map(str, told["dims"])), tuple(map(str, told["unequal"])), str(told["over"])
+        extents = np.asarray(extent.values)
+        if extents.dtype.kind == "i" and extents.min(initial=0) >= 0 and set(unequal) < set(dims):
+            sizes = {str(dim): n for dim, n in flat.sizes.items()}
+            layout = Ragged(dims, unequal, extents.astype(np.int64), sizes, over)
+            cells = str(flat.dims[len(layout.lead)])
+            if flat.dims == (*layout.lead, cells, *layout.rest) and layout.flat_shape == flat.shape:
+                return layout
+    except (ValueError, KeyError, TypeError, IndexError):  # none of it is what it should be
+        pass
+    raise StoreError(f"{where}: what it says of its entries does not fit what is stored: refused")
 
 
 @contextmanager
@@ -148,7 +212,7 @@ def read_result(root: Path, path: Path, entry: str) -> xr.Dataset:
         attrs = read_attributes(group)
         check_element_type(attrs, "step-result", f"{path}{entry}")
         arrays = arrays_of(group, path.stat().st_size)
-        variables = decode_arrays(file, arrays, files, entry)
+        variables = filled(decode_arrays(file, arrays, files, entry), f"{path}{entry}")
         auxiliary = [c for c in attrs.get("coordinates", "").split() if c in variables]
         coordinates = {n: v for n, v in variables.items() if n in auxiliary or v.dims == (n,)}
         data = {n: v for n, v in variables.items() if n not in coordinates}

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 
-from gausslens import Batch, Context, Estimate, GausslensError, ModelInfo, Request, Tokens, variable
+from gausslens import (
+    Batch,
+    Context,
+    Estimate,
+    GausslensError,
+    InputError,
+    ModelInfo,
+    Request,
+    Tokens,
+    ragged_variables,
+    variable,
+)
+from gausslens.maths.ragged import Ragged
 
 from ..maths.maps import NUMBERS, between_groups, first_members, groups_of, row_numbers
 from .token_segments import chosen_segments, group_texts, in_segments
@@ -55,6 +69,12 @@ class Attention:
         self.queries = chosen_segments(self.tokens, parameters.queries)
         self.keys = chosen_segments(self.tokens, parameters.keys)
         self.of: dict[tuple[int, int], PromptMap] = {}
+        needed = estimate(parameters, self.info, self.tokens).disk / 1e9
+        if needed > parameters.most_gigabytes:
+            raise InputError(
+                f"model.attention would keep {needed:.3g} GB of maps, more than most_gigabytes: "
+                f"{parameters.most_gigabytes}; keep `maps: mean` or `none`, fewer layers or prompts, or raise it"
+            )
 
     def request(self) -> Request:
         """The patterns."""
@@ -90,7 +110,7 @@ class Attention:
             "segment": list(self.tokens.segments),
         }
         if self.parameters.maps != "none":
-            variables["pattern"] = self._maps(layers, prompts)
+            variables |= self._maps(layers, prompts)
             coords |= {"prompt": list(self.tokens.names), **_labels(prompts, self.tokens)}
         return xr.Dataset(variables, coords=coords, attrs={"level": self.parameters.level})
 
@@ -147,36 +167,58 @@ class Attention:
         said = "attention of a row of one segment to all of another, mean over rows"
         return {"between": variable(("layer", "head", "query_segment", "segment"), found, said)}
 
-    def _maps(self, layers: list[int], prompts: list[PromptGroups]) -> Any:
-        heads = (len(self.info.heads),) if self.parameters.maps == "heads" else ()
-        size = (max(len(v.queries) for v in prompts), max(len(v.keys) for v in prompts))
-        found = np.full((len(layers), len(prompts), *heads, *size), np.nan, dtype=np.float32)
-        for i, layer in enumerate(layers):
-            for prompt in (prompt for at, prompt in self.of if at == layer):
-                queries, keys = len(prompts[prompt].queries), len(prompts[prompt].keys)
-                found[i, prompt, ..., :queries, :keys] = self.of[layer, prompt].map
-        dims = ("layer", "prompt", *(("head",) if heads else ()), "query", "key")
-        said = "attention" if heads else "attention, mean over heads"
-        return variable(dims, found, said)
+    def _maps(self, layers: list[int], prompts: list[PromptGroups]) -> dict[str, Any]:
+        """The maps: filled up to the largest, or one after another where that would be mostly filling."""
+        said = "attention" if self.parameters.maps == "heads" else "attention, mean over heads"
+        layout = maps_layout(self.parameters, self.info, layers, [(len(v.queries), len(v.keys)) for v in prompts])
+        if layout.wasteful:
+            flat = np.full(layout.flat_shape, np.nan, dtype=np.float32)
+            for (layer, prompt), kept in self.of.items():
+                assert kept.map is not None
+                flat[layers.index(layer), layout.cells(prompt)] = layout.flat(kept.map)
+            return ragged_variables("pattern", layout, flat, said)
+        found = np.full(layout.shape, np.nan, dtype=np.float32)
+        for (layer, prompt), kept in self.of.items():
+            queries, keys = len(prompts[prompt].queries), len(prompts[prompt].keys)
+            found[layers.index(layer), prompt, ..., :queries, :keys] = kept.map
+        return {"pattern": variable(layout.dims, found, said)}
+
+
+def maps_layout(
+    parameters: AttentionMapParameters, info: ModelInfo, layers: Sequence[int], extents: Sequence[tuple[int, int]]
+) -> Ragged:
+    """How the maps of prompts of so many rows and columns lie."""
+    heads = ("head",) if parameters.maps == "heads" else ()
+    sizes = {"layer": len(layers), "head": len(info.heads)}
+    table = np.asarray(extents, dtype=np.int64).reshape(-1, 2)
+    return Ragged.of(("layer", "prompt", *heads, "query", "key"), ("query", "key"), table, sizes)
 
 
 def _labels(prompts: list[PromptGroups], tokens: Tokens) -> dict[str, Any]:
     """The text and the segment of each row and column of the maps, "" where a prompt has no more."""
     found: dict[str, Any] = {}
     for dim, kept in (("query", [v.queries for v in prompts]), ("key", [v.keys for v in prompts])):
-        text = np.full((len(prompts), max(map(len, kept))), "", dtype=object)
-        segment = text.copy()
-        for prompt, (grouped, places) in enumerate(zip(prompts, kept, strict=True)):
-            text[prompt, : len(places)] = [grouped.texts[i] for i in places]
-            segment[prompt, : len(places)] = [tokens.segments[grouped.segment[i]] for i in places]
-        found[f"{dim}_text"] = (("prompt", dim), text)
-        found[f"{dim}_segment_of"] = (("prompt", dim), segment)
+        layout = Ragged.of(("prompt", dim), (dim,), [len(places) for places in kept], {})
+        each = list(zip(prompts, kept, strict=True))
+        texts = [[grouped.texts[i] for i in places] for grouped, places in each]
+        segments = [[tokens.segments[grouped.segment[i]] for i in places] for grouped, places in each]
+        for name, rows in ((f"{dim}_text", texts), (f"{dim}_segment_of", segments)):
+            if layout.wasteful:
+                flat = np.array([text for row in rows for text in row], dtype=object)
+                found |= ragged_variables(name, layout, flat, f"{name.replace('_', ' ')}")
+                continue
+            whole = np.full(layout.shape, "", dtype=object)
+            for prompt, row in enumerate(rows):
+                whole[prompt, : len(row)] = row
+            found[name] = (("prompt", dim), whole)
     return found
 
 
 def estimate(parameters: AttentionMapParameters, info: ModelInfo, tokens: Tokens | None) -> Estimate:
     """Memory and disk of the maps, as large as if each token were a word."""
-    longest = max(tokens.lengths if tokens is not None else (), default=0)
-    heads = {"none": 0, "mean": 1, "heads": len(info.heads)}[parameters.maps]
-    kept = 4 * len(info.layers) * heads * longest**2 * (len(tokens) if tokens is not None else 0)
-    return Estimate(memory=2 * kept + 8 * len(info.heads) * longest**2, disk=kept)
+    lengths = tokens.lengths if tokens is not None else ()
+    kept = 0
+    if parameters.maps != "none" and lengths:
+        layout = maps_layout(parameters, info, info.layers, [(n, n) for n in lengths])
+        kept = 4 * math.prod(layout.flat_shape if layout.wasteful else layout.shape)
+    return Estimate(memory=2 * kept + 8 * len(info.heads) * max(lengths, default=0) ** 2, disk=kept)

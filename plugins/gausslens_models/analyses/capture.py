@@ -5,14 +5,27 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from gausslens import SITES, Context, Estimate, InputError, Request, attributes, site, variable
+import numpy as np
+
+from gausslens import (
+    SITES,
+    Context,
+    Estimate,
+    InputError,
+    Request,
+    attributes,
+    ragged_variables,
+    site,
+    variable,
+)
+from gausslens.maths.ragged import Ragged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import xarray as xr
 
-    from gausslens import Batch, ModelInfo, Tokens
+    from gausslens import Batch, Bulk, ModelInfo, Tokens
 
     from ..parameters import CaptureParameters
 
@@ -44,6 +57,13 @@ def shape_of(name: str, info: ModelInfo, tokens: Tokens, layers: int) -> tuple[i
     return shape if site(name).whole else (layers, *shape)
 
 
+def layout_of(name: str, info: ModelInfo, tokens: Tokens, layers: int) -> Ragged:
+    """How a site lies where prompts are not filled up to the longest."""
+    dims = dims_of(name, info)
+    sizes = dict(zip(dims, shape_of(name, info, tokens, layers), strict=True))
+    return Ragged.of(dims, [d for d in ("position", "query", "key") if d in dims], tokens.lengths, sizes)
+
+
 def dtype_of(parameters: CaptureParameters, info: ModelInfo) -> str:
     """As what numbers are kept."""
     return parameters.dtype or ("float64" if info.dtype == "float64" else "float32")
@@ -58,9 +78,19 @@ def estimate(parameters: CaptureParameters, info: ModelInfo, tokens: Tokens) -> 
     for name in parameters.sites:
         if name in SITES:
             count = math.prod(shape_of(name, info, tokens, layers))
-            disk += kept * count
+            layout = layout_of(name, info, tokens, layers)
+            disk += kept * (math.prod(layout.flat_shape) if layout.wasteful else count)
             memory += computed * count // (1 if site(name).whole else max(layers, 1))
     return Estimate(memory=memory // max(len(tokens.shards()), 1), disk=disk)
+
+
+def token_ids(tokens: Tokens) -> dict[str, Any]:
+    """The number of each token, -1 where a prompt has no more."""
+    layout = Ragged.of(("prompt", "position"), ("position",), tokens.lengths, {})
+    if layout.wasteful:
+        return ragged_variables("token_id", layout, np.concatenate(tokens.ids), "token", fill=-1)
+    ids, _, mask = tokens.padded(range(len(tokens)))
+    return {"token_id": variable(("prompt", "position"), np.where(mask, ids, -1), "token")}
 
 
 def _size(count: float) -> str:
@@ -86,12 +116,27 @@ class RawCapture:
                 f"model.capture would write {_size(needed)}, more than most_gigabytes: "
                 f"{parameters.most_gigabytes}; ask for fewer layers, sites or prompts, or raise it"
             )
+        # Where the longest prompt is far from the others they are not filled up to it.
+        self.ragged = {
+            name: layout
+            for name in parameters.sites
+            if name in SITES and (layout := layout_of(name, context.model, context.tokens, len(self.layers))).wasteful
+        }
         if context.bulk is not None:
-            dtype = dtype_of(parameters, context.model)
-            for name in parameters.sites:
-                if name in SITES:
-                    shape = shape_of(name, context.model, context.tokens, len(self.layers))
-                    context.bulk.create(name, dims_of(name, context.model), shape, dtype, attributes(name))
+            self._create(context.bulk)
+
+    def _create(self, bulk: Bulk) -> None:
+        info, tokens = self.context.model, self.context.tokens
+        assert tokens is not None
+        dtype = dtype_of(self.parameters, info)
+        for name in self.parameters.sites:
+            if name in self.ragged:
+                layout = self.ragged[name]
+                told = attributes(name, against=False, ragged=layout.told())
+                bulk.create(name, layout.flat_dims(name), layout.flat_shape, dtype, told)
+            elif name in SITES:
+                shape = shape_of(name, info, tokens, len(self.layers))
+                bulk.create(name, dims_of(name, info), shape, dtype, attributes(name))
 
     def request(self) -> Request:
         """The sites of the run file."""
@@ -107,39 +152,42 @@ class RawCapture:
             values = batch.numpy(name)
             at = () if batch.layer is None else (self.place[batch.layer],)
             for row, prompt in enumerate(batch.prompts):
-                n = lengths[row]
-                where: tuple[Any, ...] = (slice(0, n),)
-                if site(name).square:
-                    last = min(batch.rows + values.shape[2], n)
-                    if last <= batch.rows:
-                        continue
-                    where = (slice(None), slice(batch.rows, last), slice(0, n))
-                    block = values[row, :, : last - batch.rows, :n]
-                else:
-                    if batch.rows:
-                        continue
-                    block = values[row, :n]
-                self.context.bulk.write(name, (*at, int(prompt), *where), block)
+                n, square = lengths[row], site(name).square
+                last = min(batch.rows + values.shape[2], n) if square else n
+                if last <= batch.rows or (batch.rows and not square):
+                    continue
+                block = values[row, :, : last - batch.rows, :n] if square else values[row, :n]
+                if name in self.ragged:
+                    layout = self.ragged[name]
+                    first = int(layout.offsets[prompt]) + batch.rows * n
+                    flat = layout.flat(block)
+                    self.context.bulk.write(name, (*at, slice(first, first + len(flat))), flat)
+                    continue
+                rows = (slice(None), slice(batch.rows, last)) if square else ()
+                self.context.bulk.write(name, (*at, int(prompt), *rows, slice(0, n)), block)
 
     def merge(self, other: RawCapture) -> None:
         """There is nothing to merge: what was seen is in the store, so states cannot be had without some prompts."""
 
     def result(self) -> xr.Dataset:
         """What the large arrays need beside them: lengths, token numbers and texts."""
-        import numpy as np
         import xarray as xr
 
         tokens = self.context.tokens
         assert tokens is not None
-        ids, _, mask = tokens.padded(range(len(tokens)))
         info = self.context.model
         dims = {dim for name in self.parameters.sites for dim in dims_of(name, info)}
         known = {"layer": self.layers, "head": info.heads, "kv_head": info.kv_heads}
         attrs = {f"skipped_layer_{layer}": reason for layer, reason in self.skipped.items()}
+        extents: dict[str, Any] = {}
+        for name, layout in self.ragged.items():
+            found = ragged_variables(name, layout, None, name)
+            extents[f"{name}_extent"] = found[f"{name}_extent"]
         return xr.Dataset(
             {
                 "length": variable("prompt", np.array(tokens.lengths), "tokens of the prompt"),
-                "token_id": variable(("prompt", "position"), np.where(mask, ids, -1), "token"),
+                **token_ids(tokens),
+                **extents,
             },
             coords={"prompt": list(tokens.names)} | {dim: list(at) for dim, at in known.items() if dim in dims},
             attrs=attrs,
