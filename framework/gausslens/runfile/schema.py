@@ -43,6 +43,10 @@ def run_schema(host: Host) -> Schema:
     properties["gausslens"] |= {"const": blocks.FORMAT}
     for key in ("model", "prompts"):
         properties[key] = _described({"$ref": f"#/$defs/{key}"}, properties[key])
+    run["required"] = [key for key in run["required"] if key != "model"]
+    brings = sorted(name for name, owned in host.sources.items() if owned.descriptor.model is not None)
+    brought = {"type": "object", "properties": {"source": {"enum": brings}}, "required": ["source"]}
+    run["anyOf"] = [{"required": ["model"]}, {"properties": {"prompts": brought}, "required": ["prompts"]}]
     properties["analyses"]["items"] = {"$ref": "#/$defs/analysis"}
     properties["variants"] |= {
         "propertyNames": {"pattern": blocks.NAME, "not": {"const": blocks.WHOLE_RUN}},
