@@ -223,8 +223,8 @@ class SavedMaps:
         if set(names) <= set(self.sites) and (gap := self._gap(*names)) > _GAP:
             told.append(
                 f"softmax({self.scale:.3g} {names[0]} . {names[1]}) is not the maps but differs by up to {gap:.2g} "
-                "(prompt 0, layer 0, head 0): are these queries and keys as they meet, behind norms and position, and is "
-                "`scale` right?"
+                "(prompt 0, layer 0, head 0): are these queries and keys as they meet, behind norms and position, and "
+                "is `scale` right?"
             )
         return tuple(told)
 
@@ -300,8 +300,8 @@ class SavedMaps:
         return (
             f"{_of(place)}: {said} in every layer and head{also}: this looks like padding, {length} x {length} of "
             f"{n} x {n} real, and numbers over all of it would be of the padding. Say how much is real: `lengths: "
-            f"found` (here up to {most}), `lengths: [{length}, ...]` for each prompt, an array lengths [prompt] or mask "
-            "[prompt, token] in the file, or `lengths: whole` if nothing is padding"
+            f"found` (here up to {most}), `lengths: [{length}, ...]` for each prompt, an array lengths [prompt] or "
+            "mask [prompt, token] in the file, or `lengths: whole` if nothing is padding"
         )
 
     def _each(self, place: Place) -> Iterator[tuple[int, int, Floats]]:
