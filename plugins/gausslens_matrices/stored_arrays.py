@@ -95,37 +95,23 @@ def read(path: Path) -> Mapping[str, Stored]:
 
 
 def _refused(path: Path, arrays: bool = False) -> str:
-    """Why a pickle is not opened, and the two lines that turn it into an .npz."""
+    """Why a pickle, or ``arrays`` of Python objects, is not opened, and the two lines that turn it into an .npz."""
     name, made = path.name, path.with_suffix(".npz").name
-    if path.suffix == ".npz":
+    stacked = "numpy.stack([numpy.asarray(m, dtype='float32') for m in maps])"
+    last = f"numpy.savez({made!r}, pattern={stacked})"
+    if arrays and path.suffix == ".npz":
         made = f"{path.stem}-plain.npz"
+        last = f"numpy.savez({made!r}, **{{n: {stacked.replace('in maps', 'in maps[n]')} for n in maps}})"
     if arrays:
-        lines = (
-            f"import numpy; maps = numpy.load({name!r}, allow_pickle=True)",
-            f"numpy.savez({made!r}, pattern=numpy.stack([numpy.asarray(m, dtype='float32') for m in maps]))",
-        )
-        if path.suffix == ".npz":
-            lines = (
-                lines[0],
-                f"numpy.savez({made!r}, **{{n: numpy.stack([numpy.asarray(m, dtype='float32') for m in maps[n]]) "
-                "for n in maps})",
-            )
-        what = "holds Python objects, which are a pickle"
+        first = f"import numpy; maps = numpy.load({name!r}, allow_pickle=True)"
     elif path.suffix in TORCH_PICKLES:
-        lines = (
-            f"import numpy, torch; maps = torch.load({name!r}, weights_only=True)",
-            f"numpy.savez({made!r}, pattern=numpy.stack([numpy.asarray(m, dtype='float32') for m in maps]))",
-        )
-        what = "is a pickle"
+        first = f"import numpy, torch; maps = torch.load({name!r}, weights_only=True)"
     else:
-        lines = (
-            f"import numpy, pickle; maps = pickle.load(open({name!r}, 'rb'))",
-            f"numpy.savez({made!r}, pattern=numpy.stack([numpy.asarray(m, dtype='float32') for m in maps]))",
-        )
-        what = "is a pickle"
+        first = f"import numpy, pathlib, pickle; maps = pickle.loads(pathlib.Path({name!r}).read_bytes())"
+    what = "holds Python objects, which are a pickle" if arrays else "is a pickle"
     return (
         f"{path}: {what}; opening one runs any code that is in it, so it is not opened. If you trust it, two lines "
-        f"turn it into {made} (maps of unequal size: one file of each, in a directory):\n  " + "\n  ".join(lines)
+        f"turn it into {made} (maps of unequal size: one file of each, in a directory):\n  {first}\n  {last}"
     )
 
 
