@@ -147,3 +147,10 @@ def test_maps_without_values_have_distances_and_no_output_errors(
     assert not any("enough" in title for title in titles)
     with pytest.raises(gausslens.GausslensError, match="holds no array q"):
         _run({"prompts": prompts}, [{"use": "attention.kernels"}], tmp_path_factory)
+
+
+def test_the_example_runs_and_draws_figures(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    saved = gausslens.run(root / "examples/matrices.yaml", store=tmp_path_factory.mktemp("store"))
+    titles = [drawn.figure.title for drawn in gausslens.draw(saved)]
+    assert len(titles) >= 10
+    assert saved["trained", "maps"].coords["query_text"].values[0, 1] == "A"
