@@ -35,6 +35,12 @@ def test_a_copy_is_the_same_study_and_points_to_the_installed_schema(
     assert "gausslens run demo.yaml" in capsys.readouterr().out
 
 
+def test_data_of_an_example_are_copied_beside_it(tmp_path: Path) -> None:
+    copied("matrices", tmp_path / "mine.yaml")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["matrices.npz", "mine.yaml"]
+    assert main(["check", str(tmp_path / "mine.yaml")]) == 0
+
+
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     target = tmp_path / "mine.yaml"
     target.write_text("mine")

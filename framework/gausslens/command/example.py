@@ -31,7 +31,7 @@ def examples() -> dict[str, Example]:
 
 
 def copied(name: str, to: Path | None = None) -> Path:
-    """Copy an example, by default into the current directory, and return where it is; nothing is overwritten."""
+    """Copy an example and its data, by default into the current directory; return where it is, overwrite nothing."""
     known = examples()
     plain = name.removesuffix(".yaml")
     if plain not in known:
@@ -39,14 +39,21 @@ def copied(name: str, to: Path | None = None) -> Path:
     path = to or Path(f"{plain}.yaml")
     schema = files("gausslens_schemas") / "run.v1.json"
     text = _SCHEMA.sub(lambda _: f"# yaml-language-server: $schema={schema}", known[plain].text)
+    _write_new(path, text.encode())
+    for data in files("gausslens_examples").iterdir():
+        if data.name == f"{plain}.npz":  # what the run file reads, which looks for it beside itself
+            _write_new(path.with_name(data.name), data.read_bytes())
+    return path
+
+
+def _write_new(path: Path, content: bytes) -> None:
     try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
+        with path.open("xb") as file:
+            file.write(content)
     except FileExistsError:
         raise InputError(f"{path} is there already; choose another place with --to FILE") from None
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
-    return path
 
 
 def _example(name: str, text: str) -> Example:

@@ -52,11 +52,14 @@ class Engine(Descriptor):
 class PromptSource(Descriptor):
     """A source of prompts: ``prompts(parameters, context: SourceContext) -> list[Prompt]``.
 
-    ``random`` says that the prompts depend on the seed of the run.
+    ``random`` says that the prompts depend on the seed of the run. Where prompts come with what reads them (saved
+    activations, say), ``model`` names a function of the parameters that returns the `model:` block, as a mapping or
+    None, that stands for the one which a run file leaves out.
     """
 
     prompts: str
     random: bool = False
+    model: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,6 +51,34 @@ def read_model_block(reading: Reading, table: Node) -> ModelCall | None:
     return ModelCall(place, loader, parameters, values.dtype, values.device, table.place)
 
 
+def brought_model(reading: Reading, table: Node | None) -> Node | None:
+    """The `model:` block that the source of the run's prompts brings, for a run file without one; None: it brings none.
+
+    It is empty where the prompts are wrong, which is told where they are read.
+    """
+    if table is None or not table.is_table:
+        return None
+    named = table.get("source")
+    source = reading.host.sources.get(named.value) if named is not None and isinstance(named.value, str) else None
+    if source is None or source.descriptor.model is None:
+        return None
+    call = read_prompts_block(replace(reading, problems=Problems(reading.problems.file)), table)
+    if call is None:
+        return Node({}, table.mark, ("model",), table.place)
+    try:
+        block = resolve(source.descriptor.model)(call.parameters)
+    except (Exception, SystemExit) as error:
+        whose = f"{source.descriptor.name} ({owner_of(source)})"
+        reading.blame(source, table, f"{whose} cannot say which model its prompts bring: {in_one_line(error)}")
+        return Node({}, table.mark, ("model",), table.place)
+    if block is None:
+        return None
+    made = from_python(block, reading.problems, table.place, ("prompts",))
+    # A mistake in what the prompts say too is told where they say it.
+    said = {key: replace(node, mark=table.value[key].mark) for key, node in made.value.items() if key in table.value}
+    return replace(made, value=made.value | said)
+
+
 def read_prompts_block(reading: Reading, table: Node) -> PromptCall | None:
     """A `prompts:` block."""
     table = with_name(table, blocks.PromptsBlock, reading.problems)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,14 @@ from . import blocks
 from .analyses import errors_of, read_uses, resolved, resolved_errors
 from .blocks import Reading
 from .check_parameters import checked
-from .model_and_prompts import LIVE, read_model_block, read_prompts_block, resolved_model, resolved_prompts
+from .model_and_prompts import (
+    LIVE,
+    brought_model,
+    read_model_block,
+    read_prompts_block,
+    resolved_model,
+    resolved_prompts,
+)
 from .nodes import FILE, Node, from_python
 from .problems import Problems, shortened
 from .settings import with_settings
@@ -78,6 +86,9 @@ def _study(reading: Reading, root: Node, default_name: str) -> Study | None:
     problems = reading.problems
     if reading.live is not None and root.get("model") is None:
         root = Node({**root.value, "model": Node({}, root.mark, ("model",), root.mark)}, root.mark)
+    brought = brought_model(reading, root.get("prompts")) if root.get("model") is None else None
+    if brought is not None:
+        root = replace(root, value={**root.value, "model": brought})
     for key, first in (("model", "path"), ("prompts", "source")):
         node = root.get(key)
         if node is not None and isinstance(node.value, str):
@@ -85,7 +96,7 @@ def _study(reading: Reading, root: Node, default_name: str) -> Study | None:
             problems.value(node, f"should be a table, is {node.described()}", hint)
     top, root = checked(blocks.RunBlock, root, problems)
     model = prompts = None
-    if (table := root.get("model")) is not None and table.is_table:
+    if (table := root.get("model")) is not None and table.is_table and (table.value or brought is None):
         model = read_model_block(reading, table)
     given = root.get("prompts")
     if given is not None and given.is_table:

@@ -43,6 +43,7 @@ def run_schema(host: Host) -> Schema:
     properties["gausslens"] |= {"const": blocks.FORMAT}
     for key in ("model", "prompts"):
         properties[key] = _described({"$ref": f"#/$defs/{key}"}, properties[key])
+    run |= _model_or_brought(host, run["required"])
     properties["analyses"]["items"] = {"$ref": "#/$defs/analysis"}
     properties["variants"] |= {
         "propertyNames": {"pattern": blocks.NAME, "not": {"const": blocks.WHOLE_RUN}},
@@ -131,6 +132,16 @@ def _model(host: Host, parameters: Definitions) -> Schema:
     }
     chosen = [_when("loader", name, _closed(blocks.ModelBlock, parameters[f"loader:{name}"])) for name in loaders]
     return schema | {"allOf": [by_auto, *chosen]}
+
+
+def _model_or_brought(host: Host, required: list[str]) -> Schema:
+    """What a run file must have: a model, or prompts that bring one."""
+    brings = sorted(name for name, owned in host.sources.items() if owned.descriptor.model is not None)
+    if not brings:
+        return {}
+    brought = {"type": "object", "properties": {"source": {"enum": brings}}, "required": ["source"]}
+    either = [{"required": ["model"]}, {"properties": {"prompts": brought}, "required": ["prompts"]}]
+    return {"required": [key for key in required if key != "model"], "anyOf": either}
 
 
 def _prompts(host: Host, parameters: Definitions) -> Schema:

@@ -95,6 +95,8 @@ def _of_kind(descriptor: Descriptor) -> Iterator[str]:
         yield from _of_call(descriptor.open, 1)
     elif isinstance(descriptor, PromptSource):
         yield from _of_call(descriptor.prompts, 2)
+        if descriptor.model:
+            yield from _of_call(descriptor.model, 1)
     elif isinstance(descriptor, ReportSection):
         yield from _of_call(descriptor.section, 1)
 

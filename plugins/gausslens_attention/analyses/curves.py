@@ -19,7 +19,7 @@ from gausslens import Batch, Context, ModelInfo, Request, variable
 from ..maths.arrays import Floats
 from ..maths.measures import BASELINES, MEASURES, Oracles, baselines, entropy, measured
 from ..maths.prompts import ByPrompt, over_prompts, sd_over_draws
-from .patterns import Patterns, patterns_of, query_and_key_sites
+from .patterns import Patterns, has_values, patterns_of, query_and_key_sites
 
 _TEXTS = {
     "distance": ("sum of |p - x| over a map, mean over prompts", "1"),
@@ -88,8 +88,9 @@ class Curves:
         raise NotImplementedError
 
     def request(self) -> Request:
-        """Patterns and values, and q and k as they meet."""
-        return Request(("pattern", "v", *(query_and_key_sites(self.model) if self.needs_queries else ())))
+        """Patterns, values where there are any, and q and k as they meet."""
+        values = ("v",) if has_values(self.model) else ()
+        return Request(("pattern", *values, *(query_and_key_sites(self.model) if self.needs_queries else ())))
 
     def update(self, batch: Batch) -> None:
         """Measure each prompt of a shard in one layer."""
@@ -108,6 +109,8 @@ class Curves:
         else:
             oracle = "the largest cells" + (", with rows that sum to one" if self.stochastic else "")
         notes = {"oracle": oracle, "tolerance": self.parameters.tolerance, "draws": self.draws}
+        if not has_values(self.model):
+            notes["no_values"] = "there are no values: output errors and operations are not known"
         return _dataset(self.by_prompt, self.model, self.grid, notes | self._too_short())
 
     def _too_short(self) -> dict[str, str]:
@@ -139,11 +142,12 @@ class Curves:
                 for name, values in measured(patterns.P, one.X, patterns.V).items():
                     drawn[name][(slice(from_draw, None), *here)] = values
             if from_draw == 0:
-                found["scalars"][here], found["flops"][here] = one.scalars, one.flops
+                found["scalars"][here], found["flops"][here] = one.scalars, one.flops if patterns.d else np.nan
             # An oracle is the mean over the prompts that the approximation has numbers of.
             if from_draw == 0 and one.X is not None:
                 found["oracle"][here] = self._oracle(oracles, patterns, one.scalars, False)
-                found["oracle_flops"][here] = self._oracle(oracles, patterns, one.flops, True)
+                if patterns.d:
+                    found["oracle_flops"][here] = self._oracle(oracles, patterns, one.flops, True)
         found |= {name: values.mean(axis=0) for name, values in drawn.items()}
         if self.draws > 1:
             found |= {f"{name}_by_draw": drawn[name] for name in _WITH_ERRORS}

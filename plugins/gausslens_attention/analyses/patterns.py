@@ -19,13 +19,16 @@ _HELD = 8
 
 @dataclass(frozen=True)
 class Patterns:
-    """Patterns [head, n, n] of one layer of one prompt; values, queries and keys of each head [head, n, d]."""
+    """Patterns [head, n, n] of one layer of one prompt; values, queries and keys of each head [head, n, d].
+
+    ``V`` is None where there are no values, as of maps that were saved alone.
+    """
 
     layer: int
     heads: tuple[int, ...]
     causal: bool
     P: Floats
-    V: Floats
+    V: Floats | None
     q: Floats | None = None
     k: Floats | None = None
     scale: float = 1.0
@@ -37,8 +40,8 @@ class Patterns:
 
     @property
     def d(self) -> int:
-        """Width of the values."""
-        return int(self.V.shape[-1])
+        """Width of the values; 0 where there are none."""
+        return 0 if self.V is None else int(self.V.shape[-1])
 
     @cached_property
     def svd(self) -> tuple[Floats, Floats, Floats]:
@@ -61,11 +64,16 @@ def patterns_of(batch: Batch, row: int, model: ModelInfo, with_queries: bool = F
     P = attention_of(batch, row)
     n = P.shape[-1]
     reads = [batch.kv_heads.index(model.kv_of_head[h]) for h in batch.heads]
-    V = double(batch["v"][row, :n]).swapaxes(0, 1)[reads]
+    V = double(batch["v"][row, :n]).swapaxes(0, 1)[reads] if "v" in batch.arrays else None
     if not with_queries:
         return Patterns(batch.layer, tuple(batch.heads), model.causal, P, V)
     q, k = (double(batch[site][row, :n]).swapaxes(0, 1) for site in query_and_key_sites(model))
     return Patterns(batch.layer, tuple(batch.heads), model.causal, P, V, q, k[reads], model.facts.scale(batch.layer))
+
+
+def has_values(model: ModelInfo) -> bool:
+    """Whether some layer in view has values."""
+    return any("v" not in model.lacking.get(layer, {}) for layer in model.layers)
 
 
 def attention_of(batch: Batch, row: int) -> Floats:

@@ -43,8 +43,20 @@ def curves(results: Results) -> list[Figure]:
                 if axis is not None:
                     figures.append(_curve(result, named, axis))
                 figures.append(_storage(result, named))
-            figures += [_enough(label, named, several), _softness(label, named, several)]
+            if all("no_values" not in result.data.attrs for result in several):
+                figures.append(_enough(label, named, several))
+            figures.append(_softness(label, named, several))
     return figures
+
+
+def _error_of(data: xr.Dataset) -> tuple[str, str, str]:
+    """What tells how far an approximation is: a variable, its name in a title, and in a caption.
+
+    That of the output, where there are values that make one; else of the map.
+    """
+    if "no_values" in data.attrs:
+        return "distance_per_row", "Distance", "How far a row of the map is from its own, sum of |p - x|"
+    return "output_error", "Output error", "How far the head's output is from its own, |(P - X) V| / |P V|"
 
 
 def _dims(result: Result) -> list[str]:
@@ -54,21 +66,22 @@ def _dims(result: Result) -> list[str]:
 
 def _curve(result: Result, words: str, axis: str) -> Figure:
     data = result.data
+    error, title, said = _error_of(data)
     other = next((name for name in ("kind", "budget") if name in _dims(result)), None)
     series = []
     for value in data[other].values if other else [None]:
         one = data if other is None else data.sel({other: value})
         name = words if other is None else f"budget {value}" if other == "budget" else str(value)
         series.append(_line(name, one, axis))
-    trivial = averaged(data["trivial_output_error"], "baseline")
+    trivial = averaged(data[f"trivial_{error}"], "baseline")
     best = int(trivial.argmin())
     name = f"best trivial: {data['baseline'].values[best]}"
     series.append(Line(name, np.full(data.sizes[axis], trivial[best]), reference=True))
     caption = (
-        "How far the head's output is from its own, |(P - X) V| / |P V|, against the budget: mean over heads and "
-        "layers. Dashed: the best of the maps that look at nothing (zero, uniform, identity, causal mean)."
+        f"{said}, against the budget: mean over heads and layers. Dashed: the best of the maps that look at nothing "
+        "(zero, uniform, identity, causal mean)."
     )
-    if "output_error_draws_sd" in data:
+    if f"{error}_draws_sd" in data:
         caption += (
             " Bands: two standard deviations of that mean over draws of what is random, drawn for each head by itself."
         )
@@ -78,9 +91,9 @@ def _curve(result: Result, words: str, axis: str) -> Figure:
         series = [_floored(line) for line in series]
         caption += f" What is below {_FLOOR:g} is drawn there."
     return Lines(
-        title=f"Output error of {words}, {result.variant}",
+        title=f"{title} of {words}, {result.variant}",
         caption=caption + pooled_over(result),
-        sources=(Source(result.variant, result.label, "output_error"),),
+        sources=(Source(result.variant, result.label, error),),
         units="1",
         x=data[axis].values,
         x_name=_AXES[axis],
@@ -92,11 +105,12 @@ def _curve(result: Result, words: str, axis: str) -> Figure:
 
 def _line(name: str, data: xr.Dataset, axis: str) -> Line:
     """The mean over heads and layers, with its band over draws where something is drawn."""
-    mean = averaged(data["output_error"], axis)
-    if "output_error_draws_sd" not in data or not (data["output_error_draws_sd"] > 0).any():
+    error, _, _ = _error_of(data)
+    mean = averaged(data[error], axis)
+    if f"{error}_draws_sd" not in data or not (data[f"{error}_draws_sd"] > 0).any():
         return Line(name, mean)
     # Heads draw for themselves, so that of a mean over cells only 1/cells of their mean variance is left.
-    variance = data["output_error_draws_sd"] ** 2
+    variance = data[f"{error}_draws_sd"] ** 2
     cells = variance.size // variance.sizes[axis]
     half = 2 * np.sqrt(averaged(variance, axis) / cells / int(data.attrs["draws"]))
     return Line(name, mean, mean - half, mean + half)
@@ -176,9 +190,10 @@ def _spread(data: xr.Dataset, kind: str, drawn: bool) -> tuple[float | None, ...
 
 def _softness(label: str, words: str, several: list[Result]) -> Figure:
     x, y, labels, groups = [], [], [], []
+    what, title, _ = _error_of(several[0].data)
     for result in several:
         for name, data in result.points():
-            error = averaged(_middle(data["output_error"]), "layer", "head")
+            error = averaged(_middle(data[what]), "layer", "head")
             soft = averaged(data["entropy"], "layer", "head")
             for (i, layer), (j, head) in product(enumerate(data["layer"].values), enumerate(data["head"].values)):
                 x.append(soft[i, j])
@@ -187,7 +202,7 @@ def _softness(label: str, words: str, several: list[Result]) -> Figure:
                 groups.append(result.variant)
     return Scatter(
         title=f"Soft heads and hard heads: {words}",
-        caption="Output error at the middle of the grid against the entropy of the head's rows: 0 looks at one key, "
+        caption=f"{title} at the middle of the grid against the entropy of the head's rows: 0 looks at one key, "
         "1 at all alike. Sparse approximations suit hard heads, those of low rank soft ones."
         + pooled_over(*several, swept=False),
         sources=tuple(Source(result.variant, label, "entropy") for result in several),
@@ -195,7 +210,7 @@ def _softness(label: str, words: str, several: list[Result]) -> Figure:
         x=x,
         y=y,
         x_name="entropy of the rows over that of uniform rows",
-        y_name="output error",
+        y_name=title.lower(),
         labels=labels,
         groups=groups,
     )

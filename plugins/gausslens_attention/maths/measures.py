@@ -2,7 +2,7 @@
 
     distance        |P - X|_1 = sum of |p_ij - x_ij|; by row and by cell besides
     kl              mean over rows of KL(p_i, x_i), x_i mixed with 1e-4 of the uniform row so that it is finite
-    output_error    |(P - X) V|_F / |P V|_F
+    output_error    |(P - X) V|_F / |P V|_F; NaN without values
 
 for maps [..., n, n] and values V [..., n, d]. Beside them the trivial approximations, and the oracles: the best that
 any method could do with as many entries (the largest cells, best in the 1-norm) or of that rank (truncated SVD). An X
@@ -30,14 +30,16 @@ BASELINES = ("zero", "uniform", "identity", "causal mean")
 FLOOR = 1e-4
 
 
-def measured(P: Floats, X: Floats, V: Floats) -> dict[str, Floats]:
+def measured(P: Floats, X: Floats, V: Floats | None = None) -> dict[str, Floats]:
     """All measures of X against P; a head whose output is zero has the error of any other output, infinity."""
     n = P.shape[-1]
     distance: Floats = np.abs(P - X).sum(axis=(-1, -2))
-    exact = np.sqrt(((P @ V) ** 2).sum(axis=(-1, -2)))
-    apart = np.sqrt((((P - X) @ V) ** 2).sum(axis=(-1, -2)))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        error = np.where(apart > 0, apart / exact, 0.0)
+    error = np.full(distance.shape, np.nan)
+    if V is not None:
+        exact = np.sqrt(((P @ V) ** 2).sum(axis=(-1, -2)))
+        apart = np.sqrt((((P - X) @ V) ** 2).sum(axis=(-1, -2)))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            error = np.where(apart > 0, apart / exact, 0.0)
     return {
         "distance": distance,
         "distance_per_row": distance / n,

@@ -1,0 +1,1 @@
+"""Attention matrices that somebody already has, as a model whose maps are given."""

@@ -1,0 +1,1 @@
+"""Mathematics on arrays, usable with no host."""

@@ -1,0 +1,402 @@
+"""Saved maps as prompts, layers and heads: what axes of arrays are, how much of a map is real, what is wrong."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gausslens import InputError, did_you_mean
+
+from .maths.map_faults import Padding, fault, softmax_gap, tolerance_of
+from .stored_arrays import MAPS, Stored, files_of, read
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .parameters import MatricesParameters
+
+    Floats = NDArray[np.float64]
+
+LEADING = ("prompt", "layer", "head")
+# What a file may hold beside the maps; k, v and k_rot have key/value heads.
+BESIDE = ("q", "k", "v", "z", "q_rot", "k_rot", "scores")
+OF_KV_HEADS = ("k", "v", "k_rot")
+ABOUT = ("lengths", "mask", "tokens")
+_SHOWN = 8
+# A softmax of q and k that is further from the maps than this is told.
+_GAP = 1e-2
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much an array holds along each axis; ``rows`` and ``columns`` are its last two."""
+
+    prompt: int
+    layer: int
+    head: int
+    rows: int
+    columns: int
+
+
+class MapFile:
+    """The arrays of one file (or of a directory of .npy files, one for each array) with what their axes are."""
+
+    def __init__(self, path: Path, arrays: Mapping[str, Stored], options: MatricesParameters) -> None:
+        self.path = path
+        self.name = path.stem
+        named = {name.rsplit("/", 1)[-1]: stored for name, stored in arrays.items()}
+        chosen = self._chosen(named, options.array)
+        self.held: dict[str, Stored] = {"pattern": named[chosen]}
+        self.held |= {site: named[site] for site in BESIDE if site in named and site != chosen}
+        self.about = {name: named[name] for name in ABOUT if name in named and name != chosen}
+        self.unread = sorted(set(named) - set(self.held) - set(self.about) - {chosen})
+        self.axes = {site: self._axes(site, options.axes) for site in self.held}
+        self.sizes = {site: self._sizes(site) for site in self.held}
+        self._check_shapes()
+
+    @property
+    def maps(self) -> Sizes:
+        """The sizes of the maps."""
+        return self.sizes["pattern"]
+
+    def take(self, site: str, prompt: int, layer: int, head: int | None = None) -> NDArray[Any]:
+        """[head, row, column] of one site in one layer of one prompt; [row, column] of one head."""
+        place = {"prompt": prompt, "layer": layer, "head": head}
+        axes = self.axes[site]
+        index = tuple(slice(None) if place[a] is None else slice(place[a], place[a] + 1) for a in axes)  # type: ignore[operator]
+        part = self.held[site].take((*index, slice(None), slice(None)))
+        order = [axes.index(a) for a in LEADING if a in axes]
+        part = part.transpose(*order, len(axes), len(axes) + 1).reshape(-1, *part.shape[-2:])
+        return part[0] if head is not None else part
+
+    def _chosen(self, named: Mapping[str, Stored], wanted: str | None) -> str:
+        """What the maps are called."""
+        if wanted is not None:
+            if wanted not in named:
+                raise InputError(f"{self.path}: holds no array {wanted!r}{did_you_mean(wanted, named)}")
+            return wanted
+        found = [name for name in MAPS if name in named]
+        if len(found) == 1 or (not found and len(named) == 1):
+            return found[0] if found else next(iter(named))
+        said = f"holds {', '.join(sorted(named))}"
+        raise InputError(f"{self.path}: {said}: say which are the maps with `array:`, or call them pattern")
+
+    def _axes(self, site: str, given: Sequence[str] | None) -> tuple[str, ...]:
+        shape = self.held[site].shape
+        leading = len(shape) - 2
+        if not 0 <= leading <= 3:
+            raise InputError(
+                f"{self.path}: {site} has shape {shape}; its axes are some of prompt, layer, head, and two of "
+                f"{'tokens' if site in ('pattern', 'scores') else 'position and width'}"
+            )
+        if given is not None and (site == "pattern" or leading == len(given)):
+            if leading != len(given):
+                raise InputError(
+                    f"{self.path}: {site} has shape {shape}, {leading} axes before query and key, and `axes:` names "
+                    f"{len(given)}: {', '.join(given) or 'none'}"
+                )
+            return tuple(given)
+        return LEADING[3 - leading :]
+
+    def _sizes(self, site: str) -> Sizes:
+        shape, axes = self.held[site].shape, self.axes[site]
+        size = {name: shape[axes.index(name)] if name in axes else 1 for name in LEADING}
+        if 0 in shape:
+            raise InputError(f"{self.path}: {site} has shape {shape}: it is empty")
+        if self.held[site].dtype.startswith(("complex", "str", "<U", "|S", "datetime")):
+            raise InputError(f"{self.path}: {site} is of dtype {self.held[site].dtype}; attention is real numbers")
+        return Sizes(**size, rows=shape[-2], columns=shape[-1])
+
+    def _check_shapes(self) -> None:
+        """Refuse maps that are not square, and arrays that do not go with them."""
+        maps = self.maps
+        if maps.rows != maps.columns:
+            raise InputError(
+                f"{self.path}: pattern has shape {self.held['pattern'].shape}: maps of {maps.rows} queries by "
+                f"{maps.columns} keys; attention of tokens to each other is square"
+            )
+        for site, size in self.sizes.items():
+            heads = size.head == maps.head or (site in OF_KV_HEADS and maps.head % size.head == 0)
+            square = site not in ("pattern", "scores") or size.columns == maps.columns
+            if (size.prompt, size.layer, size.rows) != (maps.prompt, maps.layer, maps.rows) or not (heads and square):
+                raise InputError(
+                    f"{self.path}: {site} has shape {self.held[site].shape}, which does not go with the maps, "
+                    f"{self.held['pattern'].shape}: it should be [{', '.join((*self.axes[site], *_last(site)))}] "
+                    f"with {maps.prompt} prompts, {maps.layer} layers, {maps.head} heads and {maps.rows} tokens"
+                )
+        for one, other in (("q", "k"), ("q_rot", "k_rot")):
+            if {one, other} <= set(self.sizes) and self.sizes[one].columns != self.sizes[other].columns:
+                shapes = f"{self.held[one].shape} and {self.held[other].shape}"
+                raise InputError(f"{self.path}: {one} and {other} have shapes {shapes}: their widths differ")
+
+
+def _last(site: str) -> tuple[str, str]:
+    return ("query", "key") if site in ("pattern", "scores") else ("position", "width")
+
+
+@dataclass(frozen=True)
+class Place:
+    """One prompt: its file, its number there, what it is called, and the tokens of it that are real."""
+
+    file: MapFile
+    number: int
+    name: str
+    real: NDArray[np.int64] = field(repr=False)
+
+
+class SavedMaps:
+    """All maps of a path. Opening reads shapes; ``check`` reads each map once, one head at a time."""
+
+    def __init__(self, path: Path, options: MatricesParameters) -> None:
+        self.path, self.options = path, options
+        self.files = [MapFile(name, arrays, options) for name, arrays in _arrays_of(path)]
+        self._check_alike()
+        first = self.files[0]
+        self.layers, self.heads = first.maps.layer, first.maps.head
+        self.sites = tuple(first.held)
+        kv = {first.sizes[site].head for site in OF_KV_HEADS if site in first.sizes} or {self.heads}
+        if len(kv) > 1:
+            raise InputError(
+                f"{first.path}: k and v have {' and '.join(map(str, sorted(kv)))} heads: as many are needed"
+            )
+        self.kv_heads = kv.pop()
+        self.widths = {site: first.sizes[site].columns for site in self.sites if site not in ("pattern", "scores")}
+        self.places = [place for file in self.files for place in self._placed(file)]
+        if isinstance(options.lengths, list) and len(options.lengths) != len(self.places):
+            raise InputError(f"{path}: {len(options.lengths)} lengths are given for {len(self.places)} prompts")
+        self._trim()
+        self.causal = bool(options.causal) if options.causal is not None else self._looks_causal
+        self._check_maps()
+
+    @property
+    def dtype(self) -> str:
+        """What arrays are handed out as: doubles stay, all else is single precision, which holds it."""
+        kept = self.files[0].held["pattern"].dtype
+        return "float32" if kept in ("float32", "float16", "bfloat16", "bool") else "float64"
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the files, in order."""
+        found = hashlib.sha256()
+        for path in files_of(self.path):
+            with path.open("rb") as file:
+                found.update(hashlib.file_digest(file, "sha256").digest())
+        return found.hexdigest()
+
+    @cached_property
+    def scale(self) -> float | None:
+        """What q . k is multiplied by; None without queries."""
+        width = self.widths.get("q_rot", self.widths.get("q"))
+        return self.options.scale or (None if width is None else width**-0.5)
+
+    def take(self, site: str, prompt: int, layer: int) -> NDArray[Any]:
+        """A site [head, row, column] of a layer, of the real tokens of a prompt alone."""
+        place = self.places[prompt]
+        part = place.file.take(site, place.number, layer)[:, place.real]
+        return part[:, :, place.real] if site in ("pattern", "scores") else part
+
+    def pieces(self, prompt: int) -> tuple[str, ...]:
+        """The text of each token: of the array tokens, else its number."""
+        place = self.places[prompt]
+        stored = place.file.about.get("tokens")
+        if stored is None:
+            return tuple(str(n) for n in range(len(place.real)))
+        row = _row(place.file, "tokens", place.number)[place.real]
+        return tuple(each.decode("utf-8", "replace") if isinstance(each, bytes) else str(each) for each in row)
+
+    def notes(self) -> tuple[str, ...]:
+        """What a plan tells: arrays that are not read, tokens left out, queries and keys that do not make the maps."""
+        told = []
+        unread = sorted({name for file in self.files for name in file.unread})
+        if unread:
+            told.append(f"arrays that are not read: {', '.join(unread[:_SHOWN])}")
+        cut = [place for place in self.places if len(place.real) < place.file.maps.rows]
+        if cut:
+            told.append(f"{len(cut)} of {len(self.places)} maps are cut to the tokens that are real")
+        names = ("q_rot", "k_rot") if "q_rot" in self.sites else ("q", "k")
+        if set(names) <= set(self.sites) and (gap := self._gap(*names)) > _GAP:
+            told.append(
+                f"softmax({self.scale:.3g} {names[0]} . {names[1]}) is not the maps but differs by up to {gap:.2g} "
+                "(prompt 0, layer 0, head 0): are these queries and keys as they meet, behind norms and position, and "
+                "is `scale` right?"
+            )
+        return tuple(told)
+
+    def _gap(self, query: str, key: str) -> float:
+        assert self.scale is not None
+        P, q, k = (np.asarray(self.take(site, 0, 0)[0], dtype=np.float64) for site in ("pattern", query, key))
+        return softmax_gap(P, q, k, self.scale, self.causal)
+
+    def _check_alike(self) -> None:
+        """All files hold the same arrays of as many layers and heads."""
+        first = self.files[0]
+        for file in self.files[1:]:
+            for site in sorted(set(first.held) | set(file.held)):
+                if site not in first.held or site not in file.held:
+                    has, lacks = (file, first) if site in file.held else (first, file)
+                    raise InputError(f"{has.path}: holds {site}, which {lacks.path.name} does not")
+                a, b = first.sizes[site], file.sizes[site]
+                wide = site not in ("pattern", "scores")
+                if (a.layer, a.head) != (b.layer, b.head) or (wide and a.columns != b.columns):
+                    shapes = f"{file.held[site].shape}, in {first.path.name} {first.held[site].shape}"
+                    raise InputError(
+                        f"{file.path}: {site} has shape {shapes}: layers, heads and widths must be the same"
+                    )
+
+    def _placed(self, file: MapFile) -> Iterator[Place]:
+        """The prompts of a file with all tokens, or those that its mask or lengths say are real."""
+        for number in range(file.maps.prompt):
+            several = len(self.files) > 1
+            name = (
+                f"{file.name}-{number}" if several and file.maps.prompt > 1 else file.name if several else str(number)
+            )
+            real = np.arange(file.maps.rows) if self.options.lengths is not None else _told(file, number)
+            if "tokens" in file.about:
+                _row(file, "tokens", number)
+            yield Place(file, number, name, real)
+
+    def _trim(self) -> None:
+        """Cut maps to the lengths of the run file; where nothing tells any, look for padding."""
+        lengths = self.options.lengths
+        if isinstance(lengths, list):
+            for prompt, length in enumerate(lengths):
+                place = self.places[prompt]
+                if length > place.file.maps.rows:
+                    raise InputError(
+                        f"{_of(place)}: its length is said to be {length}, its map has {place.file.maps.rows} rows"
+                    )
+                self.places[prompt] = _cut(place, length)
+            return
+        if lengths == "whole":
+            return
+        untold = [
+            i for i, p in enumerate(self.places) if not {"lengths", "mask"} & set(p.file.about) or lengths == "found"
+        ]
+        found = {prompt: seen for prompt in untold if (seen := self._padding(self.places[prompt])) is not None}
+        if found and lengths is None:
+            raise InputError(self._padded(found))
+        for prompt, (length, _) in found.items():
+            self.places[prompt] = _cut(self.places[prompt], length)
+
+    def _padding(self, place: Place) -> tuple[int, str] | None:
+        padding = Padding(len(place.real))
+        for _, _, P in self._each(place):
+            padding.show(P)
+        return padding.found()
+
+    def _padded(self, found: Mapping[int, tuple[int, str]]) -> str:
+        """The refusal of maps that look padded, with what settles it."""
+        prompt, (length, said) = next(iter(found.items()))
+        place = self.places[prompt]
+        n = place.file.maps.rows
+        most = max(length for length, _ in found.values())
+        also = f", and so in {len(found) - 1} more of {len(self.places)} prompts" if len(found) > 1 else ""
+        return (
+            f"{_of(place)}: {said} in every layer and head{also}: this looks like padding, {length} x {length} of "
+            f"{n} x {n} real, and numbers over all of it would be of the padding. Say how much is real: `lengths: "
+            f"found` (here up to {most}), `lengths: [{length}, ...]` for each prompt, an array lengths [prompt] or "
+            "mask [prompt, token] in the file, or `lengths: whole` if nothing is padding"
+        )
+
+    def _each(self, place: Place) -> Iterator[tuple[int, int, Floats]]:
+        """Each map of a prompt in double precision, with its layer and head: its real tokens alone."""
+        for layer in range(self.layers):
+            for head in range(self.heads):
+                P = np.asarray(place.file.take("pattern", place.number, layer, head), dtype=np.float64)
+                whole = len(place.real) == len(P)
+                yield layer, head, P if whole else P[np.ix_(place.real, place.real)]
+
+    @cached_property
+    def _looks_causal(self) -> bool:
+        """Whether no map has anything above its diagonal."""
+        return not any(np.triu(P, 1).any() for place in self.places for _, _, P in self._each(place))
+
+    def _check_maps(self) -> None:
+        """Refuse maps that are no attention, and numbers beside them that are not finite, by their place."""
+        for place in self.places:
+            tolerance = self.options.tolerance or tolerance_of(place.file.held["pattern"].dtype)
+            for layer, head, P in self._each(place):
+                wrong = fault(P, self.causal, tolerance, self.options.sinks)
+                if wrong is not None:
+                    row, said = wrong
+                    raise InputError(
+                        f"{_of(place)}, layer {layer}, head {head}, row {row}: {self._advised(said, tolerance)}"
+                    )
+            for site in self.widths:
+                for layer in range(self.layers):
+                    part = place.file.take(site, place.number, layer)[:, place.real]
+                    if not np.isfinite(part).all():
+                        head, row, _ = (int(i) for i in np.argwhere(~np.isfinite(part))[0])
+                        raise InputError(
+                            f"{_of(place)}, layer {layer}, head {head}: {site} of token {row} is not finite"
+                        )
+
+    def _advised(self, said: str, tolerance: float) -> str:
+        if said.startswith("sums"):
+            return (
+                f"{said}, not to one (within {tolerance:.2g}); are these probabilities, and is all of it real "
+                "(`lengths:`)? `sinks: true` lets rows sum to less, `tolerance:` takes coarser numbers"
+            )
+        return f"{said}; if it is padding, say how much is real with `lengths:`" if "nan" in said else said
+
+
+def _arrays_of(path: Path) -> Iterator[tuple[Path, Mapping[str, Stored]]]:
+    """The files of a path with their arrays; .npy files that are called as arrays are, are those of one."""
+    files = files_of(path)
+    if not files:
+        raise InputError(f"{path}: holds no .npy, .npz, .safetensors, .h5 or .hdf5 file")
+    named = {file.stem: file for file in files if file.suffix == ".npy"}
+    if len(files) > 1 and len(named) == len(files) and set(MAPS) & set(named):
+        yield path, {name: read(file)[name] for name, file in named.items()}
+        return
+    for file in files:
+        yield file, read(file)
+
+
+def _of(place: Place) -> str:
+    return f"{place.file.path}: prompt {place.number}"
+
+
+def _cut(place: Place, length: int) -> Place:
+    return Place(place.file, place.number, place.name, np.arange(length))
+
+
+def _row(file: MapFile, name: str, number: int) -> NDArray[Any]:
+    """The row of one prompt in an array [prompt, token], or [token] where there is one prompt."""
+    stored, maps = file.about[name], file.maps
+    if stored.shape not in ((maps.prompt, maps.rows), *(((maps.rows,),) if maps.prompt == 1 else ())):
+        raise InputError(
+            f"{file.path}: {name} has shape {stored.shape}; it should be [prompt, token], {(maps.prompt, maps.rows)}"
+        )
+    if len(stored.shape) == 1:
+        return stored.whole
+    row: NDArray[Any] = stored.take((slice(number, number + 1), slice(None)))[0]
+    return row
+
+
+def _told(file: MapFile, number: int) -> NDArray[np.int64]:
+    """The real tokens of a prompt, as mask or lengths of the file tell; all where there are none."""
+    n, real = file.maps.rows, np.arange(file.maps.rows)
+    if "mask" in file.about:
+        real = np.flatnonzero(_row(file, "mask", number))
+    if "lengths" in file.about:
+        lengths = np.atleast_1d(file.about["lengths"].whole)
+        if lengths.shape != (file.maps.prompt,):
+            raise InputError(f"{file.path}: lengths has shape {lengths.shape}; there are {file.maps.prompt} prompts")
+        length = int(lengths[number])
+        if not 1 <= length <= n or length != lengths[number]:
+            raise InputError(
+                f"{file.path}: prompt {number}: its length is said to be {lengths[number]}, its map has {n} rows"
+            )
+        if "mask" in file.about and len(real) != length:
+            raise InputError(f"{file.path}: prompt {number}: mask says {len(real)} tokens are real, lengths {length}")
+        real = real if "mask" in file.about else np.arange(length)
+    if not len(real):
+        raise InputError(f"{file.path}: prompt {number}: mask says that no token is real")
+    return real

@@ -1,0 +1,217 @@
+"""Arrays in .npy, .npz, .safetensors and HDF5 files, by name: looked at where they lie, a slice at a time."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from gausslens import InputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+MAPS = ("pattern", "attention", "attn")
+FORMATS = (".npy", ".npz", ".safetensors", ".h5", ".hdf5")
+PICKLES = (".pkl", ".pickle")
+TORCH_PICKLES = (".pt", ".pth", ".bin")
+# Files by which a directory is known as a checkpoint: it is left to those who open these.
+_OF_MODELS = ("config.json", "adapter_config.json")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One array of a file: its shape, what it is kept as, and ``take``, which reads a part of it."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    take: Callable[[tuple[slice, ...]], NDArray[Any]]
+
+    @property
+    def whole(self) -> NDArray[Any]:
+        """All of it."""
+        return self.take(tuple(slice(None) for _ in self.shape))
+
+
+def claims(path: str) -> bool:
+    """A file of maps, or a directory of such files which is no checkpoint: by endings, and names of arrays."""
+    place = Path(path)
+    if place.is_dir():
+        if any((place / name).exists() for name in _OF_MODELS):
+            return False
+        files = files_of(place)
+        return bool(files) and _holds_maps(files[0])
+    return place.suffix in PICKLES or (place.suffix in FORMATS and place.is_file() and _holds_maps(place))
+
+
+def files_of(place: Path) -> list[Path]:
+    """The files of a directory in natural order (2 before 10), pickles among them; or the file itself."""
+    if not place.is_dir():
+        return [place]
+    known = (*FORMATS, *PICKLES, *TORCH_PICKLES)
+    return sorted((p for p in place.iterdir() if p.is_file() and p.suffix in known), key=_natural)
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    parts = re.split(r"(\d+)", path.name)
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
+
+
+def _holds_maps(path: Path) -> bool:
+    try:
+        names = {name.rsplit("/", 1)[-1] for name in read(path)}
+    except InputError:
+        return True  # which is told when it is opened
+    return len(names) == 1 or bool(names & set(MAPS))
+
+
+@cache
+def _reader(suffix: str) -> Callable[[Path], dict[str, Stored]]:
+    readers = {".npy": _npy, ".npz": _npz, ".safetensors": _safetensors, ".h5": _hdf5, ".hdf5": _hdf5}
+    return readers[suffix]
+
+
+def read(path: Path) -> Mapping[str, Stored]:
+    """The arrays of a file by name; that of a .npy file has its name. InputError where it cannot be read."""
+    if path.suffix in (*PICKLES, *TORCH_PICKLES):
+        raise InputError(_refused(path))
+    if path.suffix not in FORMATS:
+        raise InputError(f"{path}: matrices are read from {', '.join(FORMATS)} files, or a directory of them")
+    try:
+        found = _reader(path.suffix)(path)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{path}: cannot be read as {path.suffix}: {type(error).__name__}: {error}") from error
+    if not found:
+        raise InputError(f"{path}: holds no array")
+    return found
+
+
+def _refused(path: Path, arrays: bool = False) -> str:
+    """Why a pickle, or ``arrays`` of Python objects, is not opened, and the two lines that turn it into an .npz."""
+    name, made = path.name, path.with_suffix(".npz").name
+    stacked = "numpy.stack([numpy.asarray(m, dtype='float32') for m in maps])"
+    last = f"numpy.savez({made!r}, pattern={stacked})"
+    if arrays and path.suffix == ".npz":
+        made = f"{path.stem}-plain.npz"
+        last = f"numpy.savez({made!r}, **{{n: {stacked.replace('in maps', 'in maps[n]')} for n in maps}})"
+    if arrays:
+        first = f"import numpy; maps = numpy.load({name!r}, allow_pickle=True)"
+    elif path.suffix in TORCH_PICKLES:
+        first = f"import numpy, torch; maps = torch.load({name!r}, weights_only=True)"
+    else:
+        first = f"import numpy, pathlib, pickle; maps = pickle.loads(pathlib.Path({name!r}).read_bytes())"
+    what = "holds Python objects, which are a pickle" if arrays else "is a pickle"
+    return (
+        f"{path}: {what}; opening one runs any code that is in it, so it is not opened. If you trust it, two lines "
+        f"turn it into {made} (maps of unequal size: one file of each, in a directory):\n  {first}\n  {last}"
+    )
+
+
+def _npy(path: Path) -> dict[str, Stored]:
+    with path.open("rb") as file:
+        return {path.stem: _mapped(path, file, 0)}
+
+
+def _npz(path: Path) -> dict[str, Stored]:
+    found = {}
+    with zipfile.ZipFile(path) as archive, path.open("rb") as file:
+        for entry in archive.infolist():
+            if not entry.filename.endswith(".npy"):
+                continue
+            name = entry.filename.removesuffix(".npy")
+            if entry.compress_type == zipfile.ZIP_STORED:
+                file.seek(entry.header_offset)
+                header = file.read(30)
+                # Behind the header of an entry stand its name and what else is told of it.
+                start = entry.header_offset + 30 + sum(int.from_bytes(header[i : i + 2], "little") for i in (26, 28))
+                found[name] = _mapped(path, file, start)
+            else:
+                found[name] = _compressed(path, archive, entry)
+    return found
+
+
+def _header(path: Path, file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = np.lib.format.read_magic(file)
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    if version not in readers:
+        raise InputError(f"{path}: holds an array of named fields; maps are plain numbers")
+    shape, fortran, dtype = readers[version](file)
+    if dtype.hasobject:
+        raise InputError(_refused(path, arrays=True))
+    return shape, fortran, dtype
+
+
+def _mapped(path: Path, file: IO[bytes], start: int) -> Stored:
+    """An array that lies in a file as it is: mapped into memory, read where it is looked at."""
+    file.seek(start)
+    shape, fortran, dtype = _header(path, file)
+    if 0 in shape:
+        return _of_array(np.zeros(shape, dtype))
+    offset = file.tell()
+    return _of_array(np.memmap(path, dtype, "r", offset, shape, "F" if fortran else "C"))
+
+
+def _compressed(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Stored:
+    """An array of a compressed file, which is read whole when it is first looked at."""
+    with archive.open(entry) as stream:
+        shape, _, dtype = _header(path, stream)
+
+    @cache
+    def whole() -> NDArray[Any]:
+        with zipfile.ZipFile(path) as again, again.open(entry) as stream:
+            return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
+
+    return Stored(shape, str(dtype), lambda index: whole()[index])
+
+
+def _of_array(array: NDArray[Any]) -> Stored:
+    return Stored(array.shape, str(array.dtype), lambda index: np.asarray(array[index]))
+
+
+def _safetensors(path: Path) -> dict[str, Stored]:
+    from safetensors import safe_open
+
+    names = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool"}
+    file: Any = safe_open(path, framework="pt")
+
+    def stored(name: str) -> Stored:
+        part = file.get_slice(name)
+        kept = part.get_dtype()
+
+        def take(index: tuple[slice, ...]) -> NDArray[Any]:
+            # numpy has no bfloat16; float32 holds every one.
+            tensor = part[index] if index else file.get_tensor(name)
+            return np.asarray((tensor.float() if kept == "BF16" else tensor).numpy())
+
+        return Stored(tuple(part.get_shape()), names.get(kept, kept.lower()), take)
+
+    return {name: stored(name) for name in file.keys()}  # noqa: SIM118  it is no dict
+
+
+def _hdf5(path: Path) -> dict[str, Stored]:
+    import h5py
+
+    file = h5py.File(path, "r")
+    found: dict[str, Stored] = {}
+
+    def visit(name: str, item: Any) -> None:
+        if not isinstance(item, h5py.Dataset):
+            return
+        text = h5py.check_string_dtype(item.dtype) is not None
+        if item.dtype.hasobject and not text:
+            raise InputError(f"{path}: {name} holds rows of unequal length; maps are plain numbers, padded")
+        held = item.asstr() if text else item
+        found[name] = Stored(
+            tuple(item.shape), "str" if text else str(item.dtype), lambda index: np.asarray(held[index])
+        )
+
+    file.visititems(visit)
+    return found

@@ -1,0 +1,255 @@
+"""What is no attention, looks padded, or cannot be read, is refused by its place, with what settles it."""
+
+from __future__ import annotations
+
+import mmap
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+import gausslens_matrices.plugin
+from gausslens import InputError, ModelSpec, Prompt
+from gausslens.testing import check_references
+from gausslens_matrices.maths.map_faults import Padding, fault, softmax_gap, tolerance_of
+from gausslens_matrices.model import MatricesModel, open_matrices
+from gausslens_matrices.parameters import MatricesParameters
+
+
+def maps(*shape: int, causal: bool = True, seed: int = 0) -> np.ndarray:
+    """Softmaxes of Gaussian scores."""
+    scores = np.random.default_rng(seed).normal(size=shape)
+    if causal:
+        scores = np.where(np.tri(shape[-1], dtype=bool), scores, -np.inf)
+    made = np.exp(scores)
+    return np.asarray(made / made.sum(axis=-1, keepdims=True))
+
+
+def opened(path: Path, **options: Any) -> MatricesModel:
+    return open_matrices(ModelSpec(str(path), MatricesParameters.model_validate(options)))
+
+
+def refused(path: Path, **options: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        opened(path, **options)
+    return str(caught.value)
+
+
+def saved(directory: Path, **arrays: np.ndarray) -> Path:
+    np.savez(directory / "maps.npz", **arrays)  # type: ignore[arg-type]
+    return directory / "maps.npz"
+
+
+def test_the_plugin() -> None:
+    check_references(gausslens_matrices.plugin)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (np.nan, "prompt 1, layer 2, head 0, row 4: holds nan at key 3"),
+        (np.inf, "prompt 1, layer 2, head 0, row 4: holds inf at key 3"),
+        (-0.25, "prompt 1, layer 2, head 0, row 4: holds -0.25 at key 3: attention is not negative"),
+        (7.0, "prompt 1, layer 2, head 0, row 4: sums to 7."),
+    ],
+)
+def test_what_is_no_attention_is_told_by_place(tmp_path: Path, value: float, said: str) -> None:
+    P = maps(2, 3, 2, 6, 6)
+    P[1, 2, 0, 4, 3] = value
+    assert said in refused(saved(tmp_path, pattern=P))
+
+
+def test_rows_may_sum_to_less_beside_sinks_and_to_no_more(tmp_path: Path) -> None:
+    P = maps(6, 6)
+    P[2] *= 0.5
+    path = saved(tmp_path, pattern=P)
+    assert "row 2: sums to 0.5, not to one (within 0.0001)" in refused(path)
+    assert opened(path, sinks=True).info.n_layers == 1
+    P[2] *= 3
+    assert "row 2: sums to 1.5" in refused(saved(tmp_path, pattern=P), sinks=True)
+    assert opened(path, tolerance=0.6)
+
+
+def test_the_tolerance_is_that_of_the_dtype(tmp_path: Path) -> None:
+    P = torch.from_numpy(maps(3, 4, 64, 64, causal=False))
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        save_file({"pattern": P.to(dtype)}, tmp_path / "maps.safetensors")
+        opened(tmp_path / "maps.safetensors")
+    # Rounding to a relative eps / 2 moves the sum of a row of ones by that at most.
+    assert tolerance_of("bfloat16") == 4 * 2.0**-7
+    assert tolerance_of("float32") == 1e-4
+
+
+def test_maps_that_are_said_to_be_causal_and_look_ahead(tmp_path: Path) -> None:
+    path = saved(tmp_path, pattern=maps(2, 5, 5, causal=False))
+    assert "head 0, row 0: looks ahead" in refused(path, causal=True)
+    assert opened(path).info.causal is False
+    assert opened(saved(tmp_path, pattern=maps(2, 5, 5))).info.causal is True
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        (
+            {"pattern": np.ones((2, 4, 5)) / 5},
+            "maps of 4 queries by 5 keys; attention of tokens to each other is square",
+        ),
+        ({"pattern": np.ones(4)}, "pattern has shape (4,)"),
+        (
+            {"pattern": maps(2, 4, 4), "v": np.zeros((2, 5, 3))},
+            "v has shape (2, 5, 3), which does not go with the maps",
+        ),
+        (
+            {"pattern": maps(3, 4, 4), "v": np.zeros((2, 4, 3))},
+            "v has shape (2, 4, 3), which does not go with the maps",
+        ),
+        ({"pattern": maps(2, 4, 4), "q": np.zeros((2, 4, 3)), "k": np.zeros((2, 4, 2))}, "their widths differ"),
+        ({"pattern": maps(2, 4, 4), "v": np.full((2, 4, 3), np.nan)}, "layer 0, head 0: v of token 0 is not finite"),
+        ({"pattern": maps(2, 4, 4), "lengths": np.array([9])}, "its length is said to be 9, its map has 4 rows"),
+        ({"pattern": maps(2, 4, 4), "mask": np.zeros((1, 4), bool)}, "mask says that no token is real"),
+        ({"pattern": maps(2, 4, 4), "tokens": np.zeros((1, 3), int)}, "tokens has shape (1, 3)"),
+        ({"a": maps(4, 4), "b": maps(4, 4)}, "holds a, b: say which are the maps with `array:`"),
+        ({"pattern": np.zeros((0, 4, 4))}, "it is empty"),
+    ],
+)
+def test_arrays_that_do_not_fit(tmp_path: Path, arrays: dict[str, np.ndarray], said: str) -> None:
+    assert said in refused(saved(tmp_path, **arrays))
+
+
+def _padded(kind: str) -> np.ndarray:
+    """Maps of 5 and 7 tokens, padded to 12."""
+    P = np.zeros((2, 2, 2, 12, 12))
+    for prompt, n in enumerate((5, 7)):
+        P[prompt, :, :, :n, :n] = maps(2, 2, n, n, causal=False, seed=prompt)
+        rest = P[prompt, :, :, n:]
+        if kind == "uniform":
+            rest[:] = 1 / 12
+        elif kind == "alike":
+            rest[:] = maps(2, 2, 1, 12, causal=False)
+        elif kind == "unseen":
+            rest[..., :n] = maps(2, 2, 12 - n, n, causal=False)
+        elif kind == "nan":
+            rest[:] = np.nan
+    return P
+
+
+@pytest.mark.parametrize("kind", ["empty", "uniform", "alike", "unseen", "nan"])
+def test_padding_is_noticed_and_what_settles_it_does(tmp_path: Path, kind: str) -> None:
+    path = saved(tmp_path, pattern=_padded(kind))
+    message = refused(path)
+    assert "prompt 0: " in message
+    assert "5 x 5 of 12 x 12 real" in message
+    assert "and so in 1 more of 2 prompts" in message
+    for settled in ({"lengths": "found"}, {"lengths": [5, 7]}):
+        model = opened(path, **settled)
+        assert [len(place.real) for place in model.maps.places] == [5, 7]
+        np.testing.assert_array_equal(model.maps.take("pattern", 0, 1), _padded(kind)[0, 1, :, :5, :5])
+        assert any("2 of 2 maps are cut" in note for note in model.info.facts["notes"])
+    if kind in ("uniform", "alike", "unseen"):  # which are attention, as numbers go
+        assert len(opened(path, lengths="whole").maps.places[0].real) == 12
+    else:
+        assert "row 5" in refused(path, lengths="whole")
+
+
+def test_a_mask_may_pad_on_the_left(tmp_path: Path) -> None:
+    P = np.zeros((1, 2, 6, 6))
+    P[..., 2:, 2:] = maps(1, 2, 4, 4)
+    mask = np.arange(6) >= 2
+    model = opened(saved(tmp_path, pattern=P, mask=mask, tokens=np.array(list("##abcd"))))
+    np.testing.assert_array_equal(model.maps.take("pattern", 0, 0), P[0, :, 2:, 2:])
+    assert model.tokenise([Prompt(ids=(0, 1, 2, 3))]).pieces == (("a", "b", "c", "d"),)
+
+
+@given(n=st.integers(2, 9), seed=st.integers(0, 50), causal=st.booleans())
+def test_no_attention_of_a_text_looks_padded(n: int, seed: int, causal: bool) -> None:
+    padding = Padding(n)
+    for P in maps(2, n, n, causal=causal, seed=seed):
+        assert fault(P, causal, 1e-4) is None
+        padding.show(P)
+    assert padding.found() is None
+    for whole in (np.tril(np.ones((n, n))) / np.arange(1, n + 1)[:, None], np.eye(n), np.eye(1, n).repeat(n, axis=0)):
+        alone = Padding(n)
+        alone.show(whole)
+        assert alone.found() is None
+
+
+def test_a_pickle_is_refused_with_two_lines_that_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    P = maps(2, 4, 4).astype(np.float32)
+    (tmp_path / "maps.pkl").write_bytes(pickle.dumps(list(P)))
+    np.save(tmp_path / "objects.npy", np.array([*P, None], dtype=object)[:2], allow_pickle=True)
+    torch.save([torch.from_numpy(each) for each in P], tmp_path / "maps.pt")
+    np.savez(tmp_path / "arrays.npz", pattern=np.array([*P, None], dtype=object)[:2])
+    monkeypatch.chdir(tmp_path)
+    for name, made in (
+        ("maps.pkl", "maps.npz"),
+        ("objects.npy", "objects.npz"),
+        ("maps.pt", "maps.npz"),
+        ("arrays.npz", "arrays-plain.npz"),
+    ):
+        message = refused(tmp_path / name)
+        assert "pickle" in message
+        lines = [line.strip() for line in message.splitlines()[1:]]
+        assert len(lines) == 2
+        exec("\n".join(lines), {})  # as a user would
+        assert opened(tmp_path / made).info.n_heads == 2
+        (tmp_path / made).unlink()
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "maps.npz").write_bytes(b"PK nothing")
+    assert "cannot be read as .npz" in refused(tmp_path / "maps.npz")
+    whole = saved(tmp_path, pattern=maps(2, 64, 64)).read_bytes()
+    (tmp_path / "cut.npz").write_bytes(whole[:2000])
+    assert "cannot be read as .npz" in refused(tmp_path / "cut.npz")
+    (tmp_path / "maps.csv").write_text("1")
+    assert "matrices are read from .npy" in refused(tmp_path / "maps.csv")
+    (tmp_path / "empty").mkdir()
+    assert "holds no .npy" in refused(tmp_path / "empty")
+
+
+def test_files_of_a_directory_must_go_together(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", maps(2, 4, 4))
+    np.save(tmp_path / "b.npy", maps(3, 4, 4))
+    assert "b.npy: pattern has shape (3, 4, 4), in a.npy (2, 4, 4)" in refused(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["maps.npz", "maps.npy"])
+def test_large_files_are_mapped_into_memory_and_not_loaded(tmp_path: Path, name: str) -> None:
+    P = maps(2, 4, 4)
+    saved(tmp_path, pattern=P)
+    np.save(tmp_path / "maps.npy", P)
+    part = opened(tmp_path / name).maps.files[0].held["pattern"].take((slice(1, 2), slice(None), slice(None)))
+    np.testing.assert_array_equal(part[0], P[1])
+    bases = [part]
+    while isinstance(bases[-1], np.ndarray):
+        bases.append(bases[-1].base)
+    assert isinstance(bases[-1], mmap.mmap)
+
+
+def test_axes_may_be_named(tmp_path: Path) -> None:
+    P = maps(3, 2, 4, 5, 5)
+    model = opened(saved(tmp_path, attn=P.swapaxes(0, 1)), axes=["layer", "prompt", "head"])
+    assert (model.info.n_layers, model.info.n_heads, len(model.maps.places)) == (2, 4, 3)
+    np.testing.assert_array_equal(model.maps.take("pattern", 2, 1), P[2, 1])
+    one = opened(saved(tmp_path, attn=P[:, 0, 0]), axes=["prompt"])
+    assert (one.info.n_layers, one.info.n_heads, len(one.maps.places)) == (1, 1, 3)
+    assert "`axes:` names 1: prompt" in refused(saved(tmp_path, attn=P), axes=["prompt"])
+
+
+def test_queries_and_keys_that_do_not_make_the_maps_are_told(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    q, k = rng.normal(size=(2, 1, 6, 4))
+    scores = np.where(np.tri(6, dtype=bool), q[0] @ k[0].T / 2, -np.inf)
+    P = np.exp(scores)
+    P /= P.sum(axis=1, keepdims=True)
+    assert softmax_gap(P, q[0], k[0], 0.5, causal=True) < 1e-12
+    path = saved(tmp_path, pattern=P[None], q=q, k=k)
+    assert opened(path).info.facts["notes"] == ()
+    [note] = opened(path, scale=2.0).info.facts["notes"]
+    assert note.startswith("softmax(2 q . k) is not the maps")
