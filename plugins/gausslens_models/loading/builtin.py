@@ -31,7 +31,12 @@ def open_builtin(spec: ModelSpec) -> PretrainedModel:
     """Open a built-in model by name."""
     from .pretrained import PretrainedModel  # here: `claims` above is called by every check
 
-    name = spec.path.removeprefix(PREFIX)
+    return PretrainedModel(replace(spec, path=str(directory_of(spec.path))), spec.path)
+
+
+def directory_of(path: str) -> Path:
+    """Where the files of a built-in model are."""
+    name = path.removeprefix(PREFIX)
     if name not in MODELS:
-        raise InputError(f"{spec.path}: no such built-in model; there are {', '.join(PREFIX + m for m in MODELS)}")
-    return PretrainedModel(replace(spec, path=str(DIRECTORY / name)), spec.path)
+        raise InputError(f"{path}: no such built-in model; there are {', '.join(PREFIX + m for m in MODELS)}")
+    return DIRECTORY / name
