@@ -28,7 +28,7 @@ def derive(*what: Any) -> int:
 
 
 def digest_of_files(path: str, names: Sequence[str] = ()) -> str:
-    """What a file holds; of a directory, of the files that have one of these names (with wildcards) name and content."""
+    """What a file holds; of a directory, names and contents of its files that one of ``names`` fits."""
     place = Path(path)
     if not place.is_dir():
         return _digest_of_file(place)

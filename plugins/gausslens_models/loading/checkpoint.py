@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 KNOWN = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 INDEX = ".index.json"
 # A file of another variant (model.fp16.safetensors), whole or the index of its shards.
-VARIANT = re.compile(r"model\.([A-Za-z0-9_-]+)\.safetensors|model\.safetensors\.index\.([A-Za-z0-9_-]+)\.json")
+VARIANT = re.compile(r"model\.((?!.*-of-\d+\.)[\w-]+)\.safetensors|model\.safetensors\.index\.([\w-]+)\.json")
 # Names of tensors as Mistral and Meta publish them, and as transformers has them.
 CONSOLIDATED = re.compile(r"(model\.)?layers\.\d+\.(attention\.w[qkvo]|feed_forward\.w\d)\.weight")
 # What a file of git-lfs begins with, where the file itself was not fetched.
