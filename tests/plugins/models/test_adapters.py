@@ -283,7 +283,8 @@ def test_a_planted_change_on_real_weights(real_models: Path, tmp_path: Path) -> 
 def test_real_weights_compute_what_peft_merges(real_models: Path, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft", reason="peft is not installed")
     base = real_models / "smollm2"
-    plant(tmp_path / "a", base, ("q_proj", "v_proj", "down_proj"))
+    targets = ("q_proj", "v_proj", "down_proj")
+    plant(tmp_path / "a", base, targets, {"target_modules": list(targets)})
     merged = built(tmp_path / "a")
     model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     theirs = peft.PeftModel.from_pretrained(model, tmp_path / "a").merge_and_unload()
