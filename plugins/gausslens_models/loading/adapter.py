@@ -14,7 +14,7 @@ from gausslens import InputError, ModelError, did_you_mean
 
 from ..maths import low_rank
 from .checkpoint import Checkpoint, refuse_not_finite
-from .config_and_tokenizer import ADAPTER, HUB, first_line, is_adapter, where_pretrained
+from .config_and_tokenizer import ADAPTER, BUILTIN, HUB, directory_of_builtin, first_line, is_adapter, where_pretrained
 from .fingerprint import fingerprint
 
 if TYPE_CHECKING:
@@ -232,7 +232,8 @@ def adapter_of(spec: ModelSpec) -> tuple[ModelSpec, Adapter | None]:
     if getattr(spec.parameters, "gguf_file", None):
         raise InputError(f"{spec.path} is an adapter: its base is a directory, no GGUF file")
     adapter = Adapter(directory)
-    base = replace(spec, path=_built_in(adapter.base(given)))
+    place = adapter.base(given)
+    base = replace(spec, path=str(directory_of_builtin(place)) if place.startswith(BUILTIN) else place)
     if not base.path.startswith(HUB) and not Path(base.path).is_dir():
         raise InputError(f"base: {base.path} is no directory with a model")
     return base, adapter
@@ -250,14 +251,6 @@ def adapter_at(directory: str) -> Adapter:
 @lru_cache(maxsize=4)
 def _cached(directory: Path, marks: object) -> Adapter:  # noqa: ARG001
     return Adapter(directory)
-
-
-def _built_in(base: str) -> str:
-    """The directory of a built-in model; other places as they are."""
-    from .builtin import PREFIX as BUILTIN
-    from .builtin import directory_of
-
-    return str(directory_of(base)) if base.startswith(BUILTIN) else base
 
 
 def _read_config(file: Path) -> dict[str, Any]:

@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 
 HUB = "hub:"
 LIVE = "live:"
+BUILTIN = "builtin:"
+DIRECTORY = Path(__file__).parents[1] / "builtin"
+# One row for each built-in model: its data is builtin/<name>/.
+BUILTIN_MODELS = {
+    "clue-tiny": "four layers of Mistral type, eight heads over two key/value heads; defines words, from examples",
+    "tiny": "three layers of Mistral type, four heads over two key/value heads, bytes as tokens; has induction heads",
+}
 # What configs call numbers of layers, heads and features (num_hidden_layers, n_embd, ...), and how many there can be.
 SIZES = re.compile(
     r"((num|n|encoder|decoder|num_hidden|num_encoder|num_decoder)_)?(layers?|heads?|attention_heads|key_value_heads)"
@@ -88,6 +95,14 @@ def where_pretrained(spec: ModelSpec) -> tuple[str, dict[str, Any]]:
     path = path if gguf else path / transformer_inside(path)
     extra = {"gguf_file": gguf} if gguf else {}
     return str(path), {"trust_remote_code": trusted, "local_files_only": True} | extra
+
+
+def directory_of_builtin(path: str) -> Path:
+    """Where the files of a built-in model are."""
+    name = path.removeprefix(BUILTIN)
+    if name not in BUILTIN_MODELS:
+        raise InputError(f"{path}: no such built-in model; there are {', '.join(BUILTIN + m for m in BUILTIN_MODELS)}")
+    return DIRECTORY / name
 
 
 def transformer_inside(directory: Path) -> str:

@@ -20,7 +20,7 @@ from gausslens.maths.heads import as_matrices
 from gausslens.testing import check_edit
 from gausslens_models import plugin
 from gausslens_models.edits import lora, touched_by_lora
-from gausslens_models.loading.builtin import DIRECTORY
+from gausslens_models.loading.config_and_tokenizer import DIRECTORY
 from gausslens_models.loading.pretrained import open_pretrained
 from gausslens_models.loading.weights import open_weights
 from gausslens_models.parameters import LoraParameters, TransformersParameters, WeightsParameters

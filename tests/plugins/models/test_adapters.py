@@ -307,7 +307,7 @@ def test_where_the_base_is(directory: Directory, tmp_path: Path) -> None:
     assert files(tmp_path / "a", str(base)).info.n_layers == 3
     (tmp_path / "base").symlink_to(base)
     assert files(tmp_path / "a").info.fingerprint == run(tmp_path / "a", str(base)).info.fingerprint
-    from gausslens_models.loading.builtin import DIRECTORY
+    from gausslens_models.loading.config_and_tokenizer import DIRECTORY
 
     plant(tmp_path / "b", DIRECTORY / "tiny", ("q_proj",), {"base_model_name_or_path": "someone/tiny"})
     assert (
