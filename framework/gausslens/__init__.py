@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .contract.model import ModelInfo as ModelInfo
     from .contract.model import ModelSpec as ModelSpec
     from .contract.model import OpenModel as OpenModel
+    from .contract.parameters import Files as Files
     from .contract.parameters import NoParameters as NoParameters
     from .contract.parameters import Parameters as Parameters
     from .contract.prompts import Part as Part
@@ -89,6 +90,7 @@ _HOMES = {
     "ModelInfo": "contract.model",
     "ModelSpec": "contract.model",
     "OpenModel": "contract.model",
+    "Files": "contract.parameters",
     "NoParameters": "contract.parameters",
     "Parameters": "contract.parameters",
     "Part": "contract.prompts",

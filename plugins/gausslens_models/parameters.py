@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from gausslens import Parameters
+from gausslens import Files, Parameters
+
+BASE = (
+    "the model that an adapter is for: a directory, or builtin:NAME or hub:OWNER/NAME; by default what its config names"
+)
 
 
-class TransformersParameters(Parameters):
-    """Keys of `model:` for the loaders that build a model with transformers."""
+class BridgeParameters(Parameters):
+    """Keys of `model:` for the loader that builds a model with transformers for TransformerLens."""
 
     trust_remote_code: bool = Field(
         False, description="run Python code that comes with the model: only if you trust it"
@@ -19,8 +23,24 @@ class TransformersParameters(Parameters):
     gguf_file: str | None = Field(None, description="the GGUF file in the directory, which transformers dequantises")
 
 
+class TransformersParameters(BridgeParameters):
+    """Keys of `model:` for the loader that builds a model with transformers."""
+
+    base: Annotated[str | None, Files()] = Field(None, description=BASE)
+
+
 class WeightsParameters(Parameters):
-    """Keys of `model:` for the loader that reads weights without building a model: there are none."""
+    """Keys of `model:` for the loader that reads weights without building a model."""
+
+    base: Annotated[str | None, Files()] = Field(None, description=BASE)
+
+
+class LoraParameters(Parameters):
+    """A LoRA adapter that is merged into the model."""
+
+    path: Annotated[str, Files("adapter_config.json", "adapter_model.*")] = Field(
+        description="the directory of the adapter, relative to the run file"
+    )
 
 
 class BuiltinParameters(Parameters):

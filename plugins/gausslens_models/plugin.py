@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gausslens import Analysis, Engine, Loader, PromptSource, ReportSection, hookimpl
+from gausslens import Analysis, Edit, Engine, Loader, PromptSource, ReportSection, hookimpl
 
 ANALYSES = [
     Analysis(
@@ -76,7 +76,7 @@ def loaders() -> list[Loader]:
         Loader(
             name="transformers",
             version=1,
-            summary="a local directory, a GGUF file, hub:owner/name or a live module, run by transformers",
+            summary="a local directory, an adapter, a GGUF file, hub:owner/name or a live module, run by transformers",
             parameters="gausslens_models.parameters:TransformersParameters",
             claims="gausslens_models.loading.config_and_tokenizer:claims_directory",
             open="gausslens_models.loading.pretrained:open_pretrained",
@@ -86,7 +86,7 @@ def loaders() -> list[Loader]:
             name="transformer-lens",
             version=1,
             summary="a local directory or a live bridge, through TransformerLens: for families not watched otherwise",
-            parameters="gausslens_models.parameters:TransformersParameters",
+            parameters="gausslens_models.parameters:BridgeParameters",
             claims="gausslens_models.loading.config_and_tokenizer:claims_bridge",
             open="gausslens_models.loading.bridge:open_bridge",
             rank=20,
@@ -94,12 +94,27 @@ def loaders() -> list[Loader]:
         Loader(
             name="weights",
             version=1,
-            summary="the tensors of a local directory, one at a time; no model is loaded",
+            summary="the tensors of a local directory or an adapter, one at a time; no model is loaded",
             parameters="gausslens_models.parameters:WeightsParameters",
             claims="gausslens_models.loading.config_and_tokenizer:claims_weights",
             open="gausslens_models.loading.weights:open_weights",
             rank=10,
         ),
+    ]
+
+
+@hookimpl
+def edits() -> list[Edit]:
+    """What is laid over a model from files."""
+    return [
+        Edit(
+            name="model.lora",
+            version=1,
+            summary="Merge a LoRA adapter into the model, so that base and fine-tuned stand in one study.",
+            parameters="gausslens_models.parameters:LoraParameters",
+            edit="gausslens_models.edits:lora",
+            touches="gausslens_models.edits:touched_by_lora",
+        )
     ]
 
 

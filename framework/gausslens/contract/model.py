@@ -170,6 +170,11 @@ class LayerWeights:
         self._edited = edited
 
     @property
+    def model(self) -> OpenModel:
+        """The model as its loader opened it, without edits: for an edit that knows what this loader tells besides."""
+        return self._model
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The tensors that there are."""
         return self._model.names(self.layer)

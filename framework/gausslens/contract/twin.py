@@ -133,7 +133,7 @@ def check_edit(call: EditCall, model: OpenModel) -> None:
 
 def edit_seed(call: EditCall, run_seed: int, draw: int | None) -> int:
     """The seed of an edit: by run seed, the edit and its parameters, and the draw."""
-    return derive(run_seed, call.edit.descriptor.name, call.parameters.canonical(), draw)
+    return derive(run_seed, call.edit.descriptor.name, call.parameters.keyed(), draw)
 
 
 def _edited(twin: Twin, call: EditCall, layer: int | None, made: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from ..contract.digests_and_seeds import canonical
 from ..contract.errors import near
-from ..contract.parameters import Parameters
+from ..contract.parameters import NO_PATH, Parameters
 from ..contract.reference import resolve
 from ..plugins.host import in_one_line
 from .check_parameters import checked, names_at
@@ -217,6 +218,7 @@ class Reading:
             return None
         try:
             found, _ = checked(model, table, self.problems, also, at)
+            found = found.located(self.directory) if found is not None else None
             canonical(found.canonical() if found is not None else None)
         except RunFileErrors:
             raise
@@ -224,7 +226,19 @@ class Reading:
             whose = f"{owned.descriptor.name} ({owner_of(owned)})"
             self.blame(owned, table, f"the parameters of {whose} cannot be checked: {in_one_line(error)}")
             return None
-        return found
+        return found if found is None or self._are_there(found, table) else None
+
+    def _are_there(self, found: Parameters, table: Node) -> bool:
+        """Whether every path that was given leads to something."""
+        before = len(self.problems)
+        for name in found.paths():
+            place = getattr(found, name)
+            if isinstance(place, str) and not place.startswith(NO_PATH) and not os.path.exists(place):  # noqa: PTH110
+                node = table.get(name) or table
+                self.problems.value(
+                    node, f"there is nothing at {shortened(place, 200)}", "paths are relative to the run file"
+                )
+        return len(self.problems) == before
 
     def blame(self, owned: Owned[Any], node: Node, message: str) -> None:
         """Note what is a plugin's own fault."""

@@ -157,7 +157,8 @@ def read_edit(reading: Reading, entry: Node) -> EditRead:
         at = ", ".join(f"{name} {node.described()}" for name, node in given.items())
         parameters = reading.parameters(edit, table, KEYS, at)
         if parameters is not None:
-            taken = tuple((name, _taken(parameters.canonical().get(name), node)) for name, node in given.items())
+            plain = {k: v for k, v in parameters.canonical().items() if k not in parameters.paths()}
+            taken = tuple((name, _taken(plain.get(name), node)) for name, node in given.items())
             choices.append((taken, EditCall(edit, parameters, layers, heads, entry.place)))
     return EditRead(edit, tuple(choices), _resolved(edit, choices, list(swept)))
 

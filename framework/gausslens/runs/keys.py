@@ -40,18 +40,16 @@ def is_random(point: Point) -> bool:
 
 
 def of_model(call: ModelCall, info: ModelInfo) -> dict[str, Any]:
-    """Which model: what its weights are, and how they were read."""
-    return {
-        "fingerprint": info.fingerprint,
-        "dtype": info.dtype,
-        "loader": _used(call.loader, call.parameters.canonical()),
-    }
+    """Which model: what its weights are, and how they were read. What files hold is in the fingerprint."""
+    paths = call.parameters.paths()
+    told = {name: value for name, value in call.parameters.canonical().items() if name not in paths}
+    return {"fingerprint": info.fingerprint, "dtype": info.dtype, "loader": _used(call.loader, told)}
 
 
 def of_use(use: Use, seed: int) -> dict[str, Any]:
     """Which analysis, with every parameter; the seed of the run where it draws."""
     descriptor = use.analysis.descriptor
-    counted = {name: value for name, value in use.parameters.canonical().items() if name not in descriptor.names}
+    counted = {name: value for name, value in use.parameters.keyed().items() if name not in descriptor.names}
     used = _used(use.analysis, counted)
     if use.layers is not None:
         used["layers"] = sorted(set(use.layers))
@@ -101,7 +99,7 @@ def _used(owned: Owned[Any], parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def _edit(call: EditCall) -> dict[str, Any]:
-    made = _used(call.edit, call.parameters.canonical()) | {"touches": sorted(touched(call))}
+    made = _used(call.edit, call.parameters.keyed()) | {"touches": sorted(touched(call))}
     if call.layers is not None:
         made["layers"] = sorted(set(call.layers))
     if call.heads is not None:

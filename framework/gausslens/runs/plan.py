@@ -146,7 +146,7 @@ def rung_of(variant: Variant) -> str:
 
 def step_seed(step: Step, run_seed: int) -> int:
     """The seed of an analysis: by run seed, analysis and parameters; the same for all variants and draws."""
-    return derive(run_seed, step.use.analysis.descriptor.name, step.use.parameters.canonical())
+    return derive(run_seed, step.use.analysis.descriptor.name, step.use.parameters.keyed())
 
 
 class _Planner:
@@ -341,7 +341,7 @@ class _Planner:
         self, use: Use, place: StepRef, candidates: Sequence[StepRef], point: Point, left_out: Sequence[StepRef]
     ) -> None:
         info = self.opened.model.info if self.opened else NO_MODEL
-        seed = derive(self.study.seed, use.analysis.descriptor.name, use.parameters.canonical())
+        seed = derive(self.study.seed, use.analysis.descriptor.name, use.parameters.keyed())
         context = Context(info, seed)
         try:
             analysis: DerivedAnalysis = resolve(use.analysis.descriptor.analysis)(use.parameters, context)

@@ -94,12 +94,7 @@ class Patches:
     def _write(
         self, twin: Twin, layer: int | None, name: str, layout: Layout, place: Place, copy: Any, edited: torch.Tensor
     ) -> None:
-        view = layout.view(place, copy.data)
-        if view.untyped_storage().data_ptr() != copy.data.untyped_storage().data_ptr():
-            # Heads that lie apart from each other have no view: each number goes to where the cut finds it.
-            where = layout.view(place, torch.arange(copy.numel(), device=copy.device).view(copy.shape))
-            copy.data.view(-1)[where.reshape(-1)] = edited.reshape(-1).to(copy)
-            return
-        view.copy_(edited - place.slot.plus if place.slot.plus else edited)
-        if not place.slot.plus:
+        plus = place.slot.plus
+        view = layout.write(place, copy.data, edited - plus if plus else edited)
+        if view is not None and not plus:
             twin.adopt(layer, name, view)

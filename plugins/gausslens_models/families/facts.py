@@ -17,9 +17,15 @@ EPSILONS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "layernorm_e
 
 
 def model_info(
-    name: str, config: Any, layout: Layout, fingerprint: str, dtype: str, tokenizer: Any = None
+    name: str,
+    config: Any,
+    layout: Layout,
+    fingerprint: str,
+    dtype: str,
+    tokenizer: Any = None,
+    notes: tuple[str, ...] = (),
 ) -> ModelInfo:
-    """The host's view of a model."""
+    """The host's view of a model; ``notes`` are what its loader has to tell."""
     sizes, family = layout.sizes, layout.family
     n_layers = len(layout.places) - 1
     counted = {p.theirs for places in layout.places.values() for p in places.values()} | set(layout.unclaimed)
@@ -44,7 +50,7 @@ def model_info(
         causal=family.causal or bool(getattr(config, "is_decoder", False)),
         max_positions=_up_to_original(config, _max_positions(config, layout)),
         lacking=lacking(config, layout),
-        facts=_facts(config, layout) | _of_tokenizer(tokenizer),
+        facts=_facts(config, layout) | {"notes": (*_notes(layout), *notes)} | _of_tokenizer(tokenizer),
     )
 
 
@@ -101,7 +107,6 @@ def _facts(config: Any, layout: Layout) -> dict[str, Any]:
         "read_as": family.read_as,
         "activation": _activation(config),
         "unclaimed": layout.unclaimed,
-        "notes": _notes(layout),
     }
     if facts["position"] == "alibi":
         facts["alibi_slopes"] = slopes(config, layout.sizes.heads, facts["scale"][0])

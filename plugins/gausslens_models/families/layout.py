@@ -113,6 +113,18 @@ class Layout:
             return split(seen, -1, slot.form, slot.part, sizes)
         return seen[slot.skip :] if slot.skip else seen
 
+    def write(self, place: Place, stored: torch.Tensor, ours: torch.Tensor) -> torch.Tensor | None:
+        """Write our tensor (without ``plus``) into the checkpoint's; its view there, if there is one.
+
+        Heads that lie apart from each other have no view: each number goes to where the cut finds it.
+        """
+        view = self.view(place, stored)
+        if view.untyped_storage().data_ptr() == stored.untyped_storage().data_ptr():
+            return view.copy_(ours)
+        where = self.view(place, torch.arange(stored.numel(), device=stored.device).view(stored.shape))
+        stored.view(-1)[where.reshape(-1)] = ours.reshape(-1).to(stored)
+        return None
+
 
 def split(tensor: torch.Tensor, axis: int, form: str, part: str, sizes: Sizes) -> torch.Tensor:
     """Cut one axis: the part of a fused one, and heads from features where the form has heads.

@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gausslens import InputError
+from .config_and_tokenizer import BUILTIN, directory_of_builtin
 
 if TYPE_CHECKING:
     from gausslens import ModelSpec
 
     from .pretrained import PretrainedModel
 
-PREFIX = "builtin:"
-DIRECTORY = Path(__file__).parents[1] / "builtin"
-# One row for each built-in model: its data is builtin/<name>/.
-MODELS = {
-    "clue-tiny": "four layers of Mistral type, eight heads over two key/value heads; defines words, from examples",
-    "tiny": "three layers of Mistral type, four heads over two key/value heads, bytes as tokens; has induction heads",
-}
-
 
 def claims(path: str) -> bool:
     """Everything that starts with ``builtin:``."""
-    return path.startswith(PREFIX)
+    return path.startswith(BUILTIN)
 
 
 def open_builtin(spec: ModelSpec) -> PretrainedModel:
     """Open a built-in model by name."""
     from .pretrained import PretrainedModel  # here: `claims` above is called by every check
 
-    name = spec.path.removeprefix(PREFIX)
-    if name not in MODELS:
-        raise InputError(f"{spec.path}: no such built-in model; there are {', '.join(PREFIX + m for m in MODELS)}")
-    return PretrainedModel(replace(spec, path=str(DIRECTORY / name)), spec.path)
+    return PretrainedModel(replace(spec, path=str(directory_of_builtin(spec.path))), spec.path)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import re
 import zipfile
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 # What transformers looks for, in its order: a single file goes before an index of shards beside it.
 KNOWN = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 INDEX = ".index.json"
+# A file of another variant (model.fp16.safetensors), whole or the index of its shards.
+VARIANT = re.compile(r"model\.((?!.*-of-\d+\.)[\w-]+)\.safetensors|model\.safetensors\.index\.([\w-]+)\.json")
+# Names of tensors as Mistral and Meta publish them, and as transformers has them.
+CONSOLIDATED = re.compile(r"(model\.)?layers\.\d+\.(attention\.w[qkvo]|feed_forward\.w\d)\.weight")
 # What a file of git-lfs begins with, where the file itself was not fetched.
 POINTER = b"version https://git-lfs"
 # Types as safetensors calls them, and as torch does, whose numbers are weights. Integers and truth values are none.
@@ -39,12 +44,16 @@ class StoredTensor:
 class Checkpoint:
     """A directory of weights. Headers are read at once, tensors when asked for; no file stays open.
 
-    ``named`` is the file that the config names (``transformers_weights``), which then is the one that counts.
+    ``named`` is the file that the config names (``transformers_weights``), which then is the one that counts; else it
+    is the first that there is of ``known``. Where that is none, the one ``variant`` that is there is taken.
     """
 
-    def __init__(self, directory: Path, named: str | None = None) -> None:
+    def __init__(self, directory: Path, named: str | None = None, known: Sequence[str] = KNOWN) -> None:
         self.directory = directory
-        self.files, self.index = weight_files(directory, named)
+        self.files, self.index = weight_files(directory, named, known)
+        self.variant: str | None = None
+        if not self.files and known is KNOWN:
+            self.files, self.index, self.variant = variant_files(directory)
         self.tensors: dict[str, StoredTensor] = {}
         for file in self.files:
             for name, stored in _headers(file):
@@ -101,7 +110,9 @@ class Checkpoint:
                 )
 
 
-def weight_files(directory: Path, named: str | None = None) -> tuple[tuple[Path, ...], Path | None]:
+def weight_files(
+    directory: Path, named: str | None = None, known: Sequence[str] = KNOWN
+) -> tuple[tuple[Path, ...], Path | None]:
     """The files that hold the weights, as transformers chooses them, and their index; none where there are none.
 
     The file that the config names goes first, then a single file before an index, safetensors before .bin.
@@ -113,10 +124,44 @@ def weight_files(directory: Path, named: str | None = None) -> tuple[tuple[Path,
         if not chosen.is_file():
             raise ModelError(f"{directory}: its config names {named} (transformers_weights), which is not there")
     else:
-        chosen = next((directory / name for name in KNOWN if (directory / name).is_file()), directory)
+        chosen = next((directory / name for name in known if (directory / name).is_file()), directory)
     if chosen == directory:
         return (), None
-    if not chosen.name.endswith(INDEX):
+    return _with_shards(directory, chosen)
+
+
+def variant_files(directory: Path) -> tuple[tuple[Path, ...], Path | None, str | None]:
+    """The files of the one variant that there is (fp16, bf16, ...), their index, and its name; refused are several."""
+    found = {m[1] or m[2]: f for f in sorted(directory.glob("model.*")) if (m := VARIANT.fullmatch(f.name))}
+    if len(found) > 1:
+        told = ", ".join(file.name for file in found.values())
+        raise ModelError(
+            f"{directory}: holds the weights in several variants and none of them is model.safetensors: {told}; name "
+            'the one that is meant in config.json ("transformers_weights")'
+        )
+    for name, file in found.items():
+        return (*_with_shards(directory, file), name)
+    return (), None, None
+
+
+def refuse_no_weights(directory: Path) -> None:
+    """Say that there are no weights which transformers would read, and what there is instead."""
+    others = sorted(f for pattern in ("*.safetensors", "*.bin", "*.pth", "*.gguf") for f in directory.glob(pattern))
+    told = f"; there are {', '.join(f.name for f in others[:4])}" if others else ""
+    for file in others:
+        if file.suffix == ".safetensors" and any(CONSOLIDATED.match(name) for name, _ in _headers(file)):
+            raise ModelError(
+                f"{directory}: {file.name} holds the weights under the names of their publisher (attention.wq, ...), "
+                "with queries and keys in another order than transformers': get the files of transformers' format "
+                "(model.safetensors), or convert it with the script that transformers has for this model"
+            )
+    hint = '; if one of them holds the model, say so in config.json ("transformers_weights")' if others else ""
+    raise ModelError(f"{directory}: no weights there: neither model.safetensors nor pytorch_model.bin{told}{hint}")
+
+
+def _with_shards(directory: Path, chosen: Path) -> tuple[tuple[Path, ...], Path | None]:
+    """A file of weights; or the shards that it is an index of, and itself."""
+    if not chosen.name.endswith(".json"):
         return (chosen,), None
     names = sorted(set(_weight_map(chosen).values()))
     lost = [n for n in names if not (directory / n).is_file()]

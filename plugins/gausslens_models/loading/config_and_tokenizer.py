@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 
 HUB = "hub:"
 LIVE = "live:"
+BUILTIN = "builtin:"
+DIRECTORY = Path(__file__).parents[1] / "builtin"
+# One row for each built-in model: its data is builtin/<name>/.
+BUILTIN_MODELS = {
+    "clue-tiny": "four layers of Mistral type, eight heads over two key/value heads; defines words, from examples",
+    "tiny": "three layers of Mistral type, four heads over two key/value heads, bytes as tokens; has induction heads",
+}
 # What configs call numbers of layers, heads and features (num_hidden_layers, n_embd, ...), and how many there can be.
 SIZES = re.compile(
     r"((num|n|encoder|decoder|num_hidden|num_encoder|num_decoder)_)?(layers?|heads?|attention_heads|key_value_heads)"
@@ -34,33 +41,39 @@ AT_LEAST_ONE = re.compile(
 )
 # What the files of an adapter say that it is, and of weights without a config.
 ADAPTER, WEIGHTS = "adapter_config.json", ("*.safetensors", "*.bin")
+# Which modules a directory of sentence-transformers has, in order.
+MODULES = "modules.json"
 
 
 def claims_directory(path: str) -> bool:
-    """A directory with a config, a GGUF file, a hub id, or a live model."""
+    """A directory with a config, an adapter, a GGUF file, a hub id, or a live model."""
     if path.startswith(HUB):
         return True
     if path.startswith(LIVE):
         return not path.startswith(f"{LIVE}TransformerBridge")
-    return claims_files(path) or Path(path).suffix == ".gguf"
+    return claims_files(path) or is_adapter(Path(path)) or Path(path).suffix == ".gguf"
 
 
 def claims_files(path: str) -> bool:
-    """A local directory with a config."""
-    return (Path(path) / "config.json").is_file()
+    """A local directory with a config, or of sentence-transformers with such a one inside."""
+    return any((Path(path) / name).is_file() for name in ("config.json", MODULES))
 
 
 def claims_weights(path: str) -> bool:
     """A local directory with a config, or one that should have it: the error can then say so."""
-    return claims_files(path) or (Path(path).is_dir() and (_is_adapter(Path(path)) or _has_weights(Path(path))))
+    return claims_files(path) or (Path(path).is_dir() and (is_adapter(Path(path)) or _has_weights(Path(path))))
 
 
-def _is_adapter(directory: Path) -> bool:
-    return (directory / ADAPTER).is_file()
+def is_adapter(directory: Path) -> bool:
+    """Whether a directory holds an adapter and no model; some trainers leave the base's config beside it."""
+    if not (directory / ADAPTER).is_file():
+        return False
+    return not ((directory / "config.json").is_file() and _has_weights(directory, but="adapter_"))
 
 
-def _has_weights(directory: Path) -> bool:
-    return any(next(directory.glob(pattern), None) is not None for pattern in WEIGHTS)
+def _has_weights(directory: Path, but: str = "\0") -> bool:
+    files = (file for pattern in WEIGHTS for file in directory.glob(pattern))
+    return any(not file.name.startswith((but, "training_args", "optimizer", "scheduler")) for file in files)
 
 
 def claims_bridge(path: str) -> bool:
@@ -79,8 +92,44 @@ def where_pretrained(spec: ModelSpec) -> tuple[str, dict[str, Any]]:
         path, gguf = path.parent, path.name
     if not path.is_dir():
         raise InputError(f"{spec.path}: no such directory (a model of the hub is written hub:owner/name)")
+    path = path if gguf else path / transformer_inside(path)
     extra = {"gguf_file": gguf} if gguf else {}
     return str(path), {"trust_remote_code": trusted, "local_files_only": True} | extra
+
+
+def directory_of_builtin(path: str) -> Path:
+    """Where the files of a built-in model are."""
+    name = path.removeprefix(BUILTIN)
+    if name not in BUILTIN_MODELS:
+        raise InputError(f"{path}: no such built-in model; there are {', '.join(BUILTIN + m for m in BUILTIN_MODELS)}")
+    return DIRECTORY / name
+
+
+def transformer_inside(directory: Path) -> str:
+    """Where in a directory of sentence-transformers its transformer is, "" where the directory is a model itself."""
+    if (directory / "config.json").is_file() or not (directory / MODULES).is_file():
+        return ""
+    try:
+        first = json.loads((directory / MODULES).read_text("utf-8"))[0]
+        kind, name = str(first["type"]).rpartition(".")[2], str(first["path"])
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        raise ModelError(f"{directory / MODULES}: not a list of modules: {error!r}") from error
+    if kind != "Transformer":
+        raise ModelError(
+            f"{directory}: a model of sentence-transformers whose first module is a {kind}, no Transformer"
+        )
+    if Path(name).name != name or name in ("", ".."):
+        raise ModelError(f"{directory / MODULES}: its transformer is in {name!r}, where there is no config.json")
+    return name
+
+
+def notes_of(spec: ModelSpec) -> tuple[str, ...]:
+    """What a directory holds besides the model that is opened."""
+    if not (Path(spec.path) / MODULES).is_file():
+        return ()
+    at = transformer_inside(Path(spec.path))
+    what = f"the transformer in {at} is opened" if at else "its transformer is opened"
+    return (f"a model of sentence-transformers: {what}; what follows it (pooling, ...) is none of it",)
 
 
 @cache
@@ -94,7 +143,7 @@ def _downloaded(name: str, gguf: str | None) -> Path:
         try:
             found = snapshot_download(name, revision=revision or None, allow_patterns=[*told, weights])
         except Exception as error:
-            raise ModelError(f"{HUB}{name}: cannot be had from the hub: {_first_line(error)}") from error
+            raise ModelError(f"{HUB}{name}: cannot be had from the hub: {first_line(error)}") from error
         if any(Path(found).glob(weights)):
             break
     return Path(found)
@@ -112,23 +161,29 @@ def read_config(spec: ModelSpec) -> Any:
         with quiet_transformers():
             config = AutoConfig.from_pretrained(name, **arguments)
     except Exception as error:
-        raise ModelError(f"{spec.path}: its config cannot be read: {_first_line(error)}") from error
+        raise ModelError(f"{spec.path}: its config cannot be read: {first_line(error)}") from error
     if "gguf_file" not in arguments:
         refuse_quantised(config, spec.path)
     return config
 
 
 def _refuse_no_config(directory: Path) -> None:
-    if (directory / "config.json").is_file():
-        return
-    if _is_adapter(directory):
+    """A directory with an adapter is opened by those who merge it; one with both says not which is meant."""
+    if is_adapter(directory):
         raise ModelError(
-            f"{directory} holds an adapter ({ADAPTER}), not a model: merge it into the model that it is for (peft's "
-            "merge_and_unload) and save_pretrained() that to a new directory"
+            f"{directory} holds an adapter ({ADAPTER}), not a model: `loader: transformers` and `loader: weights` open "
+            "it with its base; for others merge it into that (peft's merge_and_unload) and save_pretrained() the result"
         )
-    raise ModelError(
-        f"there is no config.json in {directory}, which says what model its weights are of: put it beside them"
-    )
+    if (directory / ADAPTER).is_file():
+        raise ModelError(
+            f"{directory} holds a model and, beside it, an adapter ({ADAPTER}): which is meant? For the model alone "
+            f"move {ADAPTER} and adapter_model.* elsewhere; for both, move them into a directory ADAPTER and write "
+            f"`model: {{path: ADAPTER, base: {directory.name}}}`"
+        )
+    if not (directory / "config.json").is_file():
+        raise ModelError(
+            f"there is no config.json in {directory}, which says what model its weights are of: put it beside them"
+        )
 
 
 def refuse_absurd_sizes(file: Path) -> None:
@@ -185,7 +240,7 @@ def read_tokenizer(spec: ModelSpec) -> Any:
         with quiet_transformers():
             return AutoTokenizer.from_pretrained(name, **arguments)
     except Exception as error:
-        raise ModelError(f"{spec.path}: its tokenizer cannot be read: {_first_line(error)}") from error
+        raise ModelError(f"{spec.path}: its tokenizer cannot be read: {first_line(error)}") from error
 
 
 def digest_of_tokenizer(tokenizer: Any) -> str:
@@ -226,5 +281,6 @@ def quiet_transformers() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What an error says first."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -13,6 +13,7 @@ from gausslens import HEAD_AXIS, KV_HEAD_AXIS, SITES, ModelError, ModelSpec, sit
 from ..families.layout import Layout, Place, families_of, make_layout
 from ..families.refused import advice
 from ..families.slots import STREAM
+from .adapter import adapter_of
 from .checkpoint import Checkpoint, refuse_not_finite
 from .config_and_tokenizer import LIVE, quiet_transformers, read_config, refuse_quantised, where_pretrained
 from .fingerprint import fingerprint
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from ..families.slots import Family, Tap
+    from .adapter import Adapter
 
 
 class PretrainedModel(CheckpointModel):
@@ -30,10 +32,10 @@ class PretrainedModel(CheckpointModel):
 
     attention: str | None = None  # the implementation to build with; None leaves it to the checkpoint
 
-    def __init__(self, spec: ModelSpec, name: str | None = None) -> None:
+    def __init__(self, spec: ModelSpec, name: str | None = None, adapter: Adapter | None = None) -> None:
         self._module: Any = spec.model
         self._looked_at: set[str] = set()  # parameters that were seen to be finite
-        super().__init__(spec, name)
+        super().__init__(spec, name, adapter)
 
     @property
     def module(self) -> Any:
@@ -41,6 +43,7 @@ class PretrainedModel(CheckpointModel):
         if self._module is None:
             self._module = self._load()
             self._hold_against_files(self._module)
+            self._merge(self._module)
         return self._module
 
     @cached_property
@@ -186,6 +189,7 @@ class PretrainedModel(CheckpointModel):
                 # What cannot be watched is seen in eager attention, and some families choose it when they are built.
                 attn_implementation=self.attention or ("eager" if layout and not layout.family.watched else None),
                 output_loading_info=True,
+                variant=self.checkpoint.variant if self.checkpoint is not None else None,
                 **arguments,
             )
         for what in ("missing_keys", "mismatched_keys"):
@@ -223,12 +227,30 @@ class PretrainedModel(CheckpointModel):
                     "the files have changed since they were looked at"
                 )
 
+    def _merge(self, module: Any) -> None:
+        """Put what the adapter makes of the base's tensors into the module, which was held against their files."""
+        if self.adapter is None:
+            return
+        parameters = dict(module.named_parameters())
+        merged: set[str] = set()
+        for layer, places in self.layout.places.items():
+            for ours, place in places.items():
+                if place.theirs in self.changes and place.theirs not in merged:
+                    merged.add(place.theirs)
+                    parameter = parameters[self.module_layout.places[layer][ours].theirs]
+                    if parameter.is_meta:
+                        raise ModelError(
+                            f"{place.theirs} is not in memory (device_map): an adapter needs all weights there"
+                        )
+                    parameter.data.copy_(self.adapter.changed(self.changes[place.theirs], parameter.data, place))
+
 
 def open_pretrained(spec: ModelSpec) -> PretrainedModel:
     """Open a directory, a GGUF file, a hub id, or a live module passed from Python."""
     if spec.path.startswith(LIVE) and spec.model is None:
         raise ModelError(f"{spec.path} stands for a model passed from Python: give it as model=")
-    model = LiveModel(spec) if spec.model is not None else PretrainedModel(spec)
+    spec, adapter = adapter_of(spec)
+    model = LiveModel(spec) if spec.model is not None else PretrainedModel(spec, adapter=adapter)
     if model.layout.family.read_as:
         _prove_reading(model)
     return model

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +16,11 @@ from ..families.layout import Layout, families_of, make_layout
 from ..families.stored_names import as_in_module
 from ..maths.latent_products import product
 from ..prompts.tokenise import tokenise
-from .checkpoint import Checkpoint, refuse_not_finite
+from .adapter import Adapter, adapter_of
+from .checkpoint import Checkpoint, refuse_no_weights, refuse_not_finite
 from .config_and_tokenizer import (
     digest_of_tokenizer,
+    notes_of,
     read_config,
     read_tokenizer,
     torch_dtype,
@@ -38,19 +42,25 @@ _HEADED = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "BertGenerationDecoder")
 class CheckpointModel:
     """A model as files: config and headers at once, tensors when asked for."""
 
-    def __init__(self, spec: ModelSpec, name: str | None = None) -> None:
+    def __init__(self, spec: ModelSpec, name: str | None = None, adapter: Adapter | None = None) -> None:
         self.spec = spec
-        self.name = name or (Path(spec.path).name if Path(spec.path).exists() else spec.path)
+        self.adapter = adapter
+        named = adapter.directory.name if adapter is not None else name
+        self.name = named or (Path(spec.path).name if Path(spec.path).exists() else spec.path)
         self.config = self._config()
         self.dtype = torch_dtype(spec)
         self.checkpoint = self._checkpoint()
         self.families: tuple[Family, ...] = ()
         self.layout = self._layout()
+        self.changes = {} if adapter is None else adapter.placed(self.layout, self.spec.path)
         self._initial: Initial | None = None
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The tokenizer, or None."""
+        """The tokenizer, or None; an adapter's own, where it comes with one."""
+        own = self.adapter.directory if self.adapter is not None else None
+        if own is not None and (own / "tokenizer_config.json").is_file():
+            return read_tokenizer(replace(self.spec, path=str(own)))
         return read_tokenizer(self.spec)
 
     @cached_property
@@ -62,7 +72,8 @@ class CheckpointModel:
     def info(self) -> ModelInfo:
         """The facts, from config, headers and fingerprint."""
         dtype = str(self.dtype).removeprefix("torch.")
-        return model_info(self.name, self.config, self.layout, self._fingerprint(), dtype, self.tokenizer)
+        notes = (*notes_of(self.spec), *([self.adapter.described] if self.adapter is not None else []))
+        return model_info(self.name, self.config, self.layout, self._fingerprint(), dtype, self.tokenizer, notes)
 
     def tokenise(self, prompts: Sequence[Prompt]) -> Tokens:
         """Render, tokenise once with offsets, and map parts to tokens, words and segments."""
@@ -86,6 +97,8 @@ class CheckpointModel:
         place = self.layout.places[layer][name]
         theirs = self._stored(place.theirs).to(self.spec.device)
         refuse_not_finite(self.spec.path, [(place.theirs, theirs)])
+        if self.adapter is not None and place.theirs in self.changes:
+            theirs = self.adapter.changed(self.changes[place.theirs], theirs.to(self.dtype), place)
         return self.layout.ours(place, theirs, self.dtype)
 
     def initial(self, layer: int | None, name: str, seed: int) -> torch.Tensor:
@@ -121,7 +134,7 @@ class CheckpointModel:
     def _checkpoint(self) -> Checkpoint | None:
         found = Checkpoint(self.directory, getattr(self.config, "transformers_weights", None))
         if not found.tensors:
-            raise ModelError(f"{self.spec.path}: no weights there: neither model.safetensors nor pytorch_model.bin")
+            refuse_no_weights(self.directory)
         return found
 
     def _layout(self) -> Layout:
@@ -156,7 +169,8 @@ class CheckpointModel:
             names = sorted(checkpoint.tensors)
             return fingerprint(self.config.to_dict(), ((n, checkpoint.read(n)) for n in names))
 
-        return cached(self.directory, (*checkpoint.files, self.directory / "config.json"), compute)
+        found = cached(self.directory, (*checkpoint.files, self.directory / "config.json"), compute)
+        return found if self.adapter is None else sha256(f"{found} {self.adapter.fingerprint}".encode()).hexdigest()
 
 
 def _has_head(architecture: str) -> bool:
@@ -180,7 +194,8 @@ def class_of(config: Any, headed: bool) -> Any:
 
 def open_weights(spec: ModelSpec) -> CheckpointModel:
     """Open a directory for reading tensors; nothing that runs the model will serve it."""
-    model = CheckpointModel(spec)
+    base, adapter = adapter_of(spec)
+    model = CheckpointModel(base, adapter=adapter)
     if model.layout.family.read_as:
         raise ModelError(
             f"{spec.path}: no table names the model type {model.config.model_type!r}; its tensors are laid out as in "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -188,19 +187,15 @@ def test_sizes_of_nothing_are_refused_by_name(
 
 
 @pytest.mark.parametrize("loader", ["auto", "transformers", "transformer-lens", "weights"])
-@pytest.mark.parametrize(
-    ("left", "told"), [("model.safetensors", "no config.json in"), ("adapter_config.json", "holds an adapter .*merge")]
-)
 def test_a_directory_without_a_config_is_told_so(
-    left: str, told: str, loader: str, copy: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+    loader: str, copy: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = copy("llama")
     for file in path.iterdir():
-        if file.name != left:
+        if file.name != "model.safetensors":
             file.unlink()
-    (path / left).touch()
     assert main(["model", str(path), "--loader", loader]) == 1
-    assert re.search(told, capsys.readouterr().err)
+    assert "no config.json in" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])

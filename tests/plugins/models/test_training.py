@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from gausslens_models.loading.builtin import DIRECTORY
+from gausslens_models.loading.config_and_tokenizer import DIRECTORY
 
 SCRIPT = Path(__file__).parents[3] / "examples" / "train_tiny_model.py"
 

@@ -69,7 +69,7 @@ def test_what_is_stored_is_what_was_captured(tmp_path: Path) -> None:
 
 
 def open_pretrained_tiny() -> PretrainedModel:
-    from gausslens_models.loading.builtin import DIRECTORY
+    from gausslens_models.loading.config_and_tokenizer import DIRECTORY
 
     return open_pretrained(ModelSpec(str(DIRECTORY / "tiny"), TransformersParameters()))
 

@@ -1,0 +1,61 @@
+"""The edit of this plugin: a LoRA adapter laid over a model, tensor by tensor as the model's files hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from gausslens import Generators, LayerWeights, ModelError
+
+from .families.layout import FAMILIES, Layout
+from .loading.adapter import adapter_at
+
+if TYPE_CHECKING:
+    import torch
+
+    from .families.slots import Family, Slot
+    from .parameters import LoraParameters
+
+
+def lora(weights: LayerWeights, parameters: LoraParameters, generators: Generators) -> dict[str, torch.Tensor]:  # noqa: ARG001
+    """W + scale B A for every tensor of this layer that the adapter changes, cut into heads as the model's are."""
+    adapter = adapter_at(parameters.path)
+    layout = getattr(weights.model, "layout", None)
+    if not isinstance(layout, Layout):
+        raise ModelError(
+            f"the loader of {weights.info.name} does not say as what its tensors are stored: no adapter fits"
+        )
+    changes = adapter.placed(layout, weights.info.name)
+    places = layout.places[weights.layer]
+    made: dict[str, torch.Tensor] = {}
+    for theirs in {place.theirs: None for place in places.values() if place.theirs in changes}:
+        parts = {ours: place for ours, place in places.items() if place.theirs == theirs}
+        first = next(iter(parts))
+        stored = weights[first].new_zeros(layout.shapes[theirs])
+        for ours, place in parts.items():
+            layout.write(place, stored, weights[ours] - place.slot.plus)
+        changed = adapter.changed(changes[theirs], stored, parts[first])
+        made |= {ours: layout.ours(place, changed, changed.dtype) for ours, place in parts.items()}
+    return made
+
+
+def touched_by_lora(parameters: LoraParameters) -> tuple[str, ...]:
+    """The tensors that a family of models may have under the names that the adapter changes."""
+    ends = {".".join(name.rsplit(".", 2)[-2:]) for name in adapter_at(parameters.path).changes}
+    found = {
+        ours
+        for family in FAMILIES
+        for ours, slot in _slots(family)
+        if any(".".join(name.rsplit(".", 2)[-2:]) in ends for name in slot.tensor.split("|"))
+    }
+    return tuple(sorted(found))
+
+
+def _slots(family: Family) -> Iterator[tuple[str, Slot]]:
+    """All slots of a family, of layers of every kind and outside them."""
+    for slots in (family.tensors, family.stored, family.outside, *(other.tensors for other in family.others.values())):
+        yield from slots.items()
+    if family.mixture is not None:
+        yield from family.mixture.tensors.items()
+    if "W_E" in family.outside:  # a head of its own, or the embedding turned
+        yield "W_U", family.outside["W_E"]
