@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 HUB = "hub:"
 LIVE = "live:"
+# A live module with a mapping, which needs no transformers.
+MAPPED = "live:mapped:"
 # What configs call numbers of layers, heads and features (num_hidden_layers, n_embd, ...), and how many there can be.
 SIZES = re.compile(
     r"((num|n|encoder|decoder|num_hidden|num_encoder|num_decoder)_)?(layers?|heads?|attention_heads|key_value_heads)"
@@ -41,13 +43,18 @@ def claims_directory(path: str) -> bool:
     if path.startswith(HUB):
         return True
     if path.startswith(LIVE):
-        return not path.startswith(f"{LIVE}TransformerBridge")
+        return not path.startswith((f"{LIVE}TransformerBridge", MAPPED))
     return claims_files(path) or Path(path).suffix == ".gguf"
 
 
 def claims_files(path: str) -> bool:
     """A local directory with a config."""
     return (Path(path) / "config.json").is_file()
+
+
+def claims_mapped(path: str) -> bool:
+    """A live module that comes with a mapping."""
+    return path.startswith(MAPPED)
 
 
 def claims_weights(path: str) -> bool:
