@@ -6,11 +6,13 @@ layout of tensors to the exchange of edited ones, is as for any live module.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from gausslens import ModelError, ModelSpec, did_you_mean
@@ -176,15 +178,23 @@ def digest_of_code(module: torch.nn.Module) -> str:
     """What a module computes besides its tensors: the code of its classes, and the plain values that they hold."""
     classes = {type(m) for m in module.modules()}
     own = sorted(c for c in ((c.__qualname__, _source(c)) for c in classes if not c.__module__.startswith("torch.")))
-    values = [(path, name, repr(value)) for path, m in module.named_modules() for name, value in _plain_values(m)]
+    values = [(path, _plain(vars(m))) for path, m in module.named_modules()]
     kinds = [(path, type(m).__qualname__) for path, m in module.named_modules()]
     return hashlib.sha256(repr((own, values, kinds)).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _plain_values(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
-    for name, value in sorted(vars(module).items()):
-        if not name.startswith("_") and name != "training" and isinstance(value, bool | int | float | str | None):
-            yield name, value
+def _plain(value: Any) -> Any:
+    """Numbers and texts, also in lists, tables and objects that only hold such (a dataclass); else the type alone."""
+    if isinstance(value, bool | int | float | str | None):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if dataclasses.is_dataclass(value) or isinstance(value, SimpleNamespace):
+        value = getattr(value, "__dict__", {})
+    if isinstance(value, dict):
+        kept = {str(k): v for k, v in value.items() if not str(k).startswith("_") and k != "training"}
+        return {name: _plain(kept[name]) for name in sorted(kept)}
+    return type(value).__qualname__
 
 
 def _source(what: Any) -> str:

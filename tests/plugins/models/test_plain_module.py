@@ -20,7 +20,7 @@ from plain_gpt import GPT, GPT_MAPPING, ROTARY_MAPPING, Turned, gpt_twins, rotar
 from torch import nn
 
 import gausslens
-from gausslens import InputError, ModelError, Twin
+from gausslens import InputError, ModelError, Request, Tokens, Twin
 from gausslens_models.capture.plain_capture import PlainEngine
 
 ROOT = Path(__file__).parents[3]
@@ -54,6 +54,17 @@ def of(*analyses: str) -> dict[str, Any]:
     del study["model"]
     study["variants"]["before"] = {"edits": [{"edit": "reinit.gaussian"}], "draws": 2}
     return study
+
+
+class Body(GPT):
+    """Without its head."""
+
+    def forward(self, idx: torch.Tensor, targets: Any = None) -> Any:
+        found: list[torch.Tensor] = []
+        handle = self.transformer["ln_f"].register_forward_hook(lambda _m, _a, out: found.append(out))
+        super().forward(idx)
+        handle.remove()
+        return found[0]
 
 
 def assert_equal(one: Any, other: Any) -> int:
@@ -99,6 +110,43 @@ class TestTwins:
         one = gausslens.run(study, tmp_path / "ours", model=ours, tokenizer=words, mapping=mapping, shown=False)
         other = gausslens.run(study, tmp_path / "theirs", model=theirs, tokenizer=words, shown=False)
         assert assert_equal(one, other) >= 2 * len(SAMPLE)
+
+    def test_blocks_of_rows_are_the_whole(self, prompts: Tokens) -> None:
+        model = gausslens.load(rotary_twins()[0], mapping=ROTARY_MAPPING)._opened.model
+        shard, sites, found = prompts.shards()[0], ("scores", "pattern"), []
+        for rows in (None, 3):
+            blocks: list[Any] = []
+            PlainEngine().run(Twin(model), prompts, shard, Request(sites, rows=rows), blocks.append)
+            found.append([torch.cat([b[site] for b in blocks if b.layer == 1], dim=2) for site in sites])
+        assert len(blocks) > 3
+        torch.testing.assert_close(found[0], found[1])
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+    def test_other_types_are_proved(self, dtype: torch.dtype) -> None:
+        model = gausslens.load(gpt_twins()[0].to(dtype), mapping=GPT_MAPPING)._opened.model
+        assert [f for f in PlainEngine().prove(model) if not f.holds] == []
+
+    def test_without_a_head(self) -> None:
+        ours = Body()
+        ours.load_state_dict(gpt_twins()[0].state_dict())
+        model = gausslens.load(ours, mapping=changed(GPT_MAPPING, outside={"W_U": None}))._opened.model
+        findings = PlainEngine().prove(model)
+        assert [f for f in findings if not f.holds] == []
+        assert "final hidden state from weights" in {f.what for f in findings}
+        assert "logits" not in model.sites
+
+    def test_a_tied_head_is_edited_by_itself(self, written: type[Any]) -> None:
+        """As in its twin: W_U and W_E are one parameter until a twin has another of one of them."""
+        tokens, found = np.array([[5, 9, 2, 30, 8]]), []
+        for module, told in zip(gpt_twins(), (GPT_MAPPING, None), strict=True):
+            opened = gausslens.load(module, mapping=told)._opened
+            assert opened.running is not None
+            twin = written(opened.model, change=lambda name, tensor: tensor * 0.5 if name == "W_U" else None)
+            runner = opened.running.runner(twin)
+            plain = runner.forward(tokens, base=True)["logits"]
+            found.append(runner.forward(tokens)["logits"])
+            torch.testing.assert_close(found[-1], plain * 0.5)
+        torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-4)
 
     def test_a_module_is_as_it_was(self) -> None:
         ours, _ = gpt_twins()
@@ -205,6 +253,11 @@ class TestRefused:
                 study, tmp_path, model=gpt_twins()[0], mapping=changed(GPT_MAPPING, facts={"scale": 1.0}), shown=False
             )
 
+    def test_padding_that_the_module_would_see(self) -> None:
+        model = gausslens.load(gpt_twins()[0], mapping=changed(GPT_MAPPING, facts={"causal": False}))._opened.model
+        with pytest.raises(ModelError, match=r"names no argument .* takes the mask: say arguments: \{NAME: mask\}"):
+            PlainEngine().prove(model)
+
     def test_the_last_position_alone(self) -> None:
         class Last(GPT):
             def forward(self, idx: torch.Tensor, targets: Any = None) -> Any:
@@ -262,8 +315,10 @@ class TestKey:
         value.transformer["h"][0].attn.n_head = 8
         code.load_state_dict(gpt_twins()[0].state_dict())
         told = changed(GPT_MAPPING, facts={"norm_epsilon": 1e-6})
-        others = [self.fingerprint(m) for m in (weights, value, code)] + [self.fingerprint(gpt_twins()[0], told)]
-        assert len({plain, *others}) == 5
+        held = gpt_twins()[0]
+        held.config = {"sizes": [4, 8]}
+        others = [self.fingerprint(m) for m in (weights, value, code, held)] + [self.fingerprint(gpt_twins()[0], told)]
+        assert len({plain, *others}) == 6
 
 
 class TestInitial:
