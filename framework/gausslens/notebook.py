@@ -12,7 +12,7 @@ figures[3].plot(layer=2, head=1)
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -94,17 +94,23 @@ def load(
     dtype: str | None = None,
     device: str = "cpu",
     tokenizer: Any = None,
+    mapping: Mapping[str, Any] | None = None,
     **parameters: Any,
 ) -> Model:
     """Open a model from Python: a path as in a run file, or a live module (with its tokenizer).
 
+    ``mapping`` says where a plain torch module has what (docs/models.md).
+
     ``load("path/to/model", loader="weights").weights(3).W_Q`` is [head, d_model, d_head] of layer 3.
     """
     from . import plugins, runfile
+    from .perform import live_name
     from .runs.open import open_model
 
     live = None if isinstance(path, str | os.PathLike) else path
-    block = {"path": f"live:{type(live).__name__}" if live is not None else os.fspath(path)}
+    if live is None and mapping is not None:
+        raise InputError("mapping= says where a live module has what: give the module in place of the path")
+    block = {"path": f"live:{live_name(live, mapping)}" if live is not None else os.fspath(path), **(mapping or {})}
     host = plugins.load()
     call = runfile.read_model(block | {"loader": loader, "dtype": dtype, "device": device, **parameters}, host)
     return Model(open_model(call, host, live, tokenizer))

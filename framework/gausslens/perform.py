@@ -34,17 +34,18 @@ def run(
     tokenizer: Any = None,
     host: Host | None = None,
     shown: bool | None = None,
+    mapping: Mapping[str, Any] | None = None,
 ) -> Results:
     """Run a study and return its results, opened for reading.
 
     ``source`` is a run file or the same as a dict; ``store`` a directory (default: GAUSSLENS_STORE, else ``store``
-    beside the run file). ``model`` and ``tokenizer`` pass live objects in place of ``model: {path: ...}``. What is in
-    the store already is not computed again. Steps that fail do not take the others with them: RunFailed is raised at
-    the end.
+    beside the run file). ``model`` and ``tokenizer`` pass live objects in place of ``model: {path: ...}``; ``mapping``
+    are keys of ``model:`` that say where a plain torch module has what (docs/models.md). What is in the store already
+    is not computed again. Steps that fail do not take the others with them: RunFailed is raised at the end.
     """
     from .store.read_results import open as open_store
 
-    ran = perform(source, store, sets, without, model, tokenizer, host, shown)
+    ran = perform(source, store, sets, without, model, tokenizer, host, shown, mapping)
     if ran.outcome.failed:
         raise RunFailed(ran.failures_in_words(), ran.outcome.failed)
     return open_store(ran.path).run(ran.plan.study.name, ran.plan.digest)
@@ -71,11 +72,12 @@ def perform(
     tokenizer: Any = None,
     host: Host | None = None,
     shown: bool | None = None,
+    mapping: Mapping[str, Any] | None = None,
 ) -> Ran:
     """``run``, for the command line: returns what happened instead of raising for steps that failed."""
     from .store import Store
 
-    host, study, opened, plan = prepare(source, sets, without, model, tokenizer, host)
+    host, study, opened, plan = prepare(source, sets, without, model, tokenizer, host, mapping)
     with_store = Store(chosen_store(study, store))
     news = RunNews(study.name, str(with_store.path), plan.digest, len(plan.steps))
     try:
@@ -159,14 +161,25 @@ def prepare(
     model: Any = None,
     tokenizer: Any = None,
     host: Host | None = None,
+    mapping: Mapping[str, Any] | None = None,
 ) -> tuple[Host, Study, Opened | None, Plan]:
     """Everything before computing: plugins, run file, model, plan."""
     from . import plugins, runfile
+    from .contract.errors import InputError
+
+    if mapping is not None and (model is None or not isinstance(mapping, Mapping)):
+        raise InputError("mapping= is a dict that says where the live module has what, which is given as model=")
 
     host = host or plugins.load(without=without)
-    study = runfile.read(source, host, sets, live=None if model is None else type(model).__name__)
+    live = None if model is None else live_name(model, mapping)
+    study = runfile.read(source, host, sets, live, mapping)
     opened = open_model(study.model, host, model, tokenizer) if study.model is not None else None
     return host, study, opened, make_plan(study, opened)
+
+
+def live_name(model: Any, mapping: Mapping[str, Any] | None) -> str:
+    """What stands behind ``live:`` in the path of a live model."""
+    return f"mapped:{type(model).__name__}" if mapping is not None else type(model).__name__
 
 
 def chosen_store(study: Study, path: str | os.PathLike[str] | None) -> Path:

@@ -6,11 +6,20 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from gausslens import Files, Parameters
+from gausslens import Files, Parameters, did_you_mean
 
 BASE = (
     "the model that an adapter is for: a directory, or builtin:NAME or hub:OWNER/NAME; by default what its config names"
 )
+
+# What a mapping may name: tensors of a layer, and those outside.
+_OF_LAYERS = (
+    *("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "b_O", "q_norm.w", "q_norm.b", "k_norm.w", "k_norm.b"),
+    *("W_in", "W_gate", "W_out", "b_in", "b_gate", "b_out"),
+    *("ln1.w", "ln1.b", "ln2.w", "ln2.b", "ln1_post.w", "ln1_post.b", "ln2_post.w", "ln2_post.b"),
+)
+_OUTSIDE = ("W_E", "W_pos", "W_U", "b_U", "ln_embed.w", "ln_embed.b", "ln_final.w", "ln_final.b")
+_TAPPED = (*("resid_pre", "q", "k", "v", "z", "attn_out", "resid_mid", "mlp_pre", "mlp_post", "mlp_out", "resid_post"),)
 
 
 class BridgeParameters(Parameters):
@@ -41,6 +50,85 @@ class LoraParameters(Parameters):
     path: Annotated[str, Files("adapter_config.json", "adapter_model.*")] = Field(
         description="the directory of the adapter, relative to the run file"
     )
+
+
+class ModuleFacts(Parameters):
+    """What a plain torch module computes with its tensors; what is not said here is the default, and proved."""
+
+    norm: Literal["rms", "layer"] = Field(description="which norms it has")
+    position: Literal["rotary", "learned", "sinusoidal", "none"] = Field(description="how position enters")
+    activation: str = Field(description="of the MLP, as transformers calls it: gelu, gelu_new, relu, silu, ...")
+    norm_epsilon: float = Field(1e-5, ge=0, description="what norms add to a variance")
+    norm_first: bool = Field(True, description="norms stand before attention and MLP; false: behind them")
+    causal: bool = Field(True, description="a token sees itself and what is before it; false: all")
+    parallel: bool = Field(False, description="attention and MLP read the same stream")
+    scale: float | None = Field(None, description="what q . k is multiplied by; d_head ** -0.5 where it is not said")
+    soft_cap: float | None = Field(None, gt=0, description="c where scores are c tanh(scores / c)")
+    final_soft_cap: float | None = Field(None, gt=0, description="the same of logits")
+    sliding_window: int | None = Field(None, ge=1, description="how many tokens a query sees, its own counted")
+    rotary_theta: float = Field(10000.0, gt=0, description="the base of rotary frequencies")
+    rotary_dims: int | None = Field(None, ge=2, description="how many dimensions of a head turn; all by default")
+    rotary_pairs: bool = Field(False, description="neighbours turn (2 i, 2 i + 1); false: the halves of a head")
+    query_norm: bool = Field(False, description="q and k are normed though their norms have no gains")
+    query_norm_over: Literal["head", "all"] = Field("head", description="over what norms of q and k go")
+    query_norm_late: bool = Field(False, description="norms of q and k stand behind the rotation")
+    embedding_scale: float = Field(1.0, description="what rows of W_E are multiplied by")
+    residual_scale: float = Field(1.0, description="what attention and MLP are multiplied by where they are added")
+    logit_scale: float = Field(1.0, description="what logits are multiplied by")
+
+
+class TorchParameters(Parameters):
+    """Keys of `model:`, or of `mapping=` in Python, that say where a plain torch module has what."""
+
+    n_heads: int = Field(ge=1, description="heads of a layer")
+    n_kv_heads: int | None = Field(None, ge=1, description="key/value heads, where they are fewer")
+    d_model: int | None = Field(None, ge=1, description="width of the stream; the columns of W_E by default")
+    d_head: int | None = Field(None, ge=1, description="width of a head, where it is not d_model / n_heads")
+    d_mlp: int | None = Field(None, ge=1, description="width of the MLP, to be compared with its tensors")
+    max_positions: int | None = Field(None, ge=1, description="the longest text; rows of W_pos by default")
+    layers: str = Field(description="the name of the list of layers: transformer.h")
+    tensors: dict[str, str] = Field(
+        description="of each layer {ours: theirs}, below the name of a layer: W_Q: attn.c_attn.weight[q]"
+    )
+    outside: dict[str, str] = Field(description="outside the layers {ours: theirs}: W_E: transformer.wte.weight")
+    stored: Literal["out_in", "in_out"] = Field(
+        "out_in", description="how matrices of layers are stored: [out, in] as nn.Linear does, or [in, out] as Conv1D"
+    )
+    facts: ModuleFacts = Field(description="what is computed with them")
+    sites: dict[str, str] = Field(
+        {}, description="where a site is seen, if not at the module of its tensor: resid_mid: ln_2 input"
+    )
+    arguments: dict[str, Literal["ids", "mask"]] = Field(
+        {}, description="what the module is given besides token numbers: {attention_mask: mask}, {targets: ids}"
+    )
+    init: str | None = Field(
+        None, description="package.module:function (__main__:function) that makes a fresh module, for reinit.config"
+    )
+
+    @field_validator("tensors")
+    @classmethod
+    def _of_layers(cls, value: dict[str, str]) -> dict[str, str]:
+        return _named(value, _OF_LAYERS, ("W_Q", "W_K", "W_V", "W_O"), "tensor of a layer")
+
+    @field_validator("outside")
+    @classmethod
+    def _of_outside(cls, value: dict[str, str]) -> dict[str, str]:
+        return _named(value, _OUTSIDE, ("W_E",), "tensor outside the layers")
+
+    @field_validator("sites")
+    @classmethod
+    def _of_sites(cls, value: dict[str, str]) -> dict[str, str]:
+        return _named(value, _TAPPED, (), "site that a mapping can name")
+
+
+def _named(value: dict[str, str], known: tuple[str, ...], needed: tuple[str, ...], what: str) -> dict[str, str]:
+    unknown = next((name for name in value if name not in known), None)
+    if unknown is not None:
+        raise ValueError(f"{unknown} is no {what}{did_you_mean(unknown, known)}; they are {', '.join(known)}")
+    missing = next((name for name in needed if name not in value), None)
+    if missing is not None:
+        raise ValueError(f"{missing} is missing")
+    return value
 
 
 class BuiltinParameters(Parameters):

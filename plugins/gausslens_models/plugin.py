@@ -92,6 +92,15 @@ def loaders() -> list[Loader]:
             rank=20,
         ),
         Loader(
+            name="torch",
+            version=1,
+            summary="a plain torch module passed from Python, with a mapping that says where it has what",
+            parameters="gausslens_models.parameters:TorchParameters",
+            claims="gausslens_models.loading.config_and_tokenizer:claims_mapped",
+            open="gausslens_models.loading.plain_module:open_module",
+            rank=60,
+        ),
+        Loader(
             name="weights",
             version=1,
             summary="the tensors of a local directory or an adapter, one at a time; no model is loaded",
@@ -137,6 +146,14 @@ def captures() -> list[Engine]:
             engine="gausslens_models.capture.bridge_engine:BridgeEngine",
             serves=("transformer-lens",),
             rank=20,
+        ),
+        Engine(
+            name="torch",
+            version=1,
+            summary="forward hooks of a plain torch module; scores and patterns of its q and k, proved by its z",
+            engine="gausslens_models.capture.plain_capture:PlainEngine",
+            serves=("torch",),
+            rank=10,
         ),
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -192,6 +193,7 @@ class Reading:
     directory: Path
     problems: Problems
     live: str | None = None  # the class of a model passed from Python
+    mapping: Mapping[str, Any] | None = None  # keys of `model:` that came with it
 
     def model(self, owned: Owned[Any], node: Node) -> type[Parameters] | None:
         """The parameter model of a descriptor; where it cannot be had, its plugin is blamed at the node."""

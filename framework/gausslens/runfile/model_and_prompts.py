@@ -31,9 +31,12 @@ def read_model_block(reading: Reading, table: Node) -> ModelCall | None:
     """The `model:` block; `auto` is resolved."""
     if reading.live is not None and table.is_table:
         given = table.get("path")
-        if given is None or not str(given.value).startswith(LIVE):
+        if given is None or not str(given.value).startswith(LIVE) or reading.mapping is not None:
             made = Node(f"{LIVE}{reading.live}", table.mark, (*table.path, "path"), table.place)
             table = replace(table, value=table.value | {"path": made})
+        if reading.mapping is not None:
+            mapped = from_python(reading.mapping, reading.problems, path=table.path)
+            table = replace(table, value=table.value | mapped.value)
     table = with_name(table, blocks.ModelBlock, reading.problems)
     values, ours, rest = split_keys(table, blocks.ModelBlock, reading.problems)
     path, named = ours.get("path"), ours.get("loader")

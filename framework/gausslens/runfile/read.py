@@ -35,16 +35,22 @@ if TYPE_CHECKING:
 Source = str | os.PathLike[str] | Mapping[str, Any]
 
 
-def read(source: Source, host: Host, settings: Sequence[str] = (), live: str | None = None) -> Study:
+def read(
+    source: Source,
+    host: Host,
+    settings: Sequence[str] = (),
+    live: str | None = None,
+    mapping: Mapping[str, Any] | None = None,
+) -> Study:
     """A study from a run file or a dict; raises RunFileErrors, which holds everything that is wrong with it.
 
     ``settings`` are those of `--set`, as ``analyses.values.with.site=v``. ``live`` is the class of a model that is
-    passed from Python, in place of `model: {path: ...}`.
+    passed from Python, in place of `model: {path: ...}`; ``mapping`` are keys of `model:` that came with it.
     """
     problems = Problems(FILE if isinstance(source, Mapping) else os.fspath(source))
     root = with_settings(_tree(source, problems), settings, problems)
     directory = Path.cwd() if isinstance(source, Mapping) else Path(source).parent.absolute()
-    study = _study(Reading(host, directory, problems, live), root, _default_name(source))
+    study = _study(Reading(host, directory, problems, live, mapping), root, _default_name(source))
     problems.settle()
     assert study is not None
     return study

@@ -151,10 +151,21 @@ AttentionMaskInterface.register(NAME, AttentionMaskInterface()["sdpa"])
 
 
 @contextlib.contextmanager
+def evaluating(module: torch.nn.Module) -> Iterator[None]:
+    """The module in evaluation mode; afterwards each of its parts as before."""
+    training = [m for m in module.modules() if m.training]
+    try:
+        module.eval()
+        yield
+    finally:
+        for one in training:
+            one.training = True
+
+
+@contextlib.contextmanager
 def with_our_attention(module: Any, watched: bool = True) -> Iterator[None]:
     """The module in evaluation mode, with our attention function (eager where it calls none); afterwards as before."""
     before = module.config._attn_implementation
-    training = [m for m in module.modules() if m.training]
     try:
         if watched:
             with quiet_transformers():
@@ -165,11 +176,9 @@ def with_our_attention(module: Any, watched: bool = True) -> Iterator[None]:
                 )
         else:  # its modules read the config as they run, and some do not let it be set otherwise
             module.config._attn_implementation = "eager"
-        module.eval()
-        yield
+        with evaluating(module):
+            yield
     finally:
-        for one in training:
-            one.training = True
         if watched:
             with quiet_transformers():
                 module.set_attn_implementation(before)

@@ -12,6 +12,7 @@ import torch
 
 from gausslens import Finding, ModelError
 
+from ..loading.turns import turn_of
 from .engine import TransformersEngine
 from .forward_pass import Capture, Captured, LastLayerDone, scaled
 
@@ -84,9 +85,10 @@ class BridgeEngine(TransformersEngine):
         """Hold what the bridge gives against the model as it was before it was wrapped, and against its tensors."""
         from .parity_proof import prove
 
-        model.check_finite()
-        model.bridge  # noqa: B018 - booted, and the plain answer kept
-        return prove(model, self.capture, model.reference, sites)
+        with turn_of(model.module):
+            model.check_finite()
+            model.bridge  # noqa: B018 - booted, and the plain answer kept
+            return prove(model, self.capture, model.reference, sites)
 
 
 @contextlib.contextmanager

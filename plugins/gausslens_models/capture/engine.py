@@ -9,6 +9,7 @@ import torch
 
 from gausslens import Batch, Finding, ModelError, site
 
+from ..loading.turns import turn_of
 from .forward_pass import Capture, Captured
 from .patching import Patches
 
@@ -56,7 +57,7 @@ class TransformersEngine:
 
         capture = self.capture(model, wanted, done, rows=request.rows is not None)
         whole = {s: s in request.sites for s in ("embed", "logits")}
-        with self.patches.applied(twin, layers_needed(model, wanted, whole["logits"])):
+        with turn_of(model.module), self.patches.applied(twin, layers_needed(model, wanted, whole["logits"])):
             found = capture.run(ids, mask.long(), whole["logits"], whole["embed"])
         if found:
             batch(None, found)
@@ -66,8 +67,9 @@ class TransformersEngine:
         from ..loading.eager_answer import eager_answer
         from .parity_proof import prove
 
-        model.check_finite()
-        return prove(model, self.capture, eager_answer(model), sites)
+        with turn_of(model.module):
+            model.check_finite()
+            return prove(model, self.capture, eager_answer(model), sites)
 
     def remedies(self, model: PretrainedModel, findings: Sequence[Finding]) -> list[str]:
         """What can be done where the proof fails."""

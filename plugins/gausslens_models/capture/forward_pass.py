@@ -90,29 +90,36 @@ class Capture:
         module = self.model.module
         if self.replace is not None and not self.model.layout.family.watched:
             raise ModelError(f"{self.model.name}: replacement needs an attention that can be watched: {UNWATCHED}")
-        body = module if logits else module.base_model
         found: dict[str, Any] = {}
         self._shape = (ids.shape[0], ids.shape[1])
         last = max(self.wanted, default=-1)
         with contextlib.ExitStack() as stack, torch.no_grad():
-            stack.enter_context(with_our_attention(module, self.model.layout.family.watched))
+            self._ready(stack, module)
             if embed:
                 stack.enter_context(
-                    _hook(self.model.embedding, lambda _m, _a, out: found.update(embed=_plain(out).detach()))
+                    hook(self.model.embedding, lambda _m, _a, out: found.update(embed=_plain(out).detach()))
                 )
             self._turn, self._shared_is_watched = -1, False
             if self.model.layout.family.shared:
-                stack.enter_context(_pre_hook(self.model.layer_module(0), self._next))
+                stack.enter_context(pre_hook(self.model.layer_module(0), self._next))
             for layer in range(self.model.info.n_layers):
                 self._install(stack, layer, stop=layer == last and not (logits or whole))
             with contextlib.suppress(LastLayerDone):
-                output = body(input_ids=ids, attention_mask=mask, use_cache=False)
-                if logits:
-                    found["logits"] = output.logits
-                elif whole:
-                    found["final"] = output.last_hidden_state
+                found |= self._called(ids, mask, logits, whole)
         self._check_done(found, logits, embed)
         return found
+
+    def _ready(self, stack: contextlib.ExitStack, module: Any) -> None:
+        """The module as a capture wants it, until the stack is left."""
+        stack.enter_context(with_our_attention(module, self.model.layout.family.watched))
+
+    def _called(self, ids: torch.Tensor, mask: torch.Tensor, logits: bool, whole: bool) -> dict[str, Any]:
+        """What the module itself gives of this: logits, or the final hidden state."""
+        body = self.model.module if logits else self.model.module.base_model
+        output = body(input_ids=ids, attention_mask=mask, use_cache=False)
+        if logits:
+            return {"logits": output.logits}
+        return {"final": output.last_hidden_state} if whole else {}
 
     def _install(self, stack: contextlib.ExitStack, layer: int, stop: bool) -> None:
         sites = self.wanted.get(layer, ())
@@ -121,19 +128,19 @@ class Capture:
         module = self.model.layer_module(layer)
         taps = self.model.taps
         if sites:
-            stack.enter_context(_pre_hook(module, self._in_turn(layer, partial(self._begin, layer))))
+            stack.enter_context(pre_hook(module, self._in_turn(layer, partial(self._begin, layer))))
+        self._watch(stack, module, layer, bool(set(sites) - taps.keys()))
         for name in sites:
             if name in taps:
                 tap = taps[name]
                 if tap.shared is not None:
                     keep = partial(self._shared_noted, layer, name, tap.shared)
-                    stack.enter_context(_hook(module.get_submodule(tap.shared.module), keep))
+                    stack.enter_context(hook(module.get_submodule(tap.shared.module), keep))
                 place = module.get_submodule(tap.module)
                 note = self._in_turn(layer, partial(self._tapped, layer, name, tap))
-                stack.enter_context(_hook(place, note) if tap.end == "out" else _pre_hook(place, note))
-        self._watch(stack, module, layer, bool(set(sites) - taps.keys()))
+                stack.enter_context(hook(place, note) if tap.end == "out" else pre_hook(place, note))
         if sites:
-            stack.enter_context(_hook(module, self._in_turn(layer, partial(self._end, layer, stop))))
+            stack.enter_context(hook(module, self._in_turn(layer, partial(self._end, layer, stop))))
 
     def _watch(self, stack: contextlib.ExitStack, module: Any, layer: int, needed: bool) -> None:
         """Let this layer's attention be seen; where one layer serves every depth, once, for whose turn it is."""
@@ -161,14 +168,10 @@ class Capture:
     def _tapped(self, layer: int, name: str, tap: Tap, _module: Any, arguments: Any, result: Any) -> None:
         if tap.first and name in self.captured[layer].fired:
             return
-        tensor = _first(arguments, result) if tap.end == "in" else _plain(result, tap.item)
         if site(name).square:
-            self.captured[layer].add(name, tensor)
+            self.captured[layer].add(name, _plain(result, tap.item))
             return
-        tensor = tensor.reshape(*self._shape, -1)
-        form = "query" if name in HEAD_AXIS else "key_value" if name in KV_HEAD_AXIS else "as is"
-        if tap.part or form != "as is":
-            tensor = split(tensor, -1, form, tap.part, self.model.layout.sizes)
+        tensor = self._cut(name, tap, arguments, result)
         if tap.shared is not None:
             shared = self.captured[layer].shared.pop(name)[:, :, None]
             tensor = torch.cat([tensor, shared.expand(*tensor.shape[:3], -1)], dim=-1)
@@ -178,6 +181,14 @@ class Capture:
         if tap.copied or (name in ("q", "k", "v") and self.model.info.facts.clip is not None):
             tensor = tensor.clone()  # the model clips it where it stands
         self.captured[layer].add(name, scaled(self.model, name, tensor))
+
+    def _cut(self, name: str, tap: Tap, arguments: Any, result: Any) -> torch.Tensor:
+        """What a tap shows, cut into heads where the site has them."""
+        tensor = _first(arguments, result) if tap.end == "in" else _plain(result, tap.item)
+        tensor = tensor.reshape(*self._shape, -1)
+        form = "query" if name in HEAD_AXIS else "key_value" if name in KV_HEAD_AXIS else "as is"
+        whole = form == "as is" and not tap.part
+        return tensor if whole else split(tensor, -1, form, tap.part, self.model.layout.sizes)
 
     def _shared_noted(self, layer: int, name: str, tap: Tap, _module: Any, arguments: Any, result: Any) -> None:  # noqa: ARG002
         """Keep what all heads have in common until their own part is there."""
@@ -286,12 +297,14 @@ def _plain(result: Any, item: int = 0) -> torch.Tensor:
 
 
 def _first(arguments: tuple[Any, ...], named: Any) -> torch.Tensor:
-    found: torch.Tensor = arguments[0] if arguments else named["hidden_states"]
-    return found
+    given = arguments[0] if arguments else named.get("hidden_states", next(iter(named.values()), None))
+    assert isinstance(given, torch.Tensor)
+    return given
 
 
 @contextlib.contextmanager
-def _hook(module: torch.nn.Module, note: Callable[..., None]) -> Iterator[None]:
+def hook(module: torch.nn.Module, note: Callable[..., None]) -> Iterator[None]:
+    """Let the note see each call of a module: (module, arguments, result)."""
     handle = module.register_forward_hook(lambda m, a, r: note(m, a, r))
     try:
         yield
@@ -300,7 +313,8 @@ def _hook(module: torch.nn.Module, note: Callable[..., None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _pre_hook(module: torch.nn.Module, note: Callable[..., None]) -> Iterator[None]:
+def pre_hook(module: torch.nn.Module, note: Callable[..., Any]) -> Iterator[None]:
+    """Let the note see what a module is given, and replace it: (module, arguments, named ones)."""
     handle = module.register_forward_pre_hook(lambda m, a, k: note(m, a, k), with_kwargs=True)
     try:
         yield

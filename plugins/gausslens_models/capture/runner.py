@@ -11,6 +11,7 @@ import torch
 
 from gausslens import ModelError
 
+from ..loading.turns import turn_of
 from .attention import with_our_attention
 from .engine import wanted_sites
 from .forward_pass import Captured
@@ -141,7 +142,8 @@ class TransformersRunner:
     @contextlib.contextmanager
     def _applied(self, base: bool) -> Iterator[None]:
         every = list(range(self.info.n_layers))
-        with contextlib.nullcontext() if base else self.engine.patches.applied(self.twin, every):
+        applied = contextlib.nullcontext() if base else self.engine.patches.applied(self.twin, every)
+        with turn_of(self.model.module), applied:
             yield
 
 

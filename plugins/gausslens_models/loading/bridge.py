@@ -21,6 +21,7 @@ from ..families.slots import BRIDGED, UNWATCHED, Family
 from .config_and_tokenizer import LIVE, quiet_transformers
 from .eager_answer import Answer, eager_answer, proof_prompt
 from .pretrained import Owners, PretrainedModel, owners_of
+from .turns import turn_of
 
 if TYPE_CHECKING:
     import torch
@@ -145,7 +146,8 @@ class BridgedModel(PretrainedModel):
     def parameter(self, name: str) -> torch.Tensor:
         """A parameter by the name it had before it was wrapped."""
         module, leaf = self.owners().holding[name][0]
-        found: torch.Tensor = getattr(module, leaf).detach()
+        with turn_of(self.module):
+            found: torch.Tensor = getattr(module, leaf).detach()
         return found
 
     def check_editable(self, place: Place, name: str) -> None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 HUB = "hub:"
 LIVE = "live:"
+# A live module with a mapping, which needs no transformers.
+MAPPED = "live:mapped:"
 BUILTIN = "builtin:"
 DIRECTORY = Path(__file__).parents[1] / "builtin"
 # One row for each built-in model: its data is builtin/<name>/.
@@ -50,13 +52,18 @@ def claims_directory(path: str) -> bool:
     if path.startswith(HUB):
         return True
     if path.startswith(LIVE):
-        return not path.startswith(f"{LIVE}TransformerBridge")
+        return not path.startswith((f"{LIVE}TransformerBridge", MAPPED))
     return claims_files(path) or is_adapter(Path(path)) or Path(path).suffix == ".gguf"
 
 
 def claims_files(path: str) -> bool:
     """A local directory with a config, or of sentence-transformers with such a one inside."""
     return any((Path(path) / name).is_file() for name in ("config.json", MODULES))
+
+
+def claims_mapped(path: str) -> bool:
+    """A live module that comes with a mapping."""
+    return path.startswith(MAPPED)
 
 
 def claims_weights(path: str) -> bool:

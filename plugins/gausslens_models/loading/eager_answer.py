@@ -7,7 +7,7 @@ computations of the same model may differ by at its end, however deep and sensit
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
@@ -18,10 +18,13 @@ import torch
 from ..maths.rounding import epsilons
 from .config_and_tokenizer import quiet_transformers
 from .skeleton import by_transformers
+from .turns import turn_of
 
 if TYPE_CHECKING:
     from .pretrained import PretrainedModel
 
+# (logits or final state, patterns) of the token numbers of one prompt.
+Ask = Callable[[torch.Tensor], tuple[torch.Tensor, tuple[torch.Tensor, ...]]]
 # Tokens of the longer of the two short prompts.
 PROMPT = 24
 # How far the long prompt goes beyond a window, and how long it is where rotary tables are not the default.
@@ -105,27 +108,32 @@ def unseen_windows(model: PretrainedModel) -> list[int]:
 
 
 def eager_answer(model: PretrainedModel) -> Answer:
-    """What the module itself says with its own eager attention, one prompt at a time and so without padding."""
+    """What the module itself says with its own eager attention."""
     module = model.module
     before, dtype = module.config._attn_implementation, str(model.dtype).removeprefix("torch.")
+    try:
+        with turn_of(module), by_transformers(model.spec.path, f"run this model as {dtype}"), torch.no_grad():
+            module.set_attn_implementation("eager")
+            return answer_of(model, partial(_asked, module))
+    finally:
+        with quiet_transformers():
+            module.set_attn_implementation(before)
+
+
+def answer_of(model: PretrainedModel, ask: Ask) -> Answer:
+    """What a module says when it is asked, one prompt at a time and so without padding."""
     draws = SHAKEN_EXPERTS if _is_laid_out(model) and any(model.info.facts.get("experts") or ()) else SHAKEN
     batches = proof_batches(model)
     rows = [row[real][None] for ids, mask in batches for row, real in zip(ids, mask, strict=True)]
     ends = list(accumulate((len(ids) for ids, _ in batches), initial=0))
     found = Answer([], [], [], [], tuple(tuple(range(*pair)) for pair in pairwise(ends)))
-    try:
-        with by_transformers(model.spec.path, f"run this model as {dtype}"), torch.no_grad():
-            module.set_attn_implementation("eager")
-            for ids in rows:
-                final, patterns = _asked(module, ids)
-                shaken = [_shaken_answer(module, ids, final, patterns, draw) for draw in range(draws)]
-                found.final.append(final)
-                found.patterns.append(patterns)
-                found.final_noise.append(torch.stack([noise for noise, _ in shaken]).amax())
-                found.moved.append(tuple(torch.stack(m).amax(0) for m in zip(*(m for _, m in shaken), strict=True)))
-    finally:
-        with quiet_transformers():
-            module.set_attn_implementation(before)
+    for ids in rows:
+        final, patterns = ask(ids)
+        shaken = [_shaken_answer(model.module, ask, ids, final, patterns, draw) for draw in range(draws)]
+        found.final.append(final)
+        found.patterns.append(patterns)
+        found.final_noise.append(torch.stack([noise for noise, _ in shaken]).amax())
+        found.moved.append(tuple(torch.stack(m).amax(0) for m in zip(*(m for _, m in shaken), strict=True)))
     return found
 
 
@@ -136,11 +144,11 @@ def _asked(module: Any, ids: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Te
 
 
 def _shaken_answer(
-    module: Any, ids: torch.Tensor, final: torch.Tensor, patterns: tuple[torch.Tensor, ...], seed: int
+    module: Any, ask: Ask, ids: torch.Tensor, final: torch.Tensor, patterns: tuple[torch.Tensor, ...], seed: int
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
     """How far the final state, and the scores of each head, move when all steps are shaken."""
     with _shaking(module, seed):
-        moved_final, moved_patterns = _asked(module, ids)
+        moved_final, moved_patterns = ask(ids)
     noise = (moved_final.float() - final.float()).abs().amax()
     kept, _ = epsilons(final.dtype)
     floor = kept * final.float().abs().amax()

@@ -18,6 +18,7 @@ from .checkpoint import Checkpoint, refuse_not_finite
 from .config_and_tokenizer import LIVE, quiet_transformers, read_config, refuse_quantised, where_pretrained
 from .fingerprint import fingerprint
 from .skeleton import NO_SITE, by_transformers
+from .turns import turn_of
 from .weights import CheckpointModel
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ class PretrainedModel(CheckpointModel):
 
     def parameter(self, name: str) -> torch.Tensor:
         """A parameter of the module by its name."""
-        found: torch.Tensor = self.module.get_parameter(name).detach()
+        with turn_of(self.module):  # a pass of another thread may have exchanged it
+            found: torch.Tensor = self.module.get_parameter(name).detach()
         return found
 
     def check_finite(self) -> None:
@@ -293,7 +295,8 @@ class LiveModel(PretrainedModel):
 
 def module_fingerprint(module: Any) -> str:
     """The fingerprint of a module in memory: its config and its parameters."""
-    parameters = sorted(module.named_parameters(), key=lambda item: item[0])
+    with turn_of(module):
+        parameters = sorted(module.named_parameters(), key=lambda item: item[0])
     return fingerprint(module.config.to_dict(), parameters)
 
 
@@ -309,8 +312,8 @@ class Owners:
         return [(m, leaf) for m, leaf in self.holding[name] if not role or (m is self.head) == (role == "W_U")]
 
 
-def owners_of(module: Any) -> Owners:
-    """Every module that holds a parameter, under each of its names."""
+def owners_of(module: Any, head: Any = None) -> Owners:
+    """Every module that holds a parameter, under each of its names; the head is given, or transformers knows it."""
     by_parameter: dict[int, list[tuple[torch.nn.Module, str]]] = {}
     names: dict[str, int] = {}
     for path, owner in module.named_modules():
@@ -318,4 +321,5 @@ def owners_of(module: Any) -> Owners:
             if parameter is not None:
                 by_parameter.setdefault(id(parameter), []).append((owner, leaf))
                 names[f"{path}.{leaf}" if path else leaf] = id(parameter)
-    return Owners({name: by_parameter[key] for name, key in names.items()}, module.get_output_embeddings())
+    head = module.get_output_embeddings() if head is None and hasattr(module, "get_output_embeddings") else head
+    return Owners({name: by_parameter[key] for name, key in names.items()}, head)
