@@ -33,6 +33,9 @@ class Batch:
     [prompt, head, query, key]. ``heads`` and ``kv_heads`` name what the head axes hold. Where an analysis takes row
     blocks, ``rows`` is the first query row of scores and pattern in this batch; ``last_rows``: no more follow.
     ``layer`` is None for sites of the whole model (embed, logits).
+
+    ``key_tokens``, ``key_text`` and ``key_mask`` [prompt, key] are those of the keys: the same, but in attention from
+    one stack of a model to another (``facts.crossed``). There k and v have as many positions as there are keys.
     """
 
     layer: int | None
@@ -45,6 +48,14 @@ class Batch:
     kv_heads: tuple[int, ...] = ()
     rows: int = 0
     last_rows: bool = True
+    key_tokens: torch.Tensor = None  # type: ignore[assignment]
+    key_text: torch.Tensor = None  # type: ignore[assignment]
+    key_mask: torch.Tensor = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        for name in ("tokens", "text", "mask"):
+            if getattr(self, f"key_{name}") is None:
+                object.__setattr__(self, f"key_{name}", getattr(self, name))
 
     def __getitem__(self, site: str) -> torch.Tensor:
         try:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 class Runner(Protocol):
     """Runs the model for a ``forward`` analysis. ``base=True`` is the model without the variant's edits.
 
-    ``replace(layer, scores, pattern, v)`` returns the pattern or the head outputs to use instead, or None.
+    ``replace(layer, scores, pattern, v)`` returns the pattern or the head outputs to use instead, or None. The
+    runner of a model of two stacks takes ``**tokens.beside(prompts)`` besides: ``sources``, (ids, mask) of what its
+    encoder reads.
     """
 
     @property

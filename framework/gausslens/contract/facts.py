@@ -49,6 +49,7 @@ WORDS = {
     "residual_scale": "what outputs of attention and MLP are multiplied by where they are added to the stream",
     "logit_scale": "what logits are multiplied by, before a final soft cap",
     "one_layer": "whether all layers have the same tensors, and one layer runs at each depth",
+    "crossed": "whether keys and values are of another stack: attention from a decoder to its encoder",
     "experts": "for each layer how many experts its MLP has, 0 where it is one MLP",
 }
 # What a loader need not tell, as most families are so.
@@ -65,6 +66,7 @@ USUAL: Mapping[str, Any] = {
     "residual_scale": 1.0,
     "logit_scale": 1.0,
     "one_layer": False,
+    "crossed": False,
     "experts": None,
 }
 
@@ -205,6 +207,11 @@ class Facts(Mapping[str, Any]):
     def logit_scale(self) -> float:
         """What logits are multiplied by, before a final soft cap."""
         return float(self.need("logit_scale"))
+
+    @property
+    def crossed(self) -> bool:
+        """Whether keys and values are of another stack: they read what the encoder gives, not the stream."""
+        return bool(self.need("crossed"))
 
     @property
     def one_layer(self) -> bool:

@@ -48,6 +48,9 @@ class Tokens:
     word     int32 [position], which word of the prompt; -1 where the token is of none
     span     int32 [position, 2], characters of ``rendered``
     pieces   the text of each token
+
+    In a model of two stacks ``sources`` is what its encoder reads beside each prompt, and with ``crossed`` the keys of
+    what is studied are of sources: of attention from one stack to the other.
     """
 
     ids: tuple[np.ndarray, ...]
@@ -59,6 +62,8 @@ class Tokens:
     rendered: tuple[str, ...]
     segments: tuple[str, ...]
     names: tuple[str, ...]
+    sources: Tokens | None = None
+    crossed: bool = False
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -68,13 +73,30 @@ class Tokens:
         """Tokens of each prompt."""
         return tuple(len(i) for i in self.ids)
 
+    @property
+    def keys(self) -> Tokens:
+        """The tokens that keys and values are of: these, or in attention between stacks their sources."""
+        return self.sources if self.crossed and self.sources is not None else self
+
+    def beside(self, indices: Sequence[int] | np.ndarray) -> dict[str, Any]:
+        """What ``runner.forward`` and ``generate`` are given beside the tokens of these prompts: their sources.
+
+        {"sources": (ids, mask) [prompt, position]}, or nothing where there are none.
+        """
+        if self.sources is None:
+            return {}
+        ids, _, mask = self.sources.padded(indices)
+        return {"sources": (ids, mask)}
+
     def digest(self) -> str:
-        """SHA-256 of what a model and an analysis see: ids, text masks, words and segments."""
+        """SHA-256 of what a model and an analysis see: ids, text masks, words and segments; of sources too."""
         found = sha256("\0".join(self.segments).encode("utf-8", "surrogatepass"))
         for arrays in zip(self.ids, self.text, self.word, self.segment, strict=True):
             found.update(str(len(arrays[0])).encode())
             for array, dtype in zip(arrays, ("<i8", "|b1", "<i4", "<i2"), strict=True):
                 found.update(array.astype(dtype).tobytes())
+        if self.sources is not None:
+            found.update(f"\0sources {self.crossed} {self.sources.digest()}".encode())
         return found.hexdigest()
 
     def text_digest(self) -> str:
@@ -88,6 +110,8 @@ class Tokens:
             found.update("".join(told).encode("utf-8", "surrogatepass"))
         for span in self.span:
             found.update(span.astype("<i4").tobytes())
+        if self.sources is not None:
+            found.update(f"\0sources {self.sources.text_digest()}".encode())
         return found.hexdigest()
 
     def shards(self, size: int = SHARD_TOKENS, among: Iterable[int] | None = None) -> list[np.ndarray]:

@@ -42,6 +42,11 @@ class Site:
         return "query" in self.dims
 
     @property
+    def of_keys(self) -> bool:
+        """Whether it has a number, or a vector, for each key: keys may be other tokens than queries."""
+        return "key" in self.dims or "kv_head" in self.dims
+
+    @property
     def heads_dim(self) -> str | None:
         """What the dimension of its heads is called, "head" or "kv_head"; None where it has no heads."""
         return next((dim for dim in ("head", "kv_head") if dim in self.dims), None)

@@ -132,7 +132,7 @@ _CHECKS: Mapping[str, Callable[[object], str | None]] = {
     "summary": _line,
     "rank": _number,
     "order": _number,
-    **dict.fromkeys(("random", "row_blocks", "all_layers", "bulk", "texts"), _switch),
+    **dict.fromkeys(("random", "row_blocks", "all_layers", "bulk", "texts", "crossed"), _switch),
     **dict.fromkeys(("parameters", "claims", "open", "engine", "prompts", "edit", "analysis", "section"), _reference),
     **dict.fromkeys(("estimate", "model"), _reference_or_none),
     "serves": _names,

@@ -13,6 +13,7 @@ from ..contract.errors import GausslensError, InputError
 from ..contract.model import NO_MODEL
 from ..contract.prompts import SourceContext
 from ..contract.reference import resolve
+from ..contract.sites import site
 from ..contract.twin import check_edit
 from . import keys
 from .errors import no_errors
@@ -249,10 +250,20 @@ class _Planner:
         try:
             analysis = resolve(use.analysis.descriptor.analysis)(use.parameters, context)
             check_request(analysis, opened.running, opened.model, context.model)
+            if not use.analysis.descriptor.crossed and any(site(s).of_keys for s in analysis.request().sites):
+                self._refuse_crossed(use, opened)
         except GausslensError as error:
             raise PlanError(f"{use.mark}: {use.label}: {error}") from error
         except Exception:
             return  # a defect of the analysis: its steps fail, and say so, when the run comes to them
+
+    def _refuse_crossed(self, use: Use, opened: Opened) -> None:
+        """What does not say that it knows keys of another stack would take them for tokens of its own."""
+        if opened.model.info.facts.crossed:
+            raise PlanError(
+                f"{use.mark}: {use.label} does not know attention from one stack to another, whose keys are tokens of "
+                f"the source: take `stack: encoder` or `stack: decoder`, or leave {use.analysis.descriptor.name} out"
+            )
 
     def _leave_out(self, use: Use, ref: StepRef, why: str) -> None:
         self.left_out.add(ref)
@@ -279,6 +290,8 @@ class _Planner:
             if shape == "stream":
                 self._check_request(use, opened, reads)
                 groups = self._groups(use, reads)
+            elif not use.analysis.descriptor.crossed:
+                self._refuse_crossed(use, opened)
             made["engine"] = {"name": opened.engine.descriptor.name, "version": opened.engine.descriptor.version}
             made["tokens"] = reads.digest
             if use.analysis.descriptor.texts:

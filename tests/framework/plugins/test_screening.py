@@ -38,6 +38,7 @@ BAD: dict[str, tuple[Any, ...]] = {
     "random": (1, "yes", None),
     "row_blocks": (1, None),
     "all_layers": (1, None),
+    "crossed": ("yes", None),
     "bulk": ("no", None),
     "texts": (1, "yes", None),
     "scope": ("all", None, 1, []),
