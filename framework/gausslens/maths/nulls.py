@@ -244,8 +244,9 @@ def _tested(x: Floats, cells: _Cells, scale: Scale, found: Floats) -> _Judged:
 def _groups_of(cells: _Cells, found: Floats, axes: int) -> Iterator[tuple[Floats, Bools]]:
     """The residuals of each place along so many unlike axes that has enough of them, and its cells."""
     for chosen in combinations(cells.places, axes):
-        _, places = np.unique(np.stack(chosen), axis=1, return_inverse=True)
-        places = places.ravel()
+        places = np.zeros_like(chosen[0])
+        for along in chosen:
+            places = places * (along.max(initial=0) + 1) + along
         of_distinct = places[cells.first]
         for place in np.unique(of_distinct):
             of_group = found[:, of_distinct == place]

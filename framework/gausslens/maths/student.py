@@ -52,7 +52,9 @@ def _trigamma_inverse(y: Floats) -> Floats:
     x = 0.5 + 1 / y
     for _ in range(8):
         now = zeta(2, x)
-        x = np.maximum(x - now * (1 - now / y) / (2 * zeta(3, x)), 1e-8)
+        before, x = x, np.maximum(x - now * (1 - now / y) / (2 * zeta(3, x)), 1e-8)
+        if (np.abs(x - before) <= 1e-14 * x).all():
+            break
     return np.asarray(x)
 
 
