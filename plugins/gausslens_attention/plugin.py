@@ -12,6 +12,7 @@ BAND = Analysis(
     parameters="gausslens_attention.parameters:BandParameters",
     analysis="gausslens_attention.analyses.band:Band",
     exchangeable=("head",),
+    crossed=True,
     estimate="gausslens_attention.analyses.patterns:estimate",
 )
 LOWRANK = Analysis(
@@ -23,6 +24,7 @@ LOWRANK = Analysis(
     analysis="gausslens_attention.analyses.lowrank:LowRank",
     random=True,
     exchangeable=("head",),
+    crossed=True,
     estimate="gausslens_attention.analyses.patterns:estimate",
 )
 MASKS = Analysis(
@@ -34,6 +36,7 @@ MASKS = Analysis(
     analysis="gausslens_attention.analyses.masks:Masks",
     random=True,
     exchangeable=("head",),
+    crossed=True,
     estimate="gausslens_attention.analyses.patterns:estimate",
 )
 KERNELS = Analysis(
@@ -46,6 +49,7 @@ KERNELS = Analysis(
     analysis="gausslens_attention.analyses.kernels:Kernels",
     random=True,
     exchangeable=("head",),
+    crossed=True,
     estimate="gausslens_attention.analyses.patterns:estimate",
 )
 ROLES = Analysis(
@@ -56,6 +60,7 @@ ROLES = Analysis(
     parameters="gausslens_attention.parameters:RolesParameters",
     analysis="gausslens_attention.analyses.roles:Roles",
     exchangeable=("head",),
+    crossed=True,
     estimate="gausslens_attention.analyses.patterns:estimate",
 )
 POOLING = Analysis(
@@ -67,6 +72,7 @@ POOLING = Analysis(
     analysis="gausslens_attention.analyses.pooling:Pooling",
     random=True,
     exchangeable=("head",),
+    crossed=True,
     estimate="gausslens_attention.analyses.patterns:estimate",
 )
 SWAP = Analysis(
@@ -78,6 +84,7 @@ SWAP = Analysis(
     analysis="gausslens_attention.analyses.swap:Swap",
     random=True,
     exchangeable=("head",),
+    crossed=True,
     estimate="gausslens_attention.analyses.swap:estimate",
 )
 CURVES = ReportSection(

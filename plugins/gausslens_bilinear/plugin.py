@@ -76,6 +76,7 @@ SLERP = Analysis(
     parameters="gausslens_bilinear.parameters:SlerpParameters",
     analysis="gausslens_bilinear.analyses.slerp:Slerp",
     random=True,
+    crossed=True,
     prompts={"source": "text", "text": ["No prompt is looked at."]},
     estimate="gausslens_bilinear.analyses.slerp:estimate",
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -12,7 +13,7 @@ import torch
 
 from gausslens import Batch, InputError, ModelError, ModelInfo, Prompt, Tokens, site
 
-from .saved_maps import BESIDE, SavedMaps
+from .saved_maps import BESIDE, OF_KV_HEADS, SavedMaps, Side
 
 if TYPE_CHECKING:
     from gausslens import ModelSpec, Request, Sink, SourceContext, Twin
@@ -34,9 +35,8 @@ class MatricesModel:
 
     def __init__(self, maps: SavedMaps, options: MatricesParameters, dtype: str | None, device: str) -> None:
         self.maps, self.device = maps, device
-        lengths = [len(place.real) for place in maps.places]
-        self.starts = np.concatenate([[0], np.cumsum(lengths)])
-        self.info = _info(maps, options, dtype or maps.dtype, lengths)
+        self.starts = _starts([len(place.real) for place in maps.places])
+        self.info = _info(maps, options, dtype or maps.dtype)
         self.dtype: torch.dtype = getattr(torch, self.info.dtype)
 
     @property
@@ -46,7 +46,7 @@ class MatricesModel:
 
     def tokenise(self, prompts: Sequence[Prompt]) -> Tokens:
         """The tokens of maps, for prompts of the source `matrices`; there is no tokenizer for any other."""
-        ids, pieces = [], []
+        ids = []
         for prompt in prompts:
             if prompt.ids is None:
                 raise ModelError(
@@ -54,7 +54,19 @@ class MatricesModel:
                     "use `prompts: {source: matrices}`"
                 )
             ids.append(np.array(prompt.ids, dtype=np.int64))
-            pieces.append(self.maps.pieces(self.prompt_of(ids[-1])))
+        found = [self.prompt_of(each) for each in ids]
+        names = tuple(prompt.name or str(number) for number, prompt in enumerate(prompts))
+        queries, *others = self.maps.sides
+        targets = self._tokens(queries, found, ids, names)
+        if not others:
+            return targets
+        starts = _starts([len(place.keys) for place in self.maps.places])
+        sources = self._tokens(others[0], found, [np.arange(*starts[n : n + 2]) for n in found], names)
+        return replace(targets, sources=sources, crossed=True)
+
+    def _tokens(self, side: Side, found: Sequence[int], ids: Sequence[np.ndarray], names: tuple[str, ...]) -> Tokens:
+        """The tokens of these maps, or of one side of them."""
+        pieces = [self.maps.pieces(number, side) for number in found]
         counts = [len(each) for each in ids]
         return Tokens(
             ids=tuple(ids),
@@ -65,7 +77,7 @@ class MatricesModel:
             pieces=tuple(pieces),
             rendered=tuple(" ".join(each) for each in pieces),
             segments=("text",),
-            names=tuple(prompt.name or str(number) for number, prompt in enumerate(prompts)),
+            names=names,
         )
 
     def prompt_of(self, ids: np.ndarray) -> int:
@@ -96,16 +108,23 @@ class MatricesModel:
         """Maps are looked at in their files, which are let go with this."""
 
 
-def _info(maps: SavedMaps, options: MatricesParameters, dtype: str, lengths: Sequence[int]) -> ModelInfo:
+def _starts(lengths: Sequence[int]) -> np.ndarray:
+    """The number of the first token of each prompt, and one more than the last of all."""
+    return np.concatenate([[0], np.cumsum(lengths)])
+
+
+def _info(maps: SavedMaps, options: MatricesParameters, dtype: str) -> ModelInfo:
+    lengths = [len(place.real) for place in maps.places]
     width = next((maps.widths[s] for s in ("q", "q_rot", "k", "k_rot", "v", "z") if s in maps.widths), 0)
     value = next((maps.widths[s] for s in ("v", "z") if s in maps.widths), width)
     # Nothing is made up: what no file tells is a fact that is refused where it is needed.
     lacking = {name: f"the file holds no array {name}" for name in BESIDE if name not in maps.sites}
-    starts = np.concatenate([[0], np.cumsum(lengths)])
+    starts = _starts(lengths)
     facts: dict[str, Any] = {
         # Queries and keys are as they meet, unless the file tells those behind norms and position apart.
         "position": "unknown" if "q_rot" in maps.sites else "none",
         "query_norm": False,
+        "crossed": options.crossed,
         "sliding_window": (None,) * maps.layers,
         "notes": maps.notes(),
         FACT: {
@@ -130,7 +149,7 @@ def _info(maps: SavedMaps, options: MatricesParameters, dtype: str, lengths: Seq
         d_model=maps.heads * width,
         d_head=width,
         d_mlp=0,
-        vocabulary=int(sum(lengths)),
+        vocabulary=max(sum(len(side.real(place)) for place in maps.places) for side in maps.sides),
         n_parameters=0,
         kv_of_head=tuple(head * maps.kv_heads // maps.heads for head in heads),
         layers=layers,
@@ -156,12 +175,20 @@ class MatricesEngine:
         model: Any = twin.base
         info = model.info
         ids, text, mask = (torch.from_numpy(a).to(model.device) for a in tokens.padded(shard))
+        keys, key_text, key_mask = (torch.from_numpy(a).to(model.device) for a in tokens.keys.padded(shard))
         prompts = [model.prompt_of(tokens.ids[index]) for index in shard]
-        length = ids.shape[1]
+        sizes = ids.shape[1], keys.shape[1]
         for layer in info.layers if request.layers is None else request.layers:
             wanted = [name for name in request.sites if name not in info.lacking.get(layer, {})]
-            arrays = {name: _padded(model, name, prompts, layer, length) for name in wanted}
-            sink(Batch(layer, shard, ids, text, mask, arrays, info.heads, info.kv_heads))
+            arrays = {name: _padded(model, name, prompts, layer, *sizes) for name in wanted}
+            sink(
+                Batch(
+                    *(layer, shard, ids, text, mask, arrays, info.heads, info.kv_heads),
+                    key_tokens=keys,
+                    key_text=key_text,
+                    key_mask=key_mask,
+                )
+            )
 
     def runner(self, twin: Twin) -> NoReturn:
         """Nothing can be run."""
@@ -171,17 +198,19 @@ class MatricesEngine:
         )
 
 
-def _padded(model: MatricesModel, name: str, prompts: Sequence[int], layer: int, length: int) -> torch.Tensor:
+def _padded(
+    model: MatricesModel, name: str, prompts: Sequence[int], layer: int, queries: int, keys: int
+) -> torch.Tensor:
     """A site of a layer as batches have it, [prompt, head, query, key] or [prompt, position, head, width]."""
     parts = [model.maps.take(name, prompt, layer) for prompt in prompts]
     heads, width = parts[0].shape[0], parts[0].shape[-1]
     kept = np.float64 if model.dtype == torch.float64 else np.float32
     if site(name).square:
-        found = np.zeros((len(parts), heads, length, length), dtype=kept)
+        found = np.zeros((len(parts), heads, queries, keys), dtype=kept)
         for row, part in enumerate(parts):
             found[row, :, : part.shape[1], : part.shape[2]] = part
     else:
-        found = np.zeros((len(parts), length, heads, width), dtype=kept)
+        found = np.zeros((len(parts), keys if name in OF_KV_HEADS else queries, heads, width), dtype=kept)
         for row, part in enumerate(parts):
             found[row, : part.shape[1]] = part.swapaxes(0, 1)
     return torch.from_numpy(found).to(device=model.device, dtype=model.dtype)

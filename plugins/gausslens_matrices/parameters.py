@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from gausslens import Parameters
 
@@ -33,6 +33,14 @@ class MatricesParameters(Parameters):
         "rows are empty, uniform or alike, or columns empty. Else the array lengths or mask of the file, and maps that "
         "look padded are refused.",
     )
+    crossed: bool = Field(
+        False,
+        description="Keys are other tokens than queries, as in attention from a decoder to its encoder: maps of n "
+        "queries and m keys, k and v of m rows, and every key seen.",
+    )
+    key_lengths: Literal["whole", "found"] | list[Length] | None = Field(
+        None, description="How many keys of each map are real, where `crossed`; else the array key_lengths or key_mask."
+    )
     sinks: bool = Field(False, description="Rows may sum to less than one, as beside a sink in the softmax.")
     tolerance: float | None = Field(
         None, gt=0, description="How far the sum of a row may be from one; else 1e-4, or four roundings of the dtype."
@@ -47,6 +55,14 @@ class MatricesParameters(Parameters):
         if value is not None and len(set(value)) < len(value):
             raise ValueError("an axis is named twice")
         return value
+
+    @model_validator(mode="after")
+    def _of_one_kind(self) -> Self:
+        if self.crossed and self.causal:
+            raise ValueError("keys of another stack are all seen: causal goes with maps of tokens to each other")
+        if self.key_lengths is not None and not self.crossed:
+            raise ValueError("key_lengths goes with `crossed: true`; tokens that are queries and keys have lengths")
+        return self
 
 
 class MapsParameters(MatricesParameters):

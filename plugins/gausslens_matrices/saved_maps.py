@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,17 +44,45 @@ class Sizes:
     columns: int
 
 
+@dataclass(frozen=True)
+class Side:
+    """What tokens a number is of: all, or queries or keys alone where these are other tokens."""
+
+    called: str
+    prefix: str = ""
+    of_rows: bool = True
+    of_keys: bool = True
+
+    def size(self, maps: Sizes) -> int:
+        """How many there are in each map."""
+        return maps.rows if self.of_rows else maps.columns
+
+    def real(self, place: Place) -> NDArray[np.int64]:
+        """Those of a prompt that are real."""
+        return place.real if self.of_rows else place.keys
+
+    def cut(self, place: Place, length: int) -> Place:
+        """The prompt with so many of them."""
+        kept = np.arange(length)
+        return replace(place, real=kept if self.of_rows else place.real, keys=kept if self.of_keys else place.keys)
+
+
+BOTH = (Side("tokens"),)
+APART = (Side("queries", of_keys=False), Side("keys", "key_", of_rows=False))
+
+
 class MapFile:
     """The arrays of one file (or of a directory of .npy files, one for each array) with what their axes are."""
 
     def __init__(self, path: Path, arrays: Mapping[str, Stored], options: MatricesParameters) -> None:
-        self.path = path
+        self.path, self.crossed = path, options.crossed
         self.name = path.stem
         named = {name.rsplit("/", 1)[-1]: stored for name, stored in arrays.items()}
         chosen = self._chosen(named, options.array)
         self.held: dict[str, Stored] = {"pattern": named[chosen]}
         self.held |= {site: named[site] for site in BESIDE if site in named and site != chosen}
-        self.about = {name: named[name] for name in ABOUT if name in named and name != chosen}
+        about = [f"{side.prefix}{name}" for side in (APART if self.crossed else BOTH) for name in ABOUT]
+        self.about = {name: named[name] for name in about if name in named and name != chosen}
         self.unread = sorted(set(named) - set(self.held) - set(self.about) - {chosen})
         self.axes = {site: self._axes(site, options.axes) for site in self.held}
         self.sizes = {site: self._sizes(site) for site in self.held}
@@ -114,26 +142,34 @@ class MapFile:
         return Sizes(**size, rows=shape[-2], columns=shape[-1])
 
     def _check_shapes(self) -> None:
-        """Refuse maps that are not square, and arrays that do not go with them."""
+        """Refuse maps that are not square unless keys are other tokens, and arrays that do not go with them."""
         maps = self.maps
-        if maps.rows != maps.columns:
+        if maps.rows != maps.columns and not self.crossed:
             raise InputError(
                 f"{self.path}: pattern has shape {self.held['pattern'].shape}: maps of {maps.rows} queries by "
-                f"{maps.columns} keys; attention of tokens to each other is square"
+                f"{maps.columns} keys; attention of tokens to each other is square, and that to another stack is told "
+                "by `crossed: true`"
             )
         for site, size in self.sizes.items():
             heads = size.head == maps.head or (site in OF_KV_HEADS and maps.head % size.head == 0)
             square = site not in ("pattern", "scores") or size.columns == maps.columns
-            if (size.prompt, size.layer, size.rows) != (maps.prompt, maps.layer, maps.rows) or not (heads and square):
+            rows = maps.columns if site in OF_KV_HEADS else maps.rows
+            if (size.prompt, size.layer, size.rows) != (maps.prompt, maps.layer, rows) or not (heads and square):
                 raise InputError(
                     f"{self.path}: {site} has shape {self.held[site].shape}, which does not go with the maps, "
                     f"{self.held['pattern'].shape}: it should be [{', '.join((*self.axes[site], *_last(site)))}] "
-                    f"with {maps.prompt} prompts, {maps.layer} layers, {maps.head} heads and {maps.rows} tokens"
+                    f"with {maps.prompt} prompts, {maps.layer} layers, {maps.head} heads and {rows} "
+                    f"{_counted(site, self.crossed)}"
                 )
         for one, other in (("q", "k"), ("q_rot", "k_rot")):
             if {one, other} <= set(self.sizes) and self.sizes[one].columns != self.sizes[other].columns:
                 shapes = f"{self.held[one].shape} and {self.held[other].shape}"
                 raise InputError(f"{self.path}: {one} and {other} have shapes {shapes}: their widths differ")
+
+
+def _counted(site: str, crossed: bool) -> str:
+    """What the rows of a site are of."""
+    return "tokens" if not crossed else "keys" if site in OF_KV_HEADS else "queries"
 
 
 def _last(site: str) -> tuple[str, str]:
@@ -142,12 +178,13 @@ def _last(site: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Place:
-    """One prompt: its file, its number there, what it is called, and the tokens of it that are real."""
+    """One prompt: its file, its number there, what it is called, and the tokens and keys of it that are real."""
 
     file: MapFile
     number: int
     name: str
     real: NDArray[np.int64] = field(repr=False)
+    keys: NDArray[np.int64] = field(repr=False)
 
 
 class SavedMaps:
@@ -155,6 +192,7 @@ class SavedMaps:
 
     def __init__(self, path: Path, options: MatricesParameters) -> None:
         self.path, self.options = path, options
+        self.sides = APART if options.crossed else BOTH
         self.files = [MapFile(name, arrays, options) for name, arrays in _arrays_of(path)]
         self._check_alike()
         first = self.files[0]
@@ -168,9 +206,8 @@ class SavedMaps:
         self.kv_heads = kv.pop()
         self.widths = {site: first.sizes[site].columns for site in self.sites if site not in ("pattern", "scores")}
         self.places = [place for file in self.files for place in self._placed(file)]
-        if isinstance(options.lengths, list) and len(options.lengths) != len(self.places):
-            raise InputError(f"{path}: {len(options.lengths)} lengths are given for {len(self.places)} prompts")
-        self._trim()
+        for side in self.sides:
+            self._trim(side)
         self.causal = bool(options.causal) if options.causal is not None else self._looks_causal
         self._check_maps()
 
@@ -198,16 +235,16 @@ class SavedMaps:
     def take(self, site: str, prompt: int, layer: int) -> NDArray[Any]:
         """A site [head, row, column] of a layer, of the real tokens of a prompt alone."""
         place = self.places[prompt]
-        part = place.file.take(site, place.number, layer)[:, place.real]
-        return part[:, :, place.real] if site in ("pattern", "scores") else part
+        part = place.file.take(site, place.number, layer)[:, place.keys if site in OF_KV_HEADS else place.real]
+        return part[:, :, place.keys] if site in ("pattern", "scores") else part
 
-    def pieces(self, prompt: int) -> tuple[str, ...]:
-        """The text of each token: of the array tokens, else its number."""
+    def pieces(self, prompt: int, side: Side = BOTH[0]) -> tuple[str, ...]:
+        """The text of each token: of the array tokens (of keys: key_tokens), else its number."""
         place = self.places[prompt]
-        stored = place.file.about.get("tokens")
-        if stored is None:
-            return tuple(str(n) for n in range(len(place.real)))
-        row = _row(place.file, "tokens", place.number)[place.real]
+        name, real = f"{side.prefix}tokens", side.real(place)
+        if name not in place.file.about:
+            return tuple(str(n) for n in range(len(real)))
+        row = _row(place.file, side, "tokens", place.number)[real]
         return tuple(each.decode("utf-8", "replace") if isinstance(each, bytes) else str(each) for each in row)
 
     def notes(self) -> tuple[str, ...]:
@@ -216,7 +253,8 @@ class SavedMaps:
         unread = sorted({name for file in self.files for name in file.unread})
         if unread:
             told.append(f"arrays that are not read: {', '.join(unread[:_SHOWN])}")
-        cut = [place for place in self.places if len(place.real) < place.file.maps.rows]
+        whole = ((p, len(side.real(p)) == side.size(p.file.maps)) for p in self.places for side in self.sides)
+        cut = {(str(place.file.path), place.number) for place, all_of_it in whole if not all_of_it}
         if cut:
             told.append(f"{len(cut)} of {len(self.places)} maps are cut to the tokens that are real")
         names = ("q_rot", "k_rot") if "q_rot" in self.sites else ("q", "k")
@@ -256,52 +294,63 @@ class SavedMaps:
             name = (
                 f"{file.name}-{number}" if several and file.maps.prompt > 1 else file.name if several else str(number)
             )
-            real = np.arange(file.maps.rows) if self.options.lengths is not None else _told(file, number)
-            if "tokens" in file.about:
-                _row(file, "tokens", number)
-            yield Place(file, number, name, real)
+            sides = self.sides
+            real = [
+                np.arange(side.size(file.maps)) if self._lengths(side) is not None else _told(file, side, number)
+                for side in sides
+            ]
+            for side in sides:
+                if f"{side.prefix}tokens" in file.about:
+                    _row(file, side, "tokens", number)
+            yield Place(file, number, name, real[0], real[-1])
 
-    def _trim(self) -> None:
+    def _lengths(self, side: Side) -> str | list[int] | None:
+        """What the run file says of how many are real."""
+        found: str | list[int] | None = getattr(self.options, f"{side.prefix}lengths")
+        return found
+
+    def _trim(self, side: Side) -> None:
         """Cut maps to the lengths of the run file; where nothing tells any, look for padding."""
-        lengths = self.options.lengths
+        lengths = self._lengths(side)
         if isinstance(lengths, list):
+            if len(lengths) != len(self.places):
+                said = f"{len(lengths)} {side.prefix}lengths are given for {len(self.places)} prompts"
+                raise InputError(f"{self.path}: {said}")
             for prompt, length in enumerate(lengths):
                 place = self.places[prompt]
-                if length > place.file.maps.rows:
-                    raise InputError(
-                        f"{_of(place)}: its length is said to be {length}, its map has {place.file.maps.rows} rows"
-                    )
-                self.places[prompt] = _cut(place, length)
+                if length > side.size(place.file.maps):
+                    raise InputError(_too_long(place.file, side, place.number, length))
+                self.places[prompt] = side.cut(place, length)
             return
         if lengths == "whole":
             return
-        untold = [
-            i for i, p in enumerate(self.places) if not {"lengths", "mask"} & set(p.file.about) or lengths == "found"
-        ]
-        found = {prompt: seen for prompt in untold if (seen := self._padding(self.places[prompt])) is not None}
+        telling = {f"{side.prefix}lengths", f"{side.prefix}mask"}
+        untold = [i for i, p in enumerate(self.places) if not telling & set(p.file.about) or lengths == "found"]
+        found = {prompt: seen for prompt in untold if (seen := self._padding(side, self.places[prompt])) is not None}
         if found and lengths is None:
-            raise InputError(self._padded(found))
+            raise InputError(self._padded(side, found))
         for prompt, (length, _) in found.items():
-            self.places[prompt] = _cut(self.places[prompt], length)
+            self.places[prompt] = side.cut(self.places[prompt], length)
 
-    def _padding(self, place: Place) -> tuple[int, str] | None:
-        padding = Padding(len(place.real))
+    def _padding(self, side: Side, place: Place) -> tuple[int, str] | None:
+        padding = Padding()
         for _, _, P in self._each(place):
             padding.show(P)
-        return padding.found()
+        return padding.found(side.of_rows, side.of_keys)
 
-    def _padded(self, found: Mapping[int, tuple[int, str]]) -> str:
+    def _padded(self, side: Side, found: Mapping[int, tuple[int, str]]) -> str:
         """The refusal of maps that look padded, with what settles it."""
         prompt, (length, said) = next(iter(found.items()))
-        place = self.places[prompt]
-        n = place.file.maps.rows
+        place, name = self.places[prompt], f"{side.prefix}lengths"
+        n = side.size(place.file.maps)
+        real = f"{length} x {length} of {n} x {n}" if side in BOTH else f"{length} of {n} {side.called}"
         most = max(length for length, _ in found.values())
         also = f", and so in {len(found) - 1} more of {len(self.places)} prompts" if len(found) > 1 else ""
         return (
-            f"{_of(place)}: {said} in every layer and head{also}: this looks like padding, {length} x {length} of "
-            f"{n} x {n} real, and numbers over all of it would be of the padding. Say how much is real: `lengths: "
-            f"found` (here up to {most}), `lengths: [{length}, ...]` for each prompt, an array lengths [prompt] or "
-            "mask [prompt, token] in the file, or `lengths: whole` if nothing is padding"
+            f"{_of(place)}: {said} in every layer and head{also}: this looks like padding, {real} real, and numbers "
+            f"over all of it would be of the padding. Say how much is real: `{name}: found` (here up to {most}), "
+            f"`{name}: [{length}, ...]` for each prompt, an array {name} [prompt] or {side.prefix}mask [prompt, token] "
+            f"in the file, or `{name}: whole` if nothing is padding"
         )
 
     def _each(self, place: Place) -> Iterator[tuple[int, int, Floats]]:
@@ -309,13 +358,15 @@ class SavedMaps:
         for layer in range(self.layers):
             for head in range(self.heads):
                 P = np.asarray(place.file.take("pattern", place.number, layer, head), dtype=np.float64)
-                whole = len(place.real) == len(P)
-                yield layer, head, P if whole else P[np.ix_(place.real, place.real)]
+                whole = (len(place.real), len(place.keys)) == P.shape
+                yield layer, head, P if whole else P[np.ix_(place.real, place.keys)]
 
     @cached_property
     def _looks_causal(self) -> bool:
-        """Whether no map has anything above its diagonal."""
-        return not any(np.triu(P, 1).any() for place in self.places for _, _, P in self._each(place))
+        """Whether no map has anything above its diagonal; that of other tokens has none."""
+        return not self.options.crossed and not any(
+            np.triu(P, 1).any() for place in self.places for _, _, P in self._each(place)
+        )
 
     def _check_maps(self) -> None:
         """Refuse maps that are no attention, and numbers beside them that are not finite, by their place."""
@@ -330,7 +381,8 @@ class SavedMaps:
                     )
             for site in self.widths:
                 for layer in range(self.layers):
-                    part = place.file.take(site, place.number, layer)[:, place.real]
+                    real = place.keys if site in OF_KV_HEADS else place.real
+                    part = place.file.take(site, place.number, layer)[:, real]
                     if not np.isfinite(part).all():
                         head, row, _ = (int(i) for i in np.argwhere(~np.isfinite(part))[0])
                         raise InputError(
@@ -363,40 +415,45 @@ def _of(place: Place) -> str:
     return f"{place.file.path}: prompt {place.number}"
 
 
-def _cut(place: Place, length: int) -> Place:
-    return Place(place.file, place.number, place.name, np.arange(length))
+def _too_long(file: MapFile, side: Side, number: int, length: Any) -> str:
+    has = f"{side.size(file.maps)} {'rows' if side.of_rows else 'keys'}"
+    return f"{file.path}: prompt {number}: its {_length(side)} is said to be {length}, its map has {has}"
 
 
-def _row(file: MapFile, name: str, number: int) -> NDArray[Any]:
+def _length(side: Side) -> str:
+    return "length" if side in BOTH else f"number of {side.called}"
+
+
+def _row(file: MapFile, side: Side, what: str, number: int) -> NDArray[Any]:
     """The row of one prompt in an array [prompt, token], or [token] where there is one prompt."""
-    stored, maps = file.about[name], file.maps
-    if stored.shape not in ((maps.prompt, maps.rows), *(((maps.rows,),) if maps.prompt == 1 else ())):
-        raise InputError(
-            f"{file.path}: {name} has shape {stored.shape}; it should be [prompt, token], {(maps.prompt, maps.rows)}"
-        )
+    name, prompts, n = f"{side.prefix}{what}", file.maps.prompt, side.size(file.maps)
+    stored = file.about[name]
+    if stored.shape not in ((prompts, n), *(((n,),) if prompts == 1 else ())):
+        raise InputError(f"{file.path}: {name} has shape {stored.shape}; it should be [prompt, token], {(prompts, n)}")
     if len(stored.shape) == 1:
         return stored.whole
     row: NDArray[Any] = stored.take((slice(number, number + 1), slice(None)))[0]
     return row
 
 
-def _told(file: MapFile, number: int) -> NDArray[np.int64]:
+def _told(file: MapFile, side: Side, number: int) -> NDArray[np.int64]:
     """The real tokens of a prompt, as mask or lengths of the file tell; all where there are none."""
-    n, real = file.maps.rows, np.arange(file.maps.rows)
-    if "mask" in file.about:
-        real = np.flatnonzero(_row(file, "mask", number))
-    if "lengths" in file.about:
-        lengths = np.atleast_1d(file.about["lengths"].whole)
+    n = side.size(file.maps)
+    real = np.arange(n)
+    mask, named = f"{side.prefix}mask", f"{side.prefix}lengths"
+    if mask in file.about:
+        real = np.flatnonzero(_row(file, side, "mask", number))
+    if named in file.about:
+        lengths = np.atleast_1d(file.about[named].whole)
         if lengths.shape != (file.maps.prompt,):
-            raise InputError(f"{file.path}: lengths has shape {lengths.shape}; there are {file.maps.prompt} prompts")
+            raise InputError(f"{file.path}: {named} has shape {lengths.shape}; there are {file.maps.prompt} prompts")
         length = int(lengths[number])
         if not 1 <= length <= n or length != lengths[number]:
-            raise InputError(
-                f"{file.path}: prompt {number}: its length is said to be {lengths[number]}, its map has {n} rows"
-            )
-        if "mask" in file.about and len(real) != length:
-            raise InputError(f"{file.path}: prompt {number}: mask says {len(real)} tokens are real, lengths {length}")
-        real = real if "mask" in file.about else np.arange(length)
+            raise InputError(_too_long(file, side, number, lengths[number]))
+        if mask in file.about and len(real) != length:
+            said = f"{mask} says {len(real)} {side.called} are real, {named} {length}"
+            raise InputError(f"{file.path}: prompt {number}: {said}")
+        real = real if mask in file.about else np.arange(length)
     if not len(real):
-        raise InputError(f"{file.path}: prompt {number}: mask says that no token is real")
+        raise InputError(f"{file.path}: prompt {number}: {mask} says that no token is real")
     return real

@@ -45,6 +45,7 @@ ANALYSES = [
         analysis="gausslens_models.analyses.attention:Attention",
         texts=True,
         exchangeable=("head",),
+        crossed=True,
         estimate="gausslens_models.analyses.attention:estimate",
     ),
     Analysis(

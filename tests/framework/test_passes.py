@@ -87,6 +87,7 @@ class InPieces(TinyEngine):
                         tokens=batch.tokens[rows],
                         text=batch.text[rows],
                         mask=batch.mask[rows],
+                        **(dict.fromkeys(("key_tokens", "key_text", "key_mask")) if start else {}),
                         arrays={s: a[rows] for s, a in batch.arrays.items()},
                     )
                 )
@@ -323,6 +324,8 @@ def test_prompts_of_arrays_are_in_the_shards_order():
             for row, prompt in enumerate(batch.prompts):
                 n = int(batch.mask[row].sum())
                 np.testing.assert_array_equal(batch.tokens[row, :n].numpy(), tokens_of().ids[prompt])
+            for name in ("tokens", "text", "mask"):
+                assert torch.equal(getattr(batch, f"key_{name}"), getattr(batch, name))
             self.seen.append((batch.layer, tuple(batch.prompts)))
 
     one = job("a", Keeps(Request(("resid_pre",))))

@@ -265,6 +265,7 @@ class Facts(Mapping[str, Any]):
             late=self.query_norm_late,
             clip=self.clip,
             growth=self.query_growth(layer),
+            crossed=self.crossed,
         )
 
     @property

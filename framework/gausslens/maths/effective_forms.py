@@ -14,6 +14,9 @@ with the mean over d_model taken off where the norm is a LayerNorm. What is left
 1/rms(x) of each token, and 1/rms(q), 1/rms(k) where q and k have norms of their own. They turn no vector and change no
 sign, so that a circuit is C = W_Q R(-lag) W_K^T up to them. Biases are a row more of the factors, which meets (h, 1).
 Folding: Elhage et al., "A Mathematical Framework for Transformer Circuits" (2021); query norms: Henry et al. (2020).
+
+In attention from one stack to another keys and values read what the other stack gives, y, as it is: the norm before
+attention is folded into W_Q alone, and score = scale q^T k with k = y W_K + b_K.
 """
 
 from __future__ import annotations
@@ -54,7 +57,8 @@ class Scoring:
 
     ``norm_first``: the norm stands before attention; ``query_norm``: q and k have norms of their own, of the same kind,
     over each head or ``over_all`` of them, ``late`` ones behind the rotation. q and k are kept within ``clip``; q at
-    position t is multiplied by 1 + b log(1 + floor((t + s) / n)), ``growth`` = (b, n, s).
+    position t is multiplied by 1 + b log(1 + floor((t + s) / n)), ``growth`` = (b, n, s). ``crossed``: keys and values
+    are of another stack, whose output they read as it is.
     """
 
     norm: Literal["rms", "layer"]
@@ -68,6 +72,7 @@ class Scoring:
     late: bool = False
     clip: float | None = None
     growth: tuple[float, float, float] | None = None
+    crossed: bool = False
 
     @property
     def has_query_norm(self) -> bool:
@@ -176,10 +181,15 @@ class Effective:
         wide = _array(x)
         return self.scoring.normed(wide) if self.scoring.norm_first else wide
 
-    def scores(self, x: Any) -> Floats:
-        """Scores [..., head, query, key] of a stream [..., position, d_model] as the model makes them, unmasked."""
+    def scores(self, x: Any, source: Any = None) -> Floats:
+        """Scores [..., head, query, key] of a stream [..., position, d_model] as the model makes them, unmasked.
+
+        ``source`` [..., key, d_model] is what the other stack gives, where keys are of it.
+        """
+        if self.scoring.crossed != (source is not None):
+            raise ValueError("keys of another stack, and no others, are made of a source: what that stack gives")
         h = self.read(x)
-        q, k = self._placed(self.query, h), self._placed(self.key, h)
+        q, k = self._placed(self.query, h), self._placed(self.key, h if source is None else _array(source))
         if self.scoring.growth is not None:
             b, n, s = self.scoring.growth
             q = q * (1 + b * np.log1p(np.floor((np.arange(q.shape[-3]) + s) / n)))[:, None, None]
@@ -209,7 +219,8 @@ def effective(tensors: Tensors, scoring: Scoring) -> Effective:
 
     def projection(letter: str, heads: Sequence[int]) -> Projection:
         W, b = _array(tensors[f"W_{letter}"]), _optional(tensors, f"b_{letter}")
-        made = _behind_norm(W, np.zeros((len(W), W.shape[2])) if b is None else b, gain, shift, centred)
+        before = (gain, shift, centred) if letter == "Q" or not scoring.crossed else (None, None, False)
+        made = _behind_norm(W, np.zeros((len(W), W.shape[2])) if b is None else b, *before)
         normed = letter != "V" and scoring.has_query_norm
         return _with_norm(made, tensors, letter, heads, scoring.over_all) if normed else made
 

@@ -19,6 +19,7 @@ from ..maths.resampling import dealt
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
 
     from ..contract.engines import CaptureEngine
     from ..contract.model import ModelInfo, OpenModel
@@ -78,8 +79,18 @@ class Pieces:
             tokens=joined([b.tokens for b in batches]),
             text=joined([b.text for b in batches]),
             mask=joined([b.mask for b in batches]),
+            key_tokens=joined([_of_keys(b, "tokens") for b in batches]),
+            key_text=joined([_of_keys(b, "text") for b in batches]),
+            key_mask=joined([_of_keys(b, "mask") for b in batches]),
             arrays={s: joined([b[s] for b in batches]) for s in batches[0].arrays},
         )
+
+
+def _of_keys(batch: Batch, name: str) -> torch.Tensor:
+    """What a piece holds of its keys. One cut out of a batch by its queries alone has those of the whole: its own."""
+    found: torch.Tensor = getattr(batch, f"key_{name}")
+    own: torch.Tensor = getattr(batch, name)
+    return found if len(found) == len(batch.prompts) else own
 
 
 def kept(batch: Batch) -> Batch:

@@ -25,10 +25,10 @@ class Band(Curves):
 
     def approximations(self, patterns: Patterns) -> Iterator[Approximation]:
         """Exact projections."""
-        p, n = self.parameters, patterns.n
+        p, n, m = self.parameters, patterns.n, patterns.m
         for i, w in enumerate(p.w):
-            inside = cells(n, w, patterns.causal)
-            outside = cells(n, n, patterns.causal) - inside
+            inside = cells(n, w, patterns.causal, m)
+            outside = cells(n, m, patterns.causal, m) - inside
             for j, budget in enumerate(p.budget):
                 errors = min(budget * (n if p.per == "row" else 1), outside)
                 X, _ = project(patterns.P, w, errors, p.epsilon, p.stochastic)

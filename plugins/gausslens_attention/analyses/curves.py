@@ -19,7 +19,7 @@ from gausslens import Batch, Context, ModelInfo, Request, variable
 from ..maths.arrays import Floats
 from ..maths.measures import BASELINES, MEASURES, Oracles, baselines, entropy, measured
 from ..maths.prompts import ByPrompt, over_prompts, sd_over_draws
-from .patterns import Patterns, has_values, patterns_of, query_and_key_sites
+from .patterns import Patterns, has_values, of_other_keys, patterns_of, query_and_key_sites
 
 _TEXTS = {
     "distance": ("sum of |p - x| over a map, mean over prompts", "1"),
@@ -40,7 +40,7 @@ _WITH_ERRORS = ("distance", "output_error")
 
 @dataclass(frozen=True)
 class Approximation:
-    """X [head, n, n] at a place of the grid; what it stores, and what computing the head's output with it takes.
+    """X [head, n, m] at a place of the grid; what it stores, and what computing the head's output with it takes.
 
     Random ones come once for each draw. ``X`` is None where the prompt leaves a fit without data.
     """
@@ -109,6 +109,7 @@ class Curves:
         else:
             oracle = "the largest cells" + (", with rows that sum to one" if self.stochastic else "")
         notes = {"oracle": oracle, "tolerance": self.parameters.tolerance, "draws": self.draws}
+        notes |= of_other_keys(self.model)
         if not has_values(self.model):
             notes["no_values"] = "there are no values: output errors and operations are not known"
         return _dataset(self.by_prompt, self.model, self.grid, notes | self._too_short())
@@ -152,14 +153,14 @@ class Curves:
         if self.draws > 1:
             found |= {f"{name}_by_draw": drawn[name] for name in _WITH_ERRORS}
         P, V = patterns.P, patterns.V
-        trivial = [measured(P, np.broadcast_to(X, P.shape), V) for X in baselines(patterns.n)]
+        trivial = [measured(P, np.broadcast_to(X, P.shape), V) for X in baselines(patterns.n, patterns.m)]
         found |= {f"trivial_{name}": np.stack([t[name] for t in trivial], axis=-1) for name in MEASURES}
         return found | {"entropy": entropy(P), "missing": missing}
 
     def _oracle(self, oracles: Oracles, patterns: Patterns, budget: float, of_flops: bool) -> Floats:
         """The distance that the best map of this storage, or of these flops when it is applied, would have."""
         if self.ranked:
-            return oracles.rank(budget / ((4 * patterns.d if of_flops else 2) * patterns.n))
+            return oracles.rank(budget / ((2 * patterns.d if of_flops else 1) * (patterns.n + patterns.m)))
         count = budget / (2 * patterns.d if of_flops else 2)
         return oracles.stochastic(count) if self.stochastic else oracles.entries(count)
 

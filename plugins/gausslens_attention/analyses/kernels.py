@@ -14,7 +14,7 @@ from .patterns import Patterns, drawn_by_head
 
 
 class Kernels(Curves):
-    """One place for each kernel; all store the features of queries and keys, as two factors of n rows."""
+    """One place for each kernel; all store the features of queries and keys, as two factors of n and m rows."""
 
     ranked = True
     fits = "least-squares takes as many tokens as a key has numbers"
@@ -40,9 +40,10 @@ class Kernels(Curves):
         assert patterns.k is not None
         q, k = torch.from_numpy(patterns.q), torch.from_numpy(patterns.k)
         for i, label in enumerate(self.grid["kind"]):
-            m, cost = features_and_flops(label, patterns.n, patterns.q.shape[-1], patterns.d, patterns.causal)
-            scalars = 2 * patterns.n * m
-            if patterns.n < least_tokens(label, patterns.q.shape[-1]):
+            d = patterns.q.shape[-1]
+            features, cost = features_and_flops(label, patterns.n, d, patterns.d, patterns.causal, patterns.m)
+            scalars = (patterns.n + patterns.m) * features
+            if patterns.m < least_tokens(label, d):
                 yield Approximation((i,), None, scalars, cost)
                 continue
             drawn = label.startswith("performer")

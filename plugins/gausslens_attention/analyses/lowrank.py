@@ -16,7 +16,7 @@ _DRAWN = ("sketch", "linformer")
 
 
 class LowRank(Curves):
-    """Methods by ranks, all of which store two factors of n rows."""
+    """Methods by ranks, all of which store two factors, of n and of m rows."""
 
     ranked = True
 
@@ -37,37 +37,42 @@ class LowRank(Curves):
 
     def approximations(self, patterns: Patterns) -> Iterator[Approximation]:
         """Each method at each rank."""
-        n, d = patterns.n, patterns.d
+        n, m, d = patterns.n, patterns.m, patterns.d
         for i, kind in enumerate(self.parameters.kinds):
             for j, wanted in enumerate(self.parameters.rank):
-                rank = min(wanted, n)
-                cost = flops(n, d, rank)
+                # Random projections are of the keys; a decomposition has no more directions than rows or columns.
+                rank = min(wanted, m if kind in _DRAWN else min(n, m))
+                cost = flops(n, d, rank, m)
                 if kind.startswith("linformer"):
                     # It has its keys to project, its scores and its softmax besides.
-                    cost += flops(n, d, rank) + 5 * n * rank
+                    cost += flops(n, d, rank, m) + 5 * n * rank
                 if kind == "svd+sparse":
-                    cost = flops(n, d, rank // 2) + 2 * d * n * (rank - rank // 2)
+                    cost = flops(n, d, rank // 2, m) + 2 * d * _entries(patterns, rank)
                 for draw in range(self.draws if kind in _DRAWN else 1):
-                    yield Approximation((i, j), self._map(kind, rank, patterns, draw), scalars(n, rank), cost)
+                    yield Approximation((i, j), self._map(kind, rank, patterns, draw), scalars(n, rank, m), cost)
 
     def _projections(self, kind: str, rank: int, patterns: Patterns, draw: int) -> Floats:
-        """R [head, rank, n], each head's its own."""
-        what = f"{kind} {rank} {patterns.n}"
+        """R [head, rank, m], each head's its own."""
+        what = f"{kind} {rank} {patterns.size}"
         rngs = drawn_by_head(self.context, what, patterns.layer, patterns.heads, draw)
-        return np.stack([gaussian(rank, patterns.n, rng) for rng in rngs])
+        return np.stack([gaussian(rank, patterns.m, rng) for rng in rngs])
 
     def _map(self, kind: str, rank: int, patterns: Patterns, draw: int) -> Floats:
-        n = patterns.n
         if kind == "svd":
             u, s, vt = patterns.svd
             return (u[..., :rank] * s[..., None, :rank]) @ vt[..., :rank, :]
         if kind == "svd+sparse":
-            low, sparse = split(patterns.P, rank // 2, n * (rank - rank // 2))
+            low, sparse = split(patterns.P, rank // 2, _entries(patterns, rank))
             found: Floats = low + sparse
             return found
         if kind == "sketch":
             return sketched(patterns.P, self._projections(kind, rank, patterns, draw))
         if kind == "linformer":
-            E = self._projections(kind, rank, patterns, draw) if rank < n else np.eye(n)
+            E = self._projections(kind, rank, patterns, draw) if rank < patterns.m else np.eye(patterns.m)
             return linformer_pattern(patterns.scores, E, E)
         return linformer_pattern(patterns.scores, *fitted(patterns.P, patterns.scores, rank))
+
+
+def _entries(patterns: Patterns, rank: int) -> int:
+    """The cells, of a value and a place each, that store what the upper half of a rank does."""
+    return scalars(patterns.n, rank - rank // 2, patterns.m) // 2

@@ -36,7 +36,7 @@ class Masks(Curves):
         for i, kind in enumerate(p.kinds):
             for j, keys in enumerate(p.keys):
                 for draw in range(self.draws if kind == "bigbird" else 1):
-                    what = f"{kind} {keys} {patterns.n}"
+                    what = f"{kind} {keys} {patterns.size}"
                     rngs = drawn_by_head(self.context, what, patterns.layer, patterns.heads, draw)
                     mask, placed = mask_of_keys(kind, keys, P, patterns.causal, p.globals, p.dilation, rngs)
                     entries = float(np.broadcast_to(mask, P.shape).sum(axis=(-1, -2)).mean())

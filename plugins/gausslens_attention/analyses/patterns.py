@@ -19,9 +19,10 @@ _HELD = 8
 
 @dataclass(frozen=True)
 class Patterns:
-    """Patterns [head, n, n] of one layer of one prompt; values, queries and keys of each head [head, n, d].
+    """Patterns [head, n, m] of one layer of one prompt; queries [head, n, d], keys and values [head, m, d] of heads.
 
-    ``V`` is None where there are no values, as of maps that were saved alone.
+    m is n but in attention from one stack to another, whose keys are other tokens. ``V`` is None where there are no
+    values, as of maps that were saved alone.
     """
 
     layer: int
@@ -35,8 +36,18 @@ class Patterns:
 
     @property
     def n(self) -> int:
-        """Tokens."""
+        """Queries."""
+        return int(self.P.shape[-2])
+
+    @property
+    def m(self) -> int:
+        """Keys."""
         return int(self.P.shape[-1])
+
+    @property
+    def size(self) -> str:
+        """What names the generators of what is drawn for maps of this size."""
+        return size_of(self.n, self.m)
 
     @property
     def d(self) -> int:
@@ -62,13 +73,36 @@ def patterns_of(batch: Batch, row: int, model: ModelInfo, with_queries: bool = F
     """One prompt of a batch, key/value heads given to the heads that read them; queries and keys if asked for."""
     assert batch.layer is not None
     P = attention_of(batch, row)
-    n = P.shape[-1]
+    n, m = P.shape[-2:]
     reads = [batch.kv_heads.index(model.kv_of_head[h]) for h in batch.heads]
-    V = double(batch["v"][row, :n]).swapaxes(0, 1)[reads] if "v" in batch.arrays else None
+    V = double(batch["v"][row, :m]).swapaxes(0, 1)[reads] if "v" in batch.arrays else None
+    heads, causal = tuple(batch.heads), looks_back(model)
     if not with_queries:
-        return Patterns(batch.layer, tuple(batch.heads), model.causal, P, V)
-    q, k = (double(batch[site][row, :n]).swapaxes(0, 1) for site in query_and_key_sites(model))
-    return Patterns(batch.layer, tuple(batch.heads), model.causal, P, V, q, k[reads], model.facts.scale(batch.layer))
+        return Patterns(batch.layer, heads, causal, P, V)
+    sites = zip(query_and_key_sites(model), (n, m), strict=True)
+    q, k = (double(batch[site][row, :length]).swapaxes(0, 1) for site, length in sites)
+    return Patterns(batch.layer, heads, causal, P, V, q, k[reads], model.facts.scale(batch.layer))
+
+
+def looks_back(model: ModelInfo) -> bool:
+    """Whether a query sees no key after it: one of another stack sees all, whatever its own stack does."""
+    return model.causal and not model.facts.crossed
+
+
+def predicts(model: ModelInfo) -> bool:
+    """Whether a token is predicted from those before it: so is one that reads another stack besides."""
+    return model.causal or model.facts.crossed
+
+
+def size_of(n: int, m: int) -> str:
+    """A map's size in words: that of a square one is one number."""
+    return f"{n}" if n == m else f"{n} x {m}"
+
+
+def of_other_keys(model: ModelInfo) -> dict[str, str]:
+    """The note of results whose keys are other tokens than their queries; none for any other model."""
+    said = "tokens of the other stack; a query's own place among m of them is that nearest to i (m - 1)/(n - 1)"
+    return {"keys": said} if model.facts.crossed else {}
 
 
 def has_values(model: ModelInfo) -> bool:
@@ -77,9 +111,14 @@ def has_values(model: ModelInfo) -> bool:
 
 
 def attention_of(batch: Batch, row: int) -> Floats:
-    """The patterns [head, n, n] of one prompt of a batch, nothing else."""
-    n = int(batch.mask[row].sum())
-    return double(batch["pattern"][row, :, :n, :n])
+    """The patterns [head, n, m] of one prompt of a batch, nothing else."""
+    n, m = sizes_of(batch, row)
+    return double(batch["pattern"][row, :, :n, :m])
+
+
+def sizes_of(batch: Batch, row: int) -> tuple[int, int]:
+    """How many queries and keys a prompt of a batch has, without padding."""
+    return int(batch.mask[row].sum()), int(batch.key_mask[row].sum())
 
 
 def query_and_key_sites(model: ModelInfo) -> tuple[str, str]:
@@ -108,5 +147,5 @@ def double(tensor: Any) -> Floats:
 
 def estimate(parameters: Any, info: ModelInfo, tokens: Tokens | None) -> Estimate:  # noqa: ARG001
     """Memory: patterns of one prompt in double precision, several times; disk is small."""
-    longest = max(tokens.lengths, default=0) if tokens is not None else 0
-    return Estimate(memory=_HELD * 8 * len(info.heads) * longest**2)
+    longest = [max(side.lengths, default=0) for side in (tokens, tokens.keys)] if tokens is not None else [0, 0]
+    return Estimate(memory=_HELD * 8 * len(info.heads) * longest[0] * longest[1])

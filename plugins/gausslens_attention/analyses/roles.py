@@ -10,11 +10,12 @@ import xarray as xr
 from gausslens import Batch, Context, ModelInfo, Request, variable
 
 from ..maths.arrays import Floats
+from ..maths.band_plus_sparse import places
 from ..maths.map_families import NAMES, within
 from ..maths.measures import cumulative_map_spectrum, entropy
 from ..maths.prompts import ByPrompt, over_prompts, stacked
 from ..maths.rare_tokens import RareTokens
-from .patterns import attention_of
+from .patterns import attention_of, looks_back, of_other_keys
 
 if TYPE_CHECKING:
     from ..parameters import RolesParameters
@@ -40,8 +41,10 @@ class Roles:
         assert batch.layer is not None
         for row, prompt in enumerate(batch.prompts):
             P = attention_of(batch, row)
-            storage = max(round(self.parameters.scalars * P.shape[-1]), P.shape[-1] + 1)
-            found = of_families(P, storage, self.model.causal) | cumulative_map_spectrum(P, self.parameters.directions)
+            storage = max(round(self.parameters.scalars * P.shape[-2]), P.shape[-2] + 1)
+            found = of_families(P, storage, looks_back(self.model)) | cumulative_map_spectrum(
+                P, self.parameters.directions
+            )
             self.by_prompt[batch.layer, int(prompt)] = found
 
     def merge(self, other: Roles) -> None:
@@ -54,8 +57,8 @@ class Roles:
 
 
 def of_families(P: Floats, scalars: int, causal: bool) -> dict[str, Floats]:
-    """What the best member of each family holds of maps [head, n, n], and its parameters."""
-    n = P.shape[-1]
+    """What the best member of each family holds of maps [head, n, m], and its parameters."""
+    n, m = P.shape[-2:]
     line, near, rare = within(P, scalars, causal)
     mass = np.abs(P).sum(axis=(-1, -2))
     share = np.stack([m.captured for m in (line, near, rare)], axis=-1) / np.where(mass > 0, mass, 1.0)[:, None]
@@ -67,7 +70,7 @@ def of_families(P: Floats, scalars: int, causal: bool) -> dict[str, Floats]:
         "windowed": (~rare.own).mean(axis=-1),
         "column": _column(rare),
         "first": P[..., 0].mean(axis=-1),
-        "itself": np.trace(P, axis1=-2, axis2=-1) / n,
+        "itself": np.take_along_axis(P, places(n, m)[None, :, None], axis=-1)[..., 0].sum(axis=-1) / n,
         "entropy": entropy(P),
     }
 
@@ -135,7 +138,8 @@ def _dataset(by_prompt: ByPrompt, model: ModelInfo, parameters: RolesParameters)
     coords = {"layer": layers, "head": list(model.heads), "family_name": list(NAMES), "role": list(FAMILIES)}
     prompts = len({prompt for _, prompt in by_prompt})
     coords["direction"] = list(range(parameters.directions))
-    return xr.Dataset(variables, coords=coords, attrs={"prompts": prompts, "scalars": parameters.scalars})
+    notes = {"prompts": prompts, "scalars": parameters.scalars}
+    return xr.Dataset(variables, coords=coords, attrs=notes | of_other_keys(model))
 
 
 def _mode(each: Floats) -> Floats:

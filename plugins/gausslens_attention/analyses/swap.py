@@ -18,7 +18,7 @@ from gausslens import Context, Estimate, GausslensError, ModelError, ModelInfo, 
 
 from ..maths.arrays import Floats
 from ..maths.predictions import Prediction, compare
-from .patterns import query_and_key_sites
+from .patterns import looks_back, predicts, query_and_key_sites
 from .swap_costs import SettingCosts
 from .swap_settings import LayerHeads, Setting, settings_of
 
@@ -49,13 +49,14 @@ class Swap:
         chosen = [i for i, n in enumerate(prompts.lengths) if n > 1]
         if not chosen:
             raise GausslensError("no prompt has two tokens: give longer ones")
-        sites = _sites(runner, prompts.ids[chosen[0]])
+        sites = _sites(runner, prompts, chosen[0])
         measured = SettingCosts(self.settings, self.info, self.layers, self.parameters)
         for prompt in chosen:
-            one = _Prompt(runner, sites, prompts.ids[prompt], prompts.text[prompt], self.info.causal)
-            measured.begin(len(one.ids), one.compared(one.own))
+            one = _Prompt(runner, sites, prompts, prompt, predicts(self.info))
+            keys = prompts.keys.lengths[prompt]
+            measured.begin(len(one.ids), keys, one.compared(one.own))
             for number, setting in enumerate(self.settings):
-                if len(one.ids) < setting.least_tokens:
+                if keys < setting.least_tokens:
                     continue
                 for draw in range(measured.draws if setting.random else 1):
                     self._measure(measured, number, draw, one)
@@ -65,33 +66,33 @@ class Swap:
         """All heads at once and each alone, as asked for, on one draw of a setting."""
         setting = self.settings[number]
         if "all" in self.parameters.which:
-            replace = self._all(prompt.runner, setting, prompt.ids, draw)
+            replace = self._all(setting, prompt, draw)
             measured.all(number, draw, prompt.compared(prompt.outcomes(replace)[0]))
         if "each" in self.parameters.which:
             for layer in self.layers:
                 for head, found in self._each(setting, layer, prompt, draw):
                     measured.each(number, draw, layer, head, found)
 
-    def _all(self, runner: Runner, setting: Setting, ids: np.ndarray, draw: int) -> Replacement:
+    def _all(self, setting: Setting, prompt: _Prompt, draw: int) -> Replacement:
         """A replacement of all heads in view, in every layer."""
         if not setting.needs_queries:
             return self._replacing(setting, dict.fromkeys(self.layers), draw)
         known: dict[int, torch.Tensor] = {}
         for layer in self.layers:
             # q and k of a layer follow from what was put into those before it.
-            found = runner.forward(ids[None], sites=query_and_key_sites(self.info), replace=self._placing(known))
+            found = prompt.forward(query_and_key_sites(self.info), self._placing(known))
             known[layer] = self._made(setting, layer, found, draw)
         return self._placing(known)
 
     def _made(self, setting: Setting, layer: int, found: Mapping[Any, torch.Tensor], draw: int) -> torch.Tensor:
-        """The maps [head, n, n] of the heads in view from q and k of a pass."""
+        """The maps [head, n, m] of the heads in view from q and k of a pass."""
         q, k = (found[layer, site][0].transpose(0, 1) for site in query_and_key_sites(self.info))
         heads = list(self.info.heads)
         reads = [self.info.kv_of_head[h] for h in heads]
         none = torch.empty(0)
         scale = self.info.facts.scale(layer)
         return setting.make(
-            LayerHeads(layer, tuple(heads), draw, none, none, self.info.causal, q[heads], k[reads], scale)
+            LayerHeads(layer, tuple(heads), draw, none, none, looks_back(self.info), q[heads], k[reads], scale)
         )
 
     def _placing(self, known: Maps) -> Replacement:
@@ -116,7 +117,7 @@ class Swap:
                 return None
             rows = where[layer]
             wanted = heads if rows is None else list(rows)
-            of = LayerHeads(layer, tuple(wanted), draw, scores[0, wanted], pattern[0, wanted], self.info.causal)
+            of = LayerHeads(layer, tuple(wanted), draw, scores[0, wanted], pattern[0, wanted], looks_back(self.info))
             made = setting.make(of).to(pattern)
             new = pattern.clone()
             if rows is None:
@@ -132,7 +133,7 @@ class Swap:
         heads = list(self.info.heads)
         maps = None
         if setting.needs_queries:
-            found = prompt.runner.forward(prompt.ids[None], sites=query_and_key_sites(self.info))
+            found = prompt.forward(query_and_key_sites(self.info))
             maps = self._made(setting, layer, found, draw)
         for start in range(0, len(heads), _AT_ONCE):
             some = heads[start : start + _AT_ONCE]
@@ -155,10 +156,10 @@ def _one_a_row(layer: int, heads: Sequence[int], maps: torch.Tensor) -> Replacem
     return replace
 
 
-def _sites(runner: Runner, ids: np.ndarray) -> tuple[str, ...]:
+def _sites(runner: Runner, prompts: Tokens, one: int) -> tuple[str, ...]:
     """Logits where the model has a head; hidden states in any case."""
     try:
-        runner.forward(ids[None, :2], sites=("logits",))
+        runner.forward(prompts.ids[one][None, :2], sites=("logits",), **prompts.beside([one]))
     except ModelError:
         return ("resid_post",)
     return ("logits", "resid_post")
@@ -170,9 +171,21 @@ class _Prompt:
 
     runner: Runner
     sites: tuple[str, ...]
-    ids: np.ndarray
-    text: np.ndarray
-    causal: bool
+    prompts: Tokens
+    number: int
+    predicts: bool
+
+    @property
+    def ids(self) -> np.ndarray:
+        """Its tokens."""
+        return self.prompts.ids[self.number]
+
+    def forward(
+        self, sites: Sequence[str], replace: Replacement | None = None, rows: int = 1
+    ) -> Mapping[Any, torch.Tensor]:
+        """A pass over a batch of this prompt, with what is read beside it."""
+        beside = self.prompts.beside([self.number] * rows)
+        return self.runner.forward(np.tile(self.ids, (rows, 1)), sites=sites, replace=replace, **beside)
 
     @cached_property
     def own(self) -> Prediction:
@@ -181,19 +194,19 @@ class _Prompt:
 
     def outcomes(self, replace: Replacement | None, rows: int = 1) -> list[Prediction]:
         """What each row of a batch of this prompt gives."""
-        found = self.runner.forward(np.tile(self.ids, (rows, 1)), sites=self.sites, replace=replace)
+        found = self.forward(self.sites, replace, rows)
         last = max(key[0] for key in found if isinstance(key, tuple))
         hidden, logits = found[last, "resid_post"], found.get("logits")
         return [Prediction(hidden[row], None if logits is None else logits[row]) for row in range(rows)]
 
     def compared(self, outcome: Prediction) -> Floats:
         """What is measured of an outcome, beside the model's own."""
-        return compare(outcome, self.own, self.ids, self.text, self.causal)
+        return compare(outcome, self.own, self.ids, self.prompts.text[self.number], self.predicts)
 
 
 def estimate(parameters: SwapParameters, info: ModelInfo, tokens: Tokens | None) -> Estimate:
     """Memory: the hidden states of all layers and the logits of the rows that run at once."""
-    longest = max(tokens.lengths, default=0) if tokens is not None else 0
+    longest, keys = (max(side.lengths, default=0) for side in (tokens, tokens.keys)) if tokens is not None else (0, 0)
     rows = min(_AT_ONCE, len(info.heads)) if "each" in parameters.which else 1
-    wide = info.n_layers * info.d_model + 3 * info.vocabulary + 2 * info.n_heads * longest
+    wide = info.n_layers * info.d_model + 3 * info.vocabulary + 2 * info.n_heads * keys
     return Estimate(memory=4 * rows * longest * wide)

@@ -25,6 +25,7 @@ from ..maths.predictions import (
     is_within,
 )
 from ..maths.prompts import sd_over_draws
+from .patterns import looks_back, of_other_keys
 from .swap_settings import Setting
 
 if TYPE_CHECKING:
@@ -51,14 +52,14 @@ class SettingCosts:
     ) -> None:
         self.settings, self.info, self.layers, self.parameters = settings, info, list(layers), parameters
         self.draws = parameters.draws if any(s.random for s in settings) else 1
-        self.lengths: list[int] = []
+        self.sizes: list[tuple[int, int]] = []
         self.own: list[Floats] = []
         self.of_all: list[Floats] = []
         self.of_each: list[Floats] = []
 
-    def begin(self, length: int, own: Floats) -> None:
-        """The next prompt: its length, and how the model as it is does."""
-        self.lengths.append(length)
+    def begin(self, queries: int, keys: int, own: Floats) -> None:
+        """The next prompt: how many queries and keys it has, and how the model as it is does."""
+        self.sizes.append((queries, keys))
         self.own.append(own)
         shape = (self.draws, len(self.settings))
         self.of_all.append(np.full((*shape, MEASURED), np.nan))
@@ -80,7 +81,8 @@ class SettingCosts:
     def dataset(self) -> xr.Dataset:
         """Variables [setting] and [setting, layer, head]."""
         own = np.stack(self.own)
-        stores = np.array([np.mean([s.stores(n, self.info.causal) for n in self.lengths]) for s in self.settings])
+        causal = looks_back(self.info)
+        stores = np.array([np.mean([s.stores(n, m, causal) for n, m in self.sizes]) for s in self.settings])
         text = "stored scalars of one head's map, mean over prompts"
         variables: dict[str, Any] = {"scalars": variable("setting", stores, text, against=False)}
         if not np.isnan(own[:, LOSS]).any():
@@ -92,6 +94,7 @@ class SettingCosts:
             "tolerance": self.parameters.tolerance,
             "prompts": len(self.own),
             "draws": self.draws,
+            **of_other_keys(self.info),
         }
         if "all" in self.parameters.which:
             made, numbers = _variables(np.stack(self.of_all), own, ("setting",), "")
@@ -135,7 +138,7 @@ class SettingCosts:
 
     def _enough(self, judge: str, numbers: dict[str, Floats], bound: float | None) -> Floats:
         """1, 0 or NaN for each setting."""
-        prompts = np.array([sum(n >= s.least_tokens for n in self.lengths) for s in self.settings])
+        prompts = np.array([sum(m >= s.least_tokens for _, m in self.sizes) for s in self.settings])
         size = is_within(numbers[judge], numbers[f"{judge}_se"], prompts, self.parameters.tolerance)
         if bound is None:
             return size
@@ -160,10 +163,10 @@ class SettingCosts:
     def _too_short(self) -> dict[str, str]:
         told = []
         for setting in self.settings:
-            short = sum(n < setting.least_tokens for n in self.lengths)
+            short = sum(m < setting.least_tokens for _, m in self.sizes)
             if short:
                 told.append(
-                    f"{setting.label}: {short} of {len(self.lengths)} prompts have fewer than the "
+                    f"{setting.label}: {short} of {len(self.sizes)} prompts have fewer than the "
                     f"{setting.least_tokens} tokens that its fit takes, and are left out"
                 )
         return {"too_short": "; ".join(told)} if told else {}

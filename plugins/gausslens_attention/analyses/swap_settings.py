@@ -16,7 +16,7 @@ from ..maths.band_plus_sparse import cells, project
 from ..maths.kernels import kernel_map, kernel_names, least_tokens, projections
 from ..maths.lowrank import scalars, truncated
 from ..maths.masks import mask_of_keys
-from .patterns import double, drawn_by_head
+from .patterns import double, drawn_by_head, size_of
 
 if TYPE_CHECKING:
     from ..parameters import SwapParameters
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LayerHeads:
-    """Scores and pattern [head, n, n] of heads of one layer for one prompt, as the model makes them.
+    """Scores and pattern [head, n, m] of heads of one layer for one prompt, as the model makes them.
 
-    Settings that are made of queries and keys are given q and k [head, n, d] in their place. ``draw`` is which of
-    several random maps is asked for.
+    Settings that are made of queries and keys are given q [head, n, d] and k [head, m, d] in their place. ``draw`` is
+    which of several random maps is asked for.
     """
 
     layer: int
@@ -42,21 +42,26 @@ class LayerHeads:
 
     @property
     def n(self) -> int:
-        """Tokens."""
+        """Queries."""
+        return self.pattern.shape[-2]
+
+    @property
+    def m(self) -> int:
+        """Keys."""
         return self.pattern.shape[-1]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One approximation: its label and method, the map it makes [head, n, n], and what that stores on n tokens.
+    """One approximation: its label and method, the map it makes [head, n, m], and what that stores, of (n, m, causal).
 
-    ``random`` ones differ between draws; a prompt of fewer than ``least_tokens`` leaves a fit without data.
+    ``random`` ones differ between draws; a prompt of fewer keys than ``least_tokens`` leaves a fit without data.
     """
 
     label: str
     kind: str
     make: Callable[[LayerHeads], torch.Tensor]
-    stores: Callable[[int, bool], float]
+    stores: Callable[[int, int, bool], float]
     needs_queries: bool = False
     random: bool = False
     least_tokens: int = 1
@@ -72,16 +77,16 @@ def settings_of(parameters: SwapParameters, context: Context) -> list[Setting]:
 
 
 def _band(w: int, budget: int) -> Setting:
-    def errors(n: int, causal: bool) -> int:
-        return min(budget * n, cells(n, n, causal) - cells(n, w, causal))
+    def errors(n: int, m: int, causal: bool) -> int:
+        return min(budget * n, cells(n, m, causal, m) - cells(n, w, causal, m))
 
     def make(heads: LayerHeads) -> torch.Tensor:
         # Rows must go on summing to one: renormalising the kept cells is one of the nearest ways.
-        X, _ = project(double(heads.pattern), w, errors(heads.n, heads.causal), stochastic=True)
+        X, _ = project(double(heads.pattern), w, errors(heads.n, heads.m, heads.causal), stochastic=True)
         return torch.from_numpy(X)
 
-    def stores(n: int, causal: bool) -> float:
-        return cells(n, w, causal) + 2 * errors(n, causal)
+    def stores(n: int, m: int, causal: bool) -> float:
+        return cells(n, w, causal, m) + 2 * errors(n, m, causal)
 
     return Setting(f"band {w} + {budget}", "band", make, stores)
 
@@ -91,7 +96,7 @@ def _mask(kind: str, keys: int, parameters: SwapParameters, context: Context) ->
         return mask_of_keys(kind, keys, P, causal, parameters.globals, parameters.dilation, rngs)
 
     def make(heads: LayerHeads) -> torch.Tensor:
-        what = f"{kind} {keys} {heads.n}"
+        what = f"{kind} {keys} {size_of(heads.n, heads.m)}"
         rngs = drawn_by_head(context, what, heads.layer, heads.heads, heads.draw) if kind == "bigbird" else []
         mask, _ = of(double(heads.pattern), heads.causal, rngs)
         kept = torch.from_numpy(np.array(mask)).to(heads.scores.device)
@@ -99,9 +104,9 @@ def _mask(kind: str, keys: int, parameters: SwapParameters, context: Context) ->
         # A row of which nothing is left stays as it is.
         return torch.where(weights.isnan(), heads.pattern.double(), weights)
 
-    def stores(n: int, causal: bool) -> float:
+    def stores(n: int, m: int, causal: bool) -> float:
         # Of a soft map: each row has as many keys as it may have, wherever random ones fall.
-        even = np.tril(np.ones((1, n, n))) if causal else np.ones((1, n, n))
+        even = np.tril(np.ones((1, n, m))) if causal else np.ones((1, n, m))
         mask, placed = of(even, causal, [np.random.default_rng(0)])
         return float(mask.sum() + placed)
 
@@ -110,10 +115,10 @@ def _mask(kind: str, keys: int, parameters: SwapParameters, context: Context) ->
 
 def _rank(rank: int) -> Setting:
     def make(heads: LayerHeads) -> torch.Tensor:
-        X = torch.from_numpy(truncated(double(heads.pattern), [min(rank, heads.n)])[0])
+        X = torch.from_numpy(truncated(double(heads.pattern), [min(rank, heads.n, heads.m)])[0])
         return X.tril() if heads.causal else X
 
-    return Setting(f"svd {rank}", "svd", make, lambda n, _: float(scalars(n, min(rank, n))))
+    return Setting(f"svd {rank}", "svd", make, lambda n, m, _: float(scalars(n, min(rank, n, m), m)))
 
 
 def _kernel(label: str, parameters: SwapParameters, context: Context) -> Setting:
@@ -130,12 +135,12 @@ def _kernel(label: str, parameters: SwapParameters, context: Context) -> Setting
         return kernel_map(label, heads.q, heads.k, heads.scale, heads.causal, parameters.alpha, directions)
 
     wide = {"elu": d, "taylor-1": 1 + d, "taylor-2": 1 + d + d**2, "least-squares": d}
-    m = wide[label] if label in wide else int(label.split()[1])
+    features = wide[label] if label in wide else int(label.split()[1])
     return Setting(
         label,
         label.split()[0],
         make,
-        lambda n, _: float(2 * n * m),
+        lambda n, m, _: float((n + m) * features),
         needs_queries=True,
         random=random,
         least_tokens=least_tokens(label, d),

@@ -9,7 +9,7 @@ import numpy as np
 
 from gausslens.figures import Figure, Line, Lines, Scatter, Source, Table, pooled_over
 
-from . import averaged, too_short
+from . import averaged, other_keys, too_short
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -92,7 +92,7 @@ def _curve(result: Result, words: str, axis: str) -> Figure:
         caption += f" What is below {_FLOOR:g} is drawn there."
     return Lines(
         title=f"{title} of {words}, {result.variant}",
-        caption=caption + pooled_over(result),
+        caption=caption + other_keys(result) + pooled_over(result),
         sources=(Source(result.variant, result.label, error),),
         units="1",
         x=data[axis].values,
@@ -140,6 +140,7 @@ def _storage(result: Result, words: str) -> Figure:
         f"stores, beside the oracle that may store as many: {data.attrs['oracle']}. An approximation may be nearer "
         "where the places of its cells need not be stored, or where the oracle is best in another norm."
         + (f" What is below {_FLOOR:g} is drawn there." if wide else "")
+        + other_keys(result)
         + pooled_over(result),
         sources=tuple(Source(result.variant, result.label, name) for name in ("distance", "oracle")),
         units="1",

@@ -8,7 +8,7 @@ import numpy as np
 
 from gausslens.figures import Figure, Heatmap, Source, Table, pooled_over
 
-from . import averaged, too_short
+from . import averaged, other_keys, too_short
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -41,7 +41,11 @@ def _functions(label: str, several: list[Result]) -> Table:
         caption="How much of the variance of a head's scores each function of its queries and keys explains on cells "
         "that it was not fitted to, median over heads with enough cells to fit to; and the share of these of which it "
         "explains over 0.9. Queries and keys are those before position: what dot leaves unexplained is what position "
-        "adds." + _before_norms(several) + too_short(*several) + pooled_over(*several, swept=False),
+        "adds."
+        + _before_norms(several)
+        + other_keys(*several)
+        + too_short(*several)
+        + pooled_over(*several, swept=False),
         sources=tuple(Source(result.variant, label, "explained") for result in several),
         columns=("variant", "function", "fitted numbers", "explained", "of the fitted cells", "heads over 0.9"),
         rows=rows,

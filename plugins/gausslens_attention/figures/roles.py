@@ -9,7 +9,7 @@ import numpy as np
 
 from gausslens.figures import Dial, Figure, Heatmap, Source, Table
 
-from . import averaged
+from . import averaged, other_keys
 
 if TYPE_CHECKING:
     from gausslens import Result, Results
@@ -56,7 +56,8 @@ def _counts(label: str, several: list[Result]) -> Figure:
             " Those with draws or swept values have no map: families have no mean."
             if any(_has_no_map(result) for result in several)
             else ""
-        ),
+        )
+        + other_keys(*several),
         sources=tuple(Source(result.variant, label, "heads") for result in several),
         columns=("variant", *names, "rare: first token", *(f"share, {name}" for name in names[:-1])),
         rows=rows,

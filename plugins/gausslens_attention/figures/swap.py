@@ -8,7 +8,7 @@ import numpy as np
 
 from gausslens.figures import Figure, Heatmap, Scatter, Source, Table, pooled_over
 
-from . import averaged, too_short
+from . import averaged, other_keys, too_short
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -141,6 +141,7 @@ def _costs(label: str, judge: str, several: list[Result]) -> Figure:
         "divergence of next-token distributions, in nats; agreement: share of tokens whose likeliest successor stays; "
         "hidden change: that of the last residual stream, relative."
         + (_DRAWN if "hidden_change_draws_sd" in first else "")
+        + other_keys(*several)
         + too_short(*several)
         + (_NO_LOSS if judge == "hidden_change" else "")
         + pooled_over(*several, swept=False),

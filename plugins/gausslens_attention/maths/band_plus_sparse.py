@@ -12,6 +12,10 @@ budget. Conti (2024, ch. 3.4) looks for X by random draws, and reads the noise o
 optimal width. One-norm projections are not those of a Hilbert space: here the minimiser is unique because cells are
 separate (off the support, and up to ties; not where rows must sum to one: there any fill that lowers no captured cell
 is as good).
+
+Where keys are other tokens than queries, as in attention from one stack to another, a map is n x m, and the band is
+about the diagonal stretched from its first cell to its last: in place of i stands the key nearest to i (m - 1)/(n - 1),
+``places``. Widths are counted in keys; a square map has i itself there.
 """
 
 from __future__ import annotations
@@ -28,17 +32,41 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 
-def cells(n: int, width: int, causal: bool = False) -> int:
-    """How many cells |i - j| <= w a map of n tokens has: n (2w + 1) - w (w + 1), of which a causal one keeps j <= i."""
-    w = min(width, n - 1)
-    return n * (w + 1) - w * (w + 1) // 2 if causal else n * (2 * w + 1) - w * (w + 1)
+def places(n: int, m: int | None = None) -> NDArray[np.int64]:
+    """Where each of n queries stands among m keys (None: as many): the key nearest to i (m - 1) / (n - 1).
+
+    i itself among as many keys. A half is rounded up, and a lone query stands in the middle.
+    """
+    steps, keys = n - 1, n if m is None else m
+    if not steps:
+        return np.array([keys // 2], dtype=np.int64)
+    return np.asarray((2 * np.arange(n, dtype=np.int64) * (keys - 1) + steps) // (2 * steps))
+
+
+def cells(n: int, width: int, causal: bool = False, m: int | None = None) -> int:
+    """How many cells |p_i - j| <= w a map of n queries and m keys (None: as many) has, of which a causal one keeps
+    j <= p_i.
+
+    Of a square map, p_i = i: n (2w + 1) - w (w + 1), causal n (w + 1) - w (w + 1) / 2.
+    """
+    keys = n if m is None else m
+    place = places(n, keys)
+    last = place if causal else np.minimum(place + width, keys - 1)
+    return int((last - np.maximum(place - width, 0) + 1).sum())
 
 
 @lru_cache(maxsize=64)
-def offsets(n: int) -> NDArray[np.int64]:
-    """|i - j| of each cell [query, key]; not to be written to."""
-    place = np.arange(n)
-    found: NDArray[np.int64] = np.abs(place[:, None] - place)
+def apart(n: int, m: int | None = None) -> NDArray[np.int64]:
+    """p_i - j of each cell [query, key], positive where the key is behind the query; not to be written to."""
+    found: NDArray[np.int64] = places(n, m)[:, None] - np.arange(n if m is None else m)
+    found.flags.writeable = False
+    return found
+
+
+@lru_cache(maxsize=64)
+def offsets(n: int, m: int | None = None) -> NDArray[np.int64]:
+    """|p_i - j| of each cell [query, key]: the width of the narrowest band that has it; not to be written to."""
+    found: NDArray[np.int64] = np.abs(apart(n, m))
     found.flags.writeable = False
     return found
 
@@ -51,16 +79,16 @@ def project(
     stochastic: bool = False,
     bounded: bool = False,
 ) -> tuple[Floats, Floats]:
-    """The nearest band plus sparse error to maps H [..., n, n]: (X, |H - X|_1).
+    """The nearest band plus sparse error to maps H [..., n, m]: (X, |H - X|_1).
 
-    ``width`` may be several widths: then X is [width, ..., n, n] and the distance [width, ...]. ``budget`` entries
+    ``width`` may be several widths: then X is [width, ..., n, m] and the distance [width, ...]. ``budget`` entries
     may be spent outside the band, each at most ``epsilon`` in size. ``stochastic``: X >= 0 with rows that sum to one.
     ``bounded``: the band holds values in [0, 1], and errors may be spent within it too.
     """
     maps = np.asarray(H, dtype=np.float64)
     several = np.ndim(width) > 0
     widths = np.asarray(width).reshape(-1, *(1,) * (maps.ndim if several else 0))
-    band = offsets(maps.shape[-1]) <= widths
+    band = offsets(*maps.shape[-2:]) <= widths
     band = band if several else band.reshape(maps.shape[-2:])
     if stochastic:
         return fit_stochastic(maps, band, budget, epsilon)
@@ -70,7 +98,7 @@ def project(
 def fit(
     H: Floats, structure: Bools, budget: int = 0, epsilon: float | None = None, bounded: bool = False
 ) -> tuple[Floats, Floats]:
-    """The nearest X that is free on ``structure`` [..., n, n] and has ``budget`` entries elsewhere."""
+    """The nearest X that is free on ``structure`` [..., n, m] and has ``budget`` entries elsewhere."""
     kept = np.clip(H, 0.0, 1.0) if bounded else H
     X: Floats = np.where(structure, kept, 0.0)
     if budget > 0:

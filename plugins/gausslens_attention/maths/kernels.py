@@ -86,7 +86,7 @@ def quadratic(phi_q: torch.Tensor, phi_k: torch.Tensor, causal: bool) -> torch.T
 
 
 def linear(phi_q: torch.Tensor, phi_k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
-    """The same map applied to v [..., n, d], which is never made: O(n m d)."""
+    """The same map applied to v [..., key, d], which is never made: O(n m d)."""
     ones = torch.ones_like(v[..., :1])
     both = torch.cat([v, ones], dim=-1).to(phi_q.dtype)
     mixed = _prefixes(phi_q, phi_k, both) if causal else phi_q @ (phi_k.transpose(-1, -2) @ both)
@@ -163,9 +163,10 @@ def kernel_map(
     alpha: float,
     directions: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The map [..., query, key] that a kernel makes of queries and keys [..., n, d] whose products have a scale.
+    """The map [..., query, key] that a kernel makes of queries [..., n, d] and keys [..., m, d].
 
-    ``alpha`` is the ridge of least squares; ``directions`` are those of performer's features (``projections``).
+    Their products are multiplied by ``scale``. ``alpha`` is the ridge of least squares; ``directions`` are those of
+    performer's features (``projections``).
     """
     root = scale**0.5
     q, k = q.double() * root, k.double() * root
@@ -190,25 +191,28 @@ def least_tokens(label: str, d: int) -> int:
     return d if label == "least-squares" else 1
 
 
-def flops(n: int, m: int, d: int, of_features: int) -> int:
+def flops(n: int, m: int, d: int, of_features: int, keys: int | None = None) -> int:
     """What linear attention takes: features of q and k, the sums over keys with their normaliser, and their use."""
-    return 2 * n * of_features + 4 * n * m * (d + 1) + n * d
+    both = n + (n if keys is None else keys)
+    return both * of_features + 2 * both * m * (d + 1) + n * d
 
 
-def features_and_flops(kernel: str, n: int, d: int, d_v: int, causal: bool) -> tuple[int, int]:
-    """How many features a kernel has, and what its linear form takes for q, k [n, d] and v [n, d_v].
+def features_and_flops(kernel: str, n: int, d: int, d_v: int, causal: bool, keys: int | None = None) -> tuple[int, int]:
+    """How many features a kernel has, and what its linear form takes for q [n, d], k [keys, d] and v [keys, d_v].
 
-    ``kernel`` is one of ``kernel_names``. Causal forms
-    make the map within chunks besides.
+    ``kernel`` is one of ``kernel_names``; without ``keys`` there are n. Causal forms make the map within chunks
+    besides.
     """
+    both = n + (n if keys is None else keys)
     in_chunks = 2 * n * min(CHUNK, n) if causal else 0
     if kernel == "least-squares":
-        solves = n * (2 * d**3 // 3 + 4 * d**2) if causal else 2 * d**3 // 3 + 2 * d**2 * d_v + 2 * n * d**2
-        return d, solves + 4 * n * d * d_v + in_chunks * (d + d_v)
+        once = 2 * d**3 // 3 + 2 * d**2 * d_v + 2 * (both - n) * d**2
+        solves = n * (2 * d**3 // 3 + 4 * d**2) if causal else once
+        return d, solves + 2 * both * d * d_v + in_chunks * (d + d_v)
     fixed = {"elu": (d, 2 * d), "taylor-1": (d + 1, 4 * d), "taylor-2": (1 + d + d**2, 2 * d**2)}
     if kernel in fixed:
         m, of_features = fixed[kernel]
     else:
         m = int(kernel.split()[1])
         of_features = 2 * d * m + 4 * m + 3 * d
-    return m, flops(n, m, d_v, of_features) + in_chunks * (m + d_v + 1)
+    return m, flops(n, m, d_v, of_features, keys) + in_chunks * (m + d_v + 1)

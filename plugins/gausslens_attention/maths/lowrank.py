@@ -1,8 +1,8 @@
 """Low-rank approximations of attention. Pure numpy on maps [..., query, key]; Linformer's own form in torch.
 
     truncated   P_r = U_r S_r V_r', the best of rank r in every unitarily invariant norm: the oracle
-    sketched    P R'R with R [k, n] Gaussian of variance 1/k: what a Johnson-Lindenstrauss projection of the keys gives
-    Linformer   softmax(q (E k)' scale) (F v), E and F [k, n]                            (Wang et al. 2020, 2006.04768)
+    sketched    P R'R with R [k, m] Gaussian of variance 1/k: what a Johnson-Lindenstrauss projection of the keys gives
+    Linformer   softmax(q (E k)' scale) (F v), E and F [k, m]                            (Wang et al. 2020, 2006.04768)
     split       low rank plus sparse, by turns: the oracle of methods that have both     (GoDec, Zhou and Tao 2011)
 
 That P w is nearly P R'R w for k ~ log n, as the sources say of Linformer, holds only where w has a large mean:
@@ -36,20 +36,20 @@ def truncated(P: ArrayLike, ranks: Sequence[int]) -> Floats:
     return np.stack([(u[..., :r] * s[..., None, :r]) @ vt[..., :r, :] if r else np.zeros(maps.shape) for r in ranks])
 
 
-def gaussian(rank: int, n: int, rng: np.random.Generator) -> Floats:
-    """R [rank, n] with E R'R = I: entries of variance 1 / rank."""
-    return np.asarray(rng.standard_normal((rank, n)) / np.sqrt(rank))
+def gaussian(rank: int, m: int, rng: np.random.Generator) -> Floats:
+    """R [rank, m] with E R'R = I: entries of variance 1 / rank."""
+    return np.asarray(rng.standard_normal((rank, m)) / np.sqrt(rank))
 
 
 def sketched(P: ArrayLike, R: ArrayLike) -> Floats:
-    """P R'R, R [rank, n] or one for each head [head, rank, n]."""
+    """P R'R, R [rank, m] or one for each head [head, rank, m]."""
     projection = np.asarray(R, dtype=np.float64)
     found: Floats = (np.asarray(P, dtype=np.float64) @ np.swapaxes(projection, -1, -2)) @ projection
     return found
 
 
 def sketch_error(P: ArrayLike, values: ArrayLike, rank: int) -> Floats:
-    """E|P R'R V - P V|^2 over Gaussian R of this rank, V [..., n, d]: (|P|^2 |V|^2 + |P V|^2) / rank."""
+    """E|P R'R V - P V|^2 over Gaussian R of this rank, V [..., m, d]: (|P|^2 |V|^2 + |P V|^2) / rank."""
     maps, v = np.asarray(P, dtype=np.float64), np.asarray(values, dtype=np.float64)
     mixed = ((maps @ v) ** 2).sum(axis=(-1, -2))
     found: Floats = ((maps**2).sum(axis=(-1, -2)) * (v**2).sum(axis=(-1, -2)) + mixed) / rank
@@ -59,13 +59,13 @@ def sketch_error(P: ArrayLike, values: ArrayLike, rank: int) -> Floats:
 def linformer(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, E: torch.Tensor, F: torch.Tensor, scale: float
 ) -> torch.Tensor:
-    """softmax(q (E k)' scale) (F v) for q, k, v [..., n, d] and E, F [..., rank, n], in 8 n rank d flops."""
+    """softmax(q (E k)' scale) (F v), q [..., n, d], k, v [..., m, d], E, F [..., rank, m]: 4 (n + m) rank d flops."""
     weights = (q @ (E @ k).transpose(-1, -2) * scale).softmax(dim=-1)
     return weights @ (F @ v)
 
 
 def linformer_pattern(scores: ArrayLike, E: ArrayLike, F: ArrayLike) -> Floats:
-    """The map that Linformer applies, softmax(S E') F, from unmasked scores S [..., n, n]."""
+    """The map that Linformer applies, softmax(S E') F, from unmasked scores S [..., n, m]."""
     weights = linformer_weights(scores, E)
     found: Floats = weights @ np.asarray(F, dtype=np.float64)
     return found
@@ -80,7 +80,7 @@ def linformer_weights(scores: ArrayLike, E: ArrayLike) -> Floats:
 
 
 def fitted(P: ArrayLike, scores: ArrayLike, rank: int) -> tuple[Floats, Floats]:
-    """E and F [..., rank, n] fitted to a map: E its leading right singular vectors, F the least-squares fit to it.
+    """E and F [..., rank, m] fitted to a map: E its leading right singular vectors, F the least-squares fit to it.
 
     F = A^+ P with A = softmax(S E'), so that A F is as near to P as A allows; signs are those of a positive sum.
     """
@@ -110,11 +110,11 @@ def split(P: ArrayLike, rank: int, entries: int, rounds: int = 15) -> tuple[Floa
     return low, np.where(largest(np.abs(maps - low), entries), maps - low, 0.0)
 
 
-def scalars(n: int, rank: int) -> int:
-    """Stored scalars of a rank: two factors of n rows."""
-    return 2 * n * rank
+def scalars(n: int, rank: int, m: int | None = None) -> int:
+    """Stored scalars of a rank: two factors, of as many rows as there are queries, n, and keys (None: as many)."""
+    return (n + (n if m is None else m)) * rank
 
 
-def flops(n: int, d: int, rank: int) -> int:
-    """What applying a map of this rank to values [n, d] takes."""
-    return 4 * n * rank * d
+def flops(n: int, d: int, rank: int, m: int | None = None) -> int:
+    """What applying a map of this rank to values [m, d] takes."""
+    return 2 * scalars(n, rank, m) * d

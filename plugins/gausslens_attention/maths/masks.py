@@ -9,6 +9,10 @@
 Rows of global tokens are full, so BigBird has n g + (n - g) (g + 2w + 1 + r) cells less those in which the windows
 leave the map or meet the global columns (``bigbird_cells``). L layers of a window reach L w tokens to each side,
 dilated or not L w distinct ones; a dilated window reaches L w d far.
+
+Where keys are other tokens than queries (``m`` of them), i is the query's place among the keys on the stretched
+diagonal (``band_plus_sparse.places``), and global are the first g keys, seen by all, and the first g queries, which see
+all.
 """
 
 from __future__ import annotations
@@ -19,17 +23,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .arrays import Bools, Floats
+from .band_plus_sparse import apart, places
 
 if TYPE_CHECKING:
     import torch
     from numpy.typing import ArrayLike
 
 
-def window(n: int, width: int, causal: bool = False, dilation: int = 1) -> Bools:
+def window(n: int, width: int, causal: bool = False, dilation: int = 1, m: int | None = None) -> Bools:
     """The cells [query, key] whose distance is at most ``width`` steps of ``dilation``."""
-    apart = np.arange(n)[:, None] - np.arange(n)
-    kept: Bools = (np.abs(apart) <= width * dilation) & (apart % dilation == 0)
-    return kept & (apart >= 0) if causal else kept
+    behind = apart(n, m)
+    kept: Bools = (np.abs(behind) <= width * dilation) & (behind % dilation == 0)
+    return kept & (behind >= 0) if causal else kept
 
 
 def with_globals(mask: Bools, count: int, causal: bool = False) -> Bools:
@@ -40,34 +45,44 @@ def with_globals(mask: Bools, count: int, causal: bool = False) -> Bools:
     return np.tril(made) if causal else made
 
 
-def longformer(n: int, width: int, count: int, causal: bool = False, dilation: int = 1) -> Bools:
+def longformer(n: int, width: int, count: int, causal: bool = False, dilation: int = 1, m: int | None = None) -> Bools:
     """A window and global tokens."""
-    return with_globals(window(n, width, causal, dilation), count, causal)
+    return with_globals(window(n, width, causal, dilation, m), count, causal)
 
 
-def bigbird(n: int, width: int, count: int, random: int, rng: np.random.Generator, causal: bool = False) -> Bools:
+def bigbird(
+    n: int,
+    width: int,
+    count: int,
+    random: int,
+    rng: np.random.Generator,
+    causal: bool = False,
+    m: int | None = None,
+) -> Bools:
     """A window, ``count`` global tokens, and ``random`` other keys for each row that is not global."""
-    made = longformer(n, width, count, causal)
-    seen = np.tril(np.ones((n, n), dtype=bool)) if causal else np.ones((n, n), dtype=bool)
+    made = longformer(n, width, count, causal, m=m)
+    seen = np.tril(np.ones(made.shape, dtype=bool)) if causal else np.ones(made.shape, dtype=bool)
     for row in range(count, n):
         free = np.flatnonzero(seen[row] & ~made[row])
         made[row, rng.choice(free, min(random, len(free)), replace=False)] = True
     return made
 
 
-def bigbird_cells(n: int, width: int, count: int, random: int, causal: bool = False) -> int:
+def bigbird_cells(n: int, width: int, count: int, random: int, causal: bool = False, m: int | None = None) -> int:
     """How many cells that mask has, without making it."""
-    rows = np.arange(count, n)
-    first = np.maximum(rows - width, count)  # global columns are counted by themselves
-    last = rows if causal else np.minimum(rows + width, n - 1)
-    held = count + last - first + 1
-    room = (rows + 1 if causal else n) - held
-    of_globals = count * (count + 1) // 2 if causal else count * n
+    keys = n if m is None else m
+    rows, columns = min(count, n), min(count, keys)
+    place = places(n, keys)[count:]
+    first = np.maximum(place - width, columns)  # global columns are counted by themselves
+    last = place if causal else np.minimum(place + width, keys - 1)
+    held = columns + np.maximum(last - first + 1, 0)
+    room = (place + 1 if causal else keys) - held
+    of_globals = rows * (rows + 1) // 2 if causal else rows * keys
     return int(of_globals + (held + np.minimum(random, room)).sum())
 
 
 def top_k(P: ArrayLike, k: int) -> Bools:
-    """The k largest cells of each row of maps [..., n, n]; cells that hold nothing are not counted."""
+    """The k largest cells of each row of maps [..., n, m]; cells that hold nothing are not counted."""
     maps = np.asarray(P)
     if k >= maps.shape[-1]:
         return np.asarray(maps > 0)
@@ -86,24 +101,24 @@ def mask_of_keys(
     dilation: int,
     rngs: Sequence[np.random.Generator],
 ) -> tuple[Bools, int]:
-    """The mask with so many keys a row of maps [..., n, n], and how many of its cells have places that must be stored.
+    """The mask with so many keys a row of maps [..., n, m], and how many of its cells have places that must be stored.
 
     The keys of a row are those of its window, the global ones and the random ones together; rows near the ends have
     fewer. ``kind`` is "window", "dilated", "longformer", "bigbird" or "top-k". Each head has a random graph of its own,
-    [head, n, n]: ``rngs`` are one generator for each, which BigBird alone draws from.
+    [head, n, m]: ``rngs`` are one generator for each, which BigBird alone draws from.
     """
-    n = P.shape[-1]
+    n, m = P.shape[-2:]
     if kind == "top-k":
         mask = top_k(P, keys)
         return mask, int(mask.sum(axis=(-1, -2)).mean()) if mask.ndim > 2 else int(mask.sum())
     if kind in ("window", "dilated"):
-        return window(n, _width(keys, causal), causal, dilation if kind == "dilated" else 1), 0
+        return window(n, _width(keys, causal), causal, dilation if kind == "dilated" else 1, m), 0
     if kind == "longformer":
-        return longformer(n, _width(keys - globals_, causal), globals_, causal), 0
+        return longformer(n, _width(keys - globals_, causal), globals_, causal, m=m), 0
     random = (keys - globals_) // 2
     width = _width(keys - globals_ - random, causal)
-    mask = np.stack([bigbird(n, width, globals_, random, rng, causal) for rng in rngs])
-    return mask, int(mask[0].sum() - longformer(n, width, globals_, causal).sum())
+    mask = np.stack([bigbird(n, width, globals_, random, rng, causal, m) for rng in rngs])
+    return mask, int(mask[0].sum() - longformer(n, width, globals_, causal, m=m).sum())
 
 
 def _width(keys: int, causal: bool) -> int:
@@ -125,7 +140,7 @@ def masked(P: ArrayLike, mask: Bools) -> Floats:
 def attend(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, scale: float
 ) -> torch.Tensor:
-    """Attention over the cells (rows, columns) alone, for q, k, v [..., n, d]: 4 d flops a cell, no map is made."""
+    """Attention over the cells (rows, columns) alone, of q [..., n, d] and k, v [..., m, d]: 4 d flops a cell."""
     import torch
 
     scores = (q[..., rows, :] * k[..., columns, :]).sum(dim=-1) * scale
@@ -134,7 +149,7 @@ def attend(
     most = most.scatter_reduce(-1, place, scores, "amax")
     weights = (scores - most.gather(-1, place)).exp()
     total = torch.zeros(q.shape[:-1], dtype=q.dtype, device=q.device).scatter_add(-1, place, weights)
-    out = torch.zeros_like(v).index_add(-2, rows, weights[..., None] * v[..., columns, :])
+    out = v.new_zeros(*q.shape[:-1], v.shape[-1]).index_add(-2, rows, weights[..., None] * v[..., columns, :])
     return out / total.clamp_min(torch.finfo(q.dtype).tiny)[..., None]
 
 

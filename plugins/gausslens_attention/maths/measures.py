@@ -4,10 +4,10 @@
     kl              mean over rows of KL(p_i, x_i), x_i mixed with 1e-4 of the uniform row so that it is finite
     output_error    |(P - X) V|_F / |P V|_F; NaN without values
 
-for maps [..., n, n] and values V [..., n, d]. Beside them the trivial approximations, and the oracles: the best that
-any method could do with as many entries (the largest cells, best in the 1-norm) or of that rank (truncated SVD). An X
-whose rows sum to one, as those of a softmax do, stands beside the best of that kind: the largest cells, one of each row
-at least, and the rest of each row in proportion.
+for maps [..., n, m] of n queries and m keys, and values V [..., m, d]. Beside them the trivial approximations, and the
+oracles: the best that any method could do with as many entries (the largest cells, best in the 1-norm) or of that rank
+(truncated SVD). An X whose rows sum to one, as those of a softmax do, stands beside the best of that kind: the largest
+cells, one of each row at least, and the rest of each row in proportion.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from gausslens.maths.spectra import effective_rank
 
 from .arrays import Floats
-from .band_plus_sparse import fit_stochastic
+from .band_plus_sparse import apart, fit_stochastic
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -32,7 +32,7 @@ FLOOR = 1e-4
 
 def measured(P: Floats, X: Floats, V: Floats | None = None) -> dict[str, Floats]:
     """All measures of X against P; a head whose output is zero has the error of any other output, infinity."""
-    n = P.shape[-1]
+    n, m = P.shape[-2:]
     distance: Floats = np.abs(P - X).sum(axis=(-1, -2))
     error = np.full(distance.shape, np.nan)
     if V is not None:
@@ -43,22 +43,22 @@ def measured(P: Floats, X: Floats, V: Floats | None = None) -> dict[str, Floats]
     return {
         "distance": distance,
         "distance_per_row": distance / n,
-        "distance_per_cell": distance / n**2,
+        "distance_per_cell": distance / (n * m),
         "kl": divergence(P, X),
         "output_error": error,
     }
 
 
 def divergence(P: ArrayLike, X: ArrayLike) -> Floats:
-    """Mean over rows of KL(p, x~) in nats: x~ is x without its negative part, normalised, mixed with ``FLOOR`` / n.
+    """Mean over rows of KL(p, x~) in nats: x~ is x without its negative part, normalised, mixed with ``FLOOR`` / m.
 
     A row that is zero or negative counts as uniform.
     """
     maps, near = np.asarray(P, dtype=np.float64), np.clip(np.asarray(X, dtype=np.float64), 0.0, None)
-    n = maps.shape[-1]
+    m = maps.shape[-1]
     total = near.sum(axis=-1, keepdims=True)
-    near = np.where(total > 0, near / np.where(total > 0, total, 1.0), 1.0 / n)
-    near = (1 - FLOOR) * near + FLOOR / n
+    near = np.where(total > 0, near / np.where(total > 0, total, 1.0), 1.0 / m)
+    near = (1 - FLOOR) * near + FLOOR / m
     terms = maps * (np.log(np.where(maps > 0, maps, 1.0)) - np.log(near))
     found: Floats = np.where(maps > 0, terms, 0.0).sum(axis=-1).mean(axis=-1)
     return found
@@ -77,14 +77,21 @@ def entropy(P: ArrayLike) -> Floats:
     return found
 
 
-def baselines(n: int) -> Floats:
-    """The trivial approximations [baseline, n, n]: nothing, 1/n everywhere, itself alone, the mean of the past."""
-    past = np.tril(np.ones((n, n)))
-    return np.stack([np.zeros((n, n)), np.full((n, n), 1.0 / n), np.eye(n), past / past.sum(axis=1, keepdims=True)])
+def baselines(n: int, m: int | None = None) -> Floats:
+    """The trivial approximations [baseline, n, m]: nothing, 1/m everywhere, itself alone, the mean of the past.
+
+    Where keys are other tokens, a query's own is the one at its place on the stretched diagonal, and the past is up to
+    there (``band_plus_sparse.places``).
+    """
+    behind = apart(n, m)
+    past = (behind >= 0).astype(np.float64)
+    uniform = np.full(past.shape, 1.0 / past.shape[1])
+    own = (behind == 0).astype(np.float64)
+    return np.stack([np.zeros(past.shape), uniform, own, past / past.sum(axis=1, keepdims=True)])
 
 
 class Oracles:
-    """The best possible with a number of entries, or of a rank, for heads of one prompt [head, n, n]."""
+    """The best possible with a number of entries, or of a rank, for heads of one prompt [head, n, m]."""
 
     def __init__(self, P: Floats, svd: tuple[Floats, Floats, Floats] | None = None) -> None:
         self.P, self.svd = P, svd
@@ -115,7 +122,7 @@ class Oracles:
     def rank(self, rank: float) -> Floats:
         """|P - X|_1 of the truncated singular value decomposition."""
         assert self.svd is not None
-        r = min(max(int(rank), 0), self.P.shape[-1])
+        r = min(max(int(rank), 0), *self.P.shape[-2:])
         if r not in self.of_rank:
             u, s, vt = self.svd
             near = (u[..., :r] * s[..., None, :r]) @ vt[..., :r, :]
@@ -124,14 +131,14 @@ class Oracles:
 
 
 def cumulative_map_spectrum(P: Floats, directions: int) -> dict[str, Floats]:
-    """The first singular values of maps [head, n, n], and what all of them say: ranks, condition, norms.
+    """The first singular values of maps [head, n, m], and what all of them say: ranks, condition, norms.
 
     The effective rank is exp of the entropy of the singular values' own shares, not of their squares' (Roy and
     Vetterli 2007). ``condition`` is log10 of that of the values above rounding.
     """
     values = np.linalg.svd(P, compute_uv=False)
     n = values.shape[-1]
-    least = np.finfo(np.float32).eps * n * values[..., :1]  # patterns are of single precision
+    least = np.finfo(np.float32).eps * max(P.shape[-2:]) * values[..., :1]  # patterns are of single precision
     kept = np.full((len(P), directions), np.nan)
     kept[:, : min(n, directions)] = values[:, :directions]
     return {

@@ -9,7 +9,8 @@ up to i hold with k windows opened, the last row in state s (a column, or its ow
 
 where g_i(s, e) = min(T_{e+1}, h_is + T_e) is what row i holds at s with the e largest of its other cells beside, T_e
 being the sum of its e largest. Errors need not be spent row by row to be counted so: the result is exact for any
-budget.
+budget. Where keys are other tokens than queries, a row's own is the key at its place on the stretched diagonal
+(``band_plus_sparse.places``).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .arrays import Bools, Floats, Places
+from .band_plus_sparse import places
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RareTokens:
-    """The best members of maps [..., n, n]: ``column`` [..., row] is where each row looks, ``own`` where that is
+    """The best members of maps [..., n, m]: ``column`` [..., row] is where each row looks, ``own`` where that is
     itself.
 
     ``support`` marks the cells that hold values, those of the errors too; ``captured`` is the mass on them; ``windows``
@@ -44,10 +46,10 @@ class RareTokens:
 def rare_tokens(H: ArrayLike, windows: int, budget: int = 0) -> RareTokens:
     """At most ``windows`` windows, each of any rows and any column, and ``budget`` sparse errors besides."""
     maps = np.abs(np.asarray(H, dtype=np.float64))
-    n = maps.shape[-1]
-    flat = maps.reshape(-1, n, n)
-    steps, last = _forward(flat, min(windows, n), min(budget, n * n))
-    found = [_traced(flat[m], [step.of(m) for step in steps], last[m]) for m in range(len(flat))]
+    n, m = maps.shape[-2:]
+    flat = maps.reshape(-1, n, m)
+    steps, last = _forward(flat, min(windows, n), min(budget, n * m))
+    found = [_traced(flat[i], [step.of(i) for step in steps], last[i]) for i in range(len(flat))]
     support, column, own, opened = (np.stack(part) for part in zip(*found, strict=True))
     lead = maps.shape[:-2]
     captured = np.where(support, flat, 0.0).sum(axis=(-1, -2))
@@ -73,30 +75,31 @@ class _Choices:
 
 
 def _forward(flat: Floats, windows: int, budget: int) -> tuple[list[_Choices], Floats]:
-    maps, n, _ = flat.shape
-    held = np.full((maps, windows + 1, n + 1, budget + 1), -np.inf)
-    held[:, 0, n, 0] = 0.0  # before the first row: no window is open
+    maps, n, m = flat.shape
+    place = places(n, m)
+    held = np.full((maps, windows + 1, m + 1, budget + 1), -np.inf)
+    held[:, 0, m, 0] = 0.0  # before the first row: no window is open
     steps = []
     for row in range(n):
         best = held.argmax(axis=2)
         most = held.max(axis=2)
         into = np.full_like(held, -np.inf)
-        into[:, 1:, :n] = most[:, :-1, None]
-        into[:, :, n] = most
+        into[:, 1:, :m] = most[:, :-1, None]
+        into[:, :, m] = most
         switched = into > held
         before = np.where(switched, into, held)
-        held, errors = _spend(before, _gains(flat[:, row], row, budget))
+        held, errors = _spend(before, _gains(flat[:, row], int(place[row]), budget))
         steps.append(_Choices(errors, switched, best))
     return steps, held
 
 
-def _gains(values: Floats, row: int, budget: int) -> Floats:
-    """What a row holds in each state with e of its other cells beside [map, state, e]."""
+def _gains(values: Floats, place: int, budget: int) -> Floats:
+    """What a row with its own key at ``place`` holds in each state with e of its other cells beside [map, state, e]."""
     most = min(budget, values.shape[1] - 1)
     falling = -np.sort(-values, axis=1)[:, : most + 1]
     total = np.cumsum(falling, axis=1)
     below = np.concatenate([np.zeros((len(values), 1)), total[:, :-1]], axis=1)
-    own = np.concatenate([values, values[:, row : row + 1]], axis=1)
+    own = np.concatenate([values, values[:, place : place + 1]], axis=1)
     found: Floats = np.minimum(total[:, None], own[:, :, None] + below[:, None])
     return found
 
@@ -115,15 +118,15 @@ def _spend(before: Floats, gains: Floats) -> tuple[Floats, NDArray[np.integer[An
 
 def _traced(values: Floats, steps: list[_Choices], last: Floats) -> tuple[Bools, Places, Bools, Places]:
     """The support, column of each row, whether that is its own, and number of windows of the best path of one map."""
-    n = len(values)
+    n, m = values.shape
     k, state, spent = (int(i) for i in np.unravel_index(int(last.argmax()), last.shape))
-    support = np.zeros((n, n), dtype=bool)
-    column, own = np.arange(n), np.ones(n, dtype=bool)
+    support = np.zeros((n, m), dtype=bool)
+    column, own = places(n, m), np.ones(n, dtype=bool)
     opened = k
     for row in range(n - 1, -1, -1):
         step = steps[row]
         count = int(step.errors[k, state, spent])
-        if state < n:
+        if state < m:
             column[row], own[row] = state, False
         others = values[row].copy()
         others[column[row]] = -1.0
@@ -131,6 +134,6 @@ def _traced(values: Floats, steps: list[_Choices], last: Floats) -> tuple[Bools,
         support[row, np.argsort(-others, kind="stable")[:count]] = True
         spent -= count
         if step.switched[k, state, spent]:
-            k -= state < n
+            k -= state < m
             state = int(step.best[k, spent])
     return support, column, own, np.asarray(opened)

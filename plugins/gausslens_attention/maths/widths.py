@@ -29,7 +29,7 @@ _ROUNDING = 1e-4
 def distances(
     H: ArrayLike, budgets: Sequence[int] = (0,), epsilon: float | None = None, stochastic: bool = False
 ) -> Floats:
-    """|H - X|_1 of the nearest X to each map [..., n, n], for all widths 0 to n - 1: [..., width, budget].
+    """|H - X|_1 of the nearest X to each map [..., n, m], for all widths 0 to m - 1: [..., width, budget].
 
     What ``band.project`` returns as the distance; ``stochastic`` for H that is row-stochastic is twice the free
     distance. float32 is not widened: sums are of double precision, the order of cells is that of the values given.
@@ -37,25 +37,25 @@ def distances(
     maps = np.asarray(H)
     if stochastic and not _is_stochastic(maps):
         return _one_by_one(maps, budgets, epsilon)
-    n = maps.shape[-1]
-    flat = maps.reshape(-1, n, n)
-    found = np.empty((len(flat), n, len(budgets)))
+    n, m = maps.shape[-2:]
+    flat = maps.reshape(-1, n, m)
+    found = np.empty((len(flat), m, len(budgets)))
     for start in range(0, len(flat), MAPS):
         found[start : start + MAPS] = _some(flat[start : start + MAPS], budgets, epsilon)
-    return (2 if stochastic else 1) * found.reshape(*maps.shape[:-2], n, len(budgets))
+    return (2 if stochastic else 1) * found.reshape(*maps.shape[:-2], m, len(budgets))
 
 
 def _some(maps: NDArray[np.floating], budgets: Sequence[int], epsilon: float | None) -> Floats:
-    """Of a few maps [map, n, n]: [map, width, budget]."""
-    n = maps.shape[-1]
+    """Of a few maps [map, n, m]: [map, width, budget]."""
+    m = maps.shape[-1]
     seen, offset = _cells(maps)
     size = np.abs(maps[:, seen])
-    outside = _outside(size, offset, n)
+    outside = _outside(size, offset, m)
     most = max(budgets, default=0)
     if most <= 0:
         return np.repeat(outside[..., None], len(budgets), axis=-1)
     gain = size if epsilon is None else np.minimum(size, np.asarray(epsilon, dtype=size.dtype))
-    ranked = _Ranked(*_sorted(gain, offset), n)
+    ranked = _Ranked(*_sorted(gain, offset), m)
     saved = np.stack([ranked.largest(min(k, size.shape[1])) for k in budgets], axis=-1)
     # What is left of equal sums is rounding.
     return np.clip(outside[..., None] - saved, 0.0, None)
@@ -63,15 +63,15 @@ def _some(maps: NDArray[np.floating], budgets: Sequence[int], epsilon: float | N
 
 def _cells(maps: NDArray[np.floating]) -> tuple[Bools, NDArray[np.int64]]:
     """Which cells hold anything (a causal map has none above the diagonal), and their offsets."""
-    n = maps.shape[-1]
-    upper = np.triu(np.ones((n, n), dtype=bool), 1)
-    seen = ~upper if n > 1 and not maps[:, upper].any() else np.ones((n, n), dtype=bool)
-    return seen, offsets(n)[seen]
+    n, m = maps.shape[-2:]
+    upper = np.triu(np.ones((n, m), dtype=bool), 1)
+    seen = ~upper if n == m > 1 and not maps[:, upper].any() else np.ones((n, m), dtype=bool)
+    return seen, offsets(n, m)[seen]
 
 
-def _outside(size: NDArray[np.floating], offset: NDArray[np.int64], n: int) -> Floats:
+def _outside(size: NDArray[np.floating], offset: NDArray[np.int64], widths: int) -> Floats:
     """The sum of the cells beyond each width [map, width]."""
-    by_offset: Floats = np.stack([np.bincount(offset, weights=row, minlength=n) for row in size])
+    by_offset: Floats = np.stack([np.bincount(offset, weights=row, minlength=widths) for row in size])
     beyond = np.cumsum(by_offset[:, ::-1], axis=1)[:, ::-1]
     found: Floats = np.concatenate([beyond[:, 1:], np.zeros((len(size), 1))], axis=1)
     return found
@@ -93,16 +93,16 @@ def _sorted(gain: NDArray[np.floating], offset: NDArray[np.int64]) -> tuple[NDAr
 class _Ranked:
     """The cells of each map in falling order, with counts and sums by block of ranks and width."""
 
-    def __init__(self, gain: NDArray[np.floating], offset: NDArray[np.int32], n: int) -> None:
+    def __init__(self, gain: NDArray[np.floating], offset: NDArray[np.int32], widths: int) -> None:
         maps, cells = gain.shape
         blocks = -(-cells // BLOCK)
         # The last block is filled up with cells that lie within every band.
         padding = ((0, 0), (0, blocks * BLOCK - cells))
         self.gain = np.pad(gain, padding).reshape(maps, blocks, BLOCK)
         self.offset = np.pad(offset, padding).reshape(maps, blocks, BLOCK)
-        self.n = n
-        place = (np.arange(maps * blocks).reshape(maps, blocks, 1) * n + self.offset).ravel()
-        shape, size = (maps, blocks, n), maps * blocks * n
+        self.widths = widths
+        place = (np.arange(maps * blocks).reshape(maps, blocks, 1) * widths + self.offset).ravel()
+        shape, size = (maps, blocks, widths), maps * blocks * widths
         # Up to and with each block, beyond each width.
         self.number = _summed(np.bincount(place, minlength=size).reshape(shape).astype(np.int32))
         self.total = _summed(np.bincount(place, weights=self.gain.ravel(), minlength=size).reshape(shape))
@@ -110,7 +110,7 @@ class _Ranked:
     def largest(self, count: int) -> Floats:
         """The sum of the ``count`` largest gains beyond each width [map, width]; of all where there are fewer."""
         if count <= 0:
-            return np.zeros((len(self.gain), self.n))
+            return np.zeros((len(self.gain), self.widths))
         last = self.gain.shape[1] - 1
         full = (self.number <= count).sum(axis=1)
         before = np.maximum(full - 1, 0)[:, None]
@@ -119,7 +119,7 @@ class _Ranked:
         total = np.where(some, np.take_along_axis(self.total, before, axis=1)[:, 0], 0.0)
         # What is still to take lies in the next block.
         place = np.arange(len(self.gain))[:, None], np.minimum(full, last)
-        outside = self.offset[place] > np.arange(self.n, dtype=np.int32)[:, None]
+        outside = self.offset[place] > np.arange(self.widths, dtype=np.int32)[:, None]
         wanted = np.cumsum(outside, axis=-1, dtype=np.int16) <= (count - number)[..., None]
         wanted &= outside
         rest = np.einsum("mwb,mwb->mw", self.gain[place], wanted, dtype=np.float64)
@@ -143,6 +143,6 @@ def _is_stochastic(maps: NDArray[np.floating]) -> bool:
 def _one_by_one(maps: NDArray[np.floating], budgets: Sequence[int], epsilon: float | None) -> Floats:
     """Maps whose rows do not sum to one have no shorter way."""
     H = maps.astype(np.float64)
-    bands = [offsets(H.shape[-1]) <= w for w in range(H.shape[-1])]
+    bands = [offsets(*H.shape[-2:]) <= w for w in range(H.shape[-1])]
     found = [[fit_stochastic(H, band, k, epsilon)[1] for k in budgets] for band in bands]
     return np.moveaxis(np.array(found), (0, 1), (-2, -1))

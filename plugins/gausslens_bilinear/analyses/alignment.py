@@ -2,6 +2,10 @@
 
 Circuits are those that the scores see, with the gains of norms in them (``gausslens.maths.effective_forms``); beside
 them stand those of the weights as they are, what position makes of them at each lag, and what biases add.
+
+In attention from one stack to another the two sides of a circuit are of different streams, whose coordinates have
+nothing to do with each other: what sets one beside the other (traces, eigenvalues, angles) is left out, and so are lags
+and K- and V-composition, for no head of the stack writes what keys and values read.
 """
 
 from __future__ import annotations
@@ -69,6 +73,12 @@ _BIASES = {
     "ov_bias_share": "W_V W_O with the bias as a row more: share of its squared norm that the bias brings",
 }
 _CIRCUITS = {"qk": "W_Q W_K^T", "ov": "W_V W_O"}
+# What takes both sides of a circuit for vectors of one stream, by the end of its name.
+_OF_ONE_STREAM = (
+    *("eigenvalue_real", "eigenvalue_imaginary", "positive_share", "balance", "symmetric_share"),
+    *("trace", "trace_z", "cosine", "alignment", "alignment_z", "leading_cosine"),
+    *("raw_trace", "raw_trace_z", "raw_symmetric_share"),
+)
 _READS = {"q": "qk", "k": "qk", "v": "ov"}
 _COMPOSES = {"q": "queries", "k": "keys", "v": "values"}
 
@@ -89,7 +99,8 @@ class Alignment:
             seen = effective(weights, self.model.facts.scoring(layer))
             (query, key), (value, W_O) = seen.qk(), seen.ov()
             factors = query.W, key.W, value.W, W_O
-            found |= _at_lags(query, key, seen.scoring.rotation, self.parameters.lags)
+            if not self.crossed:
+                found |= _at_lags(query, key, seen.scoring.rotation, self.parameters.lags)
             found |= _biases(query, key, value, W_O)
         circuits = {
             name: in_threads(_circuit, list(zip(A, B, strict=True))) for name, (A, B) in _pairs(*factors).items()
@@ -105,11 +116,14 @@ class Alignment:
                 )
                 found[f"{name}_raw_{what}"] = variable("head", np.array(values), long_name, units, **more)
         dataset = xr.Dataset(found, coords={"head": list(weights.heads)})
-        if self.gained:
+        if self.crossed:
+            dataset = dataset.drop_vars([f"{name}_{end}" for name in circuits for end in _OF_ONE_STREAM])
+        elif self.gained:
             dataset = dataset.assign_coords(lag=list(self.parameters.lags))
-        return (
-            dataset.assign(_kept(factors, circuits["qk"], circuits["ov"])) if self.parameters.composition else dataset
-        )
+        if not self.parameters.composition:
+            return dataset
+        kept = _kept(factors, circuits["qk"], circuits["ov"])
+        return dataset.assign({n: kept[n] for n in ("factor_wrote", *(f"factor_{kind}" for kind in self.composes))})
 
     def join(self, layers: Mapping[int, xr.Dataset]) -> xr.Dataset:
         """All layers in order, and every head with every earlier one."""
@@ -118,7 +132,9 @@ class Alignment:
         parts = [layers[n].drop_vars(factors).expand_dims(layer=[n]) for n in order]
         joined = xr.concat(parts, dim="layer", join="outer", combine_attrs="override")
         if factors and len(order) > 1:
-            joined = joined.merge(_composed(layers, order))
+            joined = joined.merge(_composed(layers, order, self.composes))
+        if self.crossed:
+            joined.attrs["streams"] = "one side of each circuit reads the other stack: nothing sets it beside the other"
         return joined.assign_attrs(
             d_model=self.model.d_model,
             model=self.model.name,
@@ -130,6 +146,16 @@ class Alignment:
     def gained(self) -> bool:
         """Whether circuits have the gains of norms in them: as asked, where the loader tells of the norms."""
         return self.parameters.gains and self.model.facts.scoring_is_known
+
+    @property
+    def crossed(self) -> bool:
+        """Whether keys and values read another stack."""
+        return self.model.facts.crossed
+
+    @property
+    def composes(self) -> tuple[str, ...]:
+        """What an earlier head's output may enter: of keys and values of another stack, the queries alone."""
+        return ("q",) if self.crossed else tuple(_READS)
 
 
 def _kept(factors: tuple[Floats, ...], qk: list[Circuit], ov: list[Circuit]) -> dict[str, Any]:
@@ -244,17 +270,18 @@ def _numbers(one: Circuit) -> dict[str, float]:
     return found | bulk_numbers(bulk_if_any(one.squared, one.dimension, one.dimension, inner=one.inner))
 
 
-def _composed(layers: Mapping[int, xr.Dataset], order: list[int]) -> xr.Dataset:
-    """Q-, K- and V-composition of each head with each earlier one, and each against chance; NaN where not earlier."""
+def _composed(layers: Mapping[int, xr.Dataset], order: list[int], kinds: tuple[str, ...]) -> xr.Dataset:
+    """Composition of each head with each earlier one, and each against chance; NaN where not earlier."""
     heads = layers[order[0]].sizes["head"]
     dims = ("layer", "head", "from_layer", "from_head")
     shape = (len(order), heads, len(order), heads)
-    made = {f"{kind}_composition{end}": np.full(shape, np.nan) for kind in _READS for end in ("", "_z")}
+    made = {f"{kind}_composition{end}": np.full(shape, np.nan) for kind in kinds for end in ("", "_z")}
 
     def pair(places: tuple[int, int]) -> None:
         later, earlier = (layers[order[i]] for i in places)
         writer = earlier["factor_wrote"].values.swapaxes(-1, -2)
-        for kind, name in _READS.items():
+        for kind in kinds:
+            name = _READS[kind]
             found = composition(writer, later[f"factor_{kind}"].values)
             squared = earlier["ov_squared"].values, later[f"{name}_squared"].values
             made[f"{kind}_composition"][places[0], :, places[1], :] = found
@@ -263,7 +290,8 @@ def _composed(layers: Mapping[int, xr.Dataset], order: list[int]) -> xr.Dataset:
 
     in_threads(pair, [(i, j) for i in range(len(order)) for j in range(i)])
     variables: dict[str, Any] = {}
-    for kind, what in _COMPOSES.items():
+    for kind in kinds:
+        what = _COMPOSES[kind]
         text = f"{kind.upper()}-composition: how much an earlier head's output enters {what}"
         variables[f"{kind}_composition"] = variable(dims, made[f"{kind}_composition"], text)
         against = f"{text}, against heads turned at random"

@@ -77,7 +77,8 @@ class Angles:
             counted = text & mask
             counted[:, 0] = False
             seen: dict[int, list[_Prompt]] = {}
-            for layer, (x, pairs) in self._vectors(runner, ids, mask, counted).items():
+            beside = prompts.beside(shard)
+            for layer, (x, pairs) in self._vectors(runner, ids, mask, counted, beside).items():
                 rows = range(len(shard))
                 each = [tuple((q[i], k[i]) for q, k in pairs) for i in rows]
                 seen[layer] = [_Prompt(x[i], each[i], counted[i], int(shard[i])) for i in rows]
@@ -90,7 +91,7 @@ class Angles:
                     self._add(layers[layer], layer, one, score, attended)
                     maps.add(one.number, layer, one.x @ one.x.T, attended, score[self.info.heads[0]] > HIDDEN)
 
-            runner.forward(ids, sites=("resid_pre",), replace=look, mask=mask)
+            runner.forward(ids, sites=("resid_pre",), replace=look, mask=mask, **beside)
         if not layers or not any(one.pairs for one in layers.values()):
             raise GausslensError(
                 f"bilinear.angles: {self.info.name} attends to no pair of text tokens in these prompts"
@@ -98,12 +99,17 @@ class Angles:
         return self._described(layers, runner).assign(maps.variables(sorted(layers), runner))
 
     def _vectors(
-        self, runner: Runner, ids: NDArray[np.int64], mask: NDArray[np.bool_], counted: NDArray[np.bool_]
+        self,
+        runner: Runner,
+        ids: NDArray[np.int64],
+        mask: NDArray[np.bool_],
+        counted: NDArray[np.bool_],
+        beside: dict[str, Any],
     ) -> dict[int, tuple[Floats, tuple[tuple[NDArray[Any], NDArray[Any]], ...]]]:
         """Of each layer in view with attention: unit vectors and pairs of queries and keys [prompt, position, ...]."""
         embedded, facts = self.parameters.between == "embeddings", self.info.facts
         asked = tuple(site for pair in self.sites for site in pair)
-        found = runner.forward(ids, sites=(*asked, "embed" if embedded else "resid_pre"), mask=mask)
+        found = runner.forward(ids, sites=(*asked, "embed" if embedded else "resid_pre"), mask=mask, **beside)
         vectors = {}
         for layer in self.info.layers:
             if (layer, asked[0]) in found:

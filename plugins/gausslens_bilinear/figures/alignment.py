@@ -48,12 +48,16 @@ def alignment(results: Results) -> list[Figure]:
     for result in shown(results, "bilinear.alignment"):
         data = result.data
         for circuit, formula in _CIRCUITS.items():
-            for measure, (title, caption, centre) in _MEASURES.items():
-                name = f"{circuit}_{measure}"
+            # Attention to another stack has nothing that sets one side of a circuit beside the other.
+            told = {f"{circuit}_{measure}": words for measure, words in _MEASURES.items()}
+            for name, (title, caption, centre) in ((n, words) for n, words in told.items() if n in data):
                 where = Source(result.variant, result.label, name)
                 figures.append(head_map(data[name], f"{title} of {formula}, {result.variant}", caption, where, centre))
             figures.append(_product(result, circuit, formula))
-            figures += null_maps(results, result, f"{circuit}_balance", f"Balance of {formula}")
+            name, title = f"{circuit}_balance", "Balance"
+            if name not in data:
+                name, title = f"{circuit}_distance", "Distance from the law of products"
+            figures += null_maps(results, result, name, f"{title} of {formula}")
         if "qk_bias_share" in data and float(data["qk_bias_share"].max()) > 0:
             where = Source(result.variant, result.label, "qk_bias_share")
             figures.append(head_map(data["qk_bias_share"], f"What biases bring, {result.variant}", _BIASES, where))
@@ -87,8 +91,9 @@ def _product(result: Result, circuit: str, formula: str) -> Figure:
 
 def _composition(result: Result, most: int = 8) -> Figure:
     data = result.data
+    kinds = [kind for kind in "qkv" if f"{kind}_composition_z" in data]
     rows: list[tuple[str, int, int, int, int, float, float]] = []
-    for kind in "qkv":
+    for kind in kinds:
         z = averaged(data[f"{kind}_composition_z"], "layer", "head", "from_layer", "from_head")
         ratio = averaged(data[f"{kind}_composition"], "layer", "head", "from_layer", "from_head")
         order = np.argsort(-np.nan_to_num(z, nan=-np.inf), axis=None)[:most]
@@ -101,7 +106,7 @@ def _composition(result: Result, most: int = 8) -> Figure:
         title=f"Which heads compose, {result.variant}",
         caption="The strongest pairs of an earlier head's output with a later one's queries (Q), keys (K), values (V): "
         "|C1 C2| / (|C1| |C2|), and its z against heads of the same spectra turned at random." + pooled_over(result),
-        sources=tuple(Source(result.variant, result.label, f"{kind}_composition_z") for kind in "qkv"),
+        sources=tuple(Source(result.variant, result.label, f"{kind}_composition_z") for kind in kinds),
         columns=("kind", "from layer", "from head", "to layer", "to head", "composition", "z"),
         rows=[row for row in rows if np.isfinite(row[-1])],
     )

@@ -27,7 +27,7 @@ def tolerance_of(dtype: str) -> float:
 
 
 def fault(P: Floats, causal: bool, tolerance: float, sinks: bool = False) -> tuple[int, str] | None:
-    """The first row of a map [n, n] that cannot be attention, and what it does; None where all can.
+    """The first row of a map [n, m] that cannot be attention, and what it does; None where all can.
 
     Rows are finite, not negative, sum to one within the tolerance (with sinks: to no more), and are zero above the
     diagonal where the map is causal.
@@ -65,11 +65,10 @@ class Padding:
     not told.
     """
 
-    n: int
     rows: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
 
     def show(self, P: Floats) -> None:
-        """One more map [n, n] of the prompt."""
+        """One more map [n, m] of the prompt."""
         nothing = ~np.isfinite(P) | (P == 0)
         span = P.max(axis=1) - P.min(axis=1)
         with np.errstate(invalid="ignore"):
@@ -82,8 +81,11 @@ class Padding:
         for name, marks in seen.items():
             self.rows[name] = self.rows.get(name, True) & marks
 
-    def found(self) -> tuple[int, str] | None:
-        """The length of the text and what is behind it, in words; None where nothing looks padded."""
+    def found(self, of_rows: bool = True, of_keys: bool = True) -> tuple[int, str] | None:
+        """The length of the text and what is behind it, in words; None where nothing looks padded.
+
+        Told by rows, keys or both, which are the same tokens but in attention from one stack to another.
+        """
         words = {
             "empty": ("rows", "are empty", 1, 1),
             "uniform": ("rows", "are uniform", 2, 1),
@@ -92,9 +94,12 @@ class Padding:
         }
         best: tuple[int, str] | None = None
         for name, (what, said, fewest, shortest) in words.items():
-            real = self.n - _run_at_the_end(self.rows[name])
-            if self.n - real >= fewest and real >= shortest and (best is None or real < best[0]):
-                best = real, f"{what} {real} to {self.n - 1} {said}"
+            if not (of_keys if name == "unseen" else of_rows):
+                continue
+            n = len(self.rows[name])
+            real = n - _run_at_the_end(self.rows[name])
+            if n - real >= fewest and real >= shortest and (best is None or real < best[0]):
+                best = real, f"{what} {real} to {n - 1} {said}"
         return best
 
 
@@ -104,7 +109,7 @@ def _run_at_the_end(marks: NDArray[np.bool_]) -> int:
 
 
 def softmax_gap(P: Floats, q: Floats, k: Floats, scale: float, causal: bool) -> float:
-    """max |P - softmax(scale q k')| of one head, q and k [n, d]: 0 where q and k are what made the map."""
+    """max |P - softmax(scale q k')| of one head, q [n, d] and k [m, d]: 0 where q and k are what made the map."""
     scores = scale * q @ k.T
     if causal:
         scores = np.where(np.tri(len(q), dtype=bool), scores, -np.inf)

@@ -35,14 +35,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PromptGroups:
-    """One prompt at the chosen level: the group of each token, what it is called, and what is kept of it."""
+    """The queries or the keys of one prompt at the chosen level: the group of each token, what it is called, its place
+    among what is kept.
+    """
 
     groups: NDArray[np.int64]
     texts: list[str]
     segment: NDArray[np.int16]
-    counted: NDArray[np.bool_]  # rows of real text of the chosen segments
-    queries: NDArray[np.int64]
-    keys: NDArray[np.int64]
+    counted: NDArray[np.bool_]  # of real text of the chosen segments
+    kept: NDArray[np.int64]  # of the chosen segments
+
+
+# The queries of a prompt and its keys: the same tokens, but in attention from one stack to another.
+Sides = tuple[PromptGroups, PromptGroups]
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ class PromptMap:
     """What is kept of one layer and prompt."""
 
     sums: NDArray[np.float64]  # [number, head], over counted rows
-    between: NDArray[np.float64]  # [head, query segment, segment], over counted rows
+    between: NDArray[np.float64]  # [head, query segment, key segment], over counted rows
     rows: NDArray[np.int64]  # [query segment]: counted rows
     map: NDArray[np.float32] | None  # [query, key] or [head, query, key]
 
@@ -67,7 +72,7 @@ class Attention:
         self.tokens: Tokens = context.tokens
         self.info = context.model
         self.queries = chosen_segments(self.tokens, parameters.queries)
-        self.keys = chosen_segments(self.tokens, parameters.keys)
+        self.keys = chosen_segments(self.tokens.keys, parameters.keys)
         self.of: dict[tuple[int, int], PromptMap] = {}
         needed = estimate(parameters, self.info, self.tokens).disk / 1e9
         if needed > parameters.most_gigabytes:
@@ -85,9 +90,9 @@ class Attention:
         assert batch.layer is not None
         patterns = batch.numpy("pattern")
         for row, prompt in enumerate(batch.prompts):
-            n = len(self.tokens.ids[prompt])
-            pattern = patterns[row, :, :n, :n].astype(np.float64)
-            self.of[batch.layer, int(prompt)] = self._kept(batch.layer, pattern, self._grouped(int(prompt)))
+            n, m = (side.lengths[prompt] for side in (self.tokens, self.tokens.keys))
+            pattern = patterns[row, :, :n, :m].astype(np.float64)
+            self.of[batch.layer, int(prompt)] = self._kept(batch.layer, pattern, *self._grouped(int(prompt)))
 
     def merge(self, other: Attention) -> None:
         """Take in another shard's prompts."""
@@ -97,9 +102,9 @@ class Attention:
         """Numbers by layer and head, attention between segments, and maps; NaN for prompts not seen."""
         prompts = [self._grouped(prompt) for prompt in range(len(self.tokens))]
         layers, seen = (sorted(set(places)) for places in zip(*self.of, strict=True)) if self.of else ([], [])
-        if not any(prompts[prompt].counted.any() for prompt in seen or range(len(prompts))):
+        if not any(prompts[prompt][0].counted.any() for prompt in seen or range(len(prompts))):
             raise GausslensError("model.attention: the prompts have no text in the chosen segments")
-        looking = [s for s in self.queries if any((v.segment[v.counted] == s).any() for v in prompts)]
+        looking = [s for s in self.queries if any((v.segment[v.counted] == s).any() for v, _ in prompts)]
         if not layers:
             raise GausslensError(f"model.attention: no layer in view of {self.info.name} has attention")
         variables = self._numbers(layers, seen) | self._between(layers, seen, looking)
@@ -107,41 +112,41 @@ class Attention:
             "layer": layers,
             "head": list(self.info.heads),
             "query_segment": [self.tokens.segments[s] for s in looking],
-            "segment": list(self.tokens.segments),
+            "segment": list(self.tokens.keys.segments),
         }
         if self.parameters.maps != "none":
             variables |= self._maps(layers, prompts)
             coords |= {"prompt": list(self.tokens.names), **_labels(prompts, self.tokens)}
         return xr.Dataset(variables, coords=coords, attrs={"level": self.parameters.level})
 
-    def _grouped(self, prompt: int) -> PromptGroups:
-        n = len(self.tokens.ids[prompt])
-        words = self.parameters.level == "word"
-        groups = groups_of(self.tokens.word[prompt]) if words else np.arange(n)
-        texts = group_texts(self.tokens, prompt, groups) if words else list(self.tokens.pieces[prompt])
-        first = first_members(groups)
-        wanted = in_segments(self.tokens, prompt, self.queries)[first]
-        keys = np.flatnonzero(in_segments(self.tokens, prompt, self.keys)[first])
-        counted = self.tokens.text[prompt][first] & wanted
-        return PromptGroups(groups, texts, self.tokens.segment[prompt][first], counted, np.flatnonzero(wanted), keys)
+    def _grouped(self, prompt: int) -> Sides:
+        return (
+            _groups(self.tokens, prompt, self.queries, self.parameters.level),
+            _groups(self.tokens.keys, prompt, self.keys, self.parameters.level),
+        )
 
-    def _kept(self, layer: int, pattern: NDArray[np.float64], grouped: PromptGroups) -> PromptMap:
-        even = self._even(layer, pattern.shape[-1])
+    def _kept(self, layer: int, pattern: NDArray[np.float64], queries: PromptGroups, keys: PromptGroups) -> PromptMap:
+        even = self._even(layer, *pattern.shape[-2:])
         if self.parameters.level == "word":
-            pattern, even = between_groups(pattern, grouped.groups), between_groups(even, grouped.groups)
-        counted = pattern[:, grouped.counted]
-        numbers = row_numbers(counted, np.flatnonzero(grouped.counted), even[grouped.counted])
-        member = grouped.segment[:, None] == np.arange(len(self.tokens.segments))
-        from_segment = member[grouped.counted]
-        between = np.einsum("hqk,qa,kb->hab", counted, from_segment.astype(float), member.astype(float), optimize=True)
+            pattern, even = (between_groups(one, queries.groups, keys.groups) for one in (pattern, even))
+        counted = pattern[:, queries.counted]
+        # No key of another stack is a query's own, or the one before it.
+        places = None if self.tokens.crossed else np.flatnonzero(queries.counted)
+        numbers = row_numbers(counted, places, even[queries.counted])
+        from_segment = (queries.segment[:, None] == np.arange(len(self.tokens.segments)))[queries.counted]
+        to_segment = keys.segment[:, None] == np.arange(len(self.tokens.keys.segments))
+        members = from_segment.astype(float), to_segment.astype(float)
+        between = np.einsum("hqk,qa,kb->hab", counted, *members, optimize=True)
         kept: NDArray[np.float32] | None = None
         if self.parameters.maps != "none":
-            chosen = pattern[:, grouped.queries][:, :, grouped.keys]
+            chosen = pattern[:, queries.kept][:, :, keys.kept]
             kept = (chosen if self.parameters.maps == "heads" else chosen.mean(axis=0)).astype(np.float32)
         return PromptMap(numbers.sum(axis=-1), between, from_segment.sum(axis=0), kept)
 
-    def _even(self, layer: int, n: int) -> NDArray[np.float64]:
+    def _even(self, layer: int, n: int, m: int) -> NDArray[np.float64]:
         """[query, key] of attention spread evenly over all tokens that a query of this layer can see."""
+        if self.tokens.crossed:
+            return np.full((n, m), 1.0 / m)
         behind = np.arange(n)[:, None] - np.arange(n)
         seen = behind >= 0 if self.info.causal else np.ones((n, n), dtype=bool)
         # Of families without a table nobody knows windows: all that is behind counts.
@@ -156,7 +161,7 @@ class Attention:
         sums = np.stack([sum(self.of[layer, p].sums for p in prompts) for layer in layers], axis=1)
         return {
             name: variable(("layer", "head"), sums[i] / rows, f"{said}, mean over rows", units)
-            for i, (name, (said, units)) in enumerate(NUMBERS.items())
+            for i, (name, (said, units)) in enumerate(list(NUMBERS.items())[: len(sums)])
         }
 
     def _between(self, layers: list[int], prompts: list[int], looking: list[int]) -> dict[str, Any]:
@@ -167,10 +172,11 @@ class Attention:
         said = "attention of a row of one segment to all of another, mean over rows"
         return {"between": variable(("layer", "head", "query_segment", "segment"), found, said)}
 
-    def _maps(self, layers: list[int], prompts: list[PromptGroups]) -> dict[str, Any]:
+    def _maps(self, layers: list[int], prompts: list[Sides]) -> dict[str, Any]:
         """The maps: filled up to the largest, or one after another where that would be mostly filling."""
         said = "attention" if self.parameters.maps == "heads" else "attention, mean over heads"
-        layout = maps_layout(self.parameters, self.info, layers, [(len(v.queries), len(v.keys)) for v in prompts])
+        extents = [(len(queries.kept), len(keys.kept)) for queries, keys in prompts]
+        layout = maps_layout(self.parameters, self.info, layers, extents)
         if layout.wasteful:
             flat = np.full(layout.flat_shape, np.nan, dtype=np.float32)
             for (layer, prompt), kept in self.of.items():
@@ -179,7 +185,7 @@ class Attention:
             return ragged_variables("pattern", layout, flat, said)
         found = np.full(layout.shape, np.nan, dtype=np.float32)
         for (layer, prompt), kept in self.of.items():
-            queries, keys = len(prompts[prompt].queries), len(prompts[prompt].keys)
+            queries, keys = extents[prompt]
             found[layers.index(layer), prompt, ..., :queries, :keys] = kept.map
         return {"pattern": variable(layout.dims, found, said)}
 
@@ -194,14 +200,25 @@ def maps_layout(
     return Ragged.of(("layer", "prompt", *heads, "query", "key"), ("query", "key"), table, sizes)
 
 
-def _labels(prompts: list[PromptGroups], tokens: Tokens) -> dict[str, Any]:
+def _groups(tokens: Tokens, prompt: int, segments: Sequence[int], level: str) -> PromptGroups:
+    """The tokens of a prompt at a level, those of these segments kept."""
+    words = level == "word"
+    groups = groups_of(tokens.word[prompt]) if words else np.arange(len(tokens.ids[prompt]))
+    texts = group_texts(tokens, prompt, groups) if words else list(tokens.pieces[prompt])
+    first = first_members(groups)
+    wanted = in_segments(tokens, prompt, segments)[first]
+    counted = tokens.text[prompt][first] & wanted
+    return PromptGroups(groups, texts, tokens.segment[prompt][first], counted, np.flatnonzero(wanted))
+
+
+def _labels(prompts: list[Sides], tokens: Tokens) -> dict[str, Any]:
     """The text and the segment of each row and column of the maps, "" where a prompt has no more."""
     found: dict[str, Any] = {}
-    for dim, kept in (("query", [v.queries for v in prompts]), ("key", [v.keys for v in prompts])):
-        layout = Ragged.of(("prompt", dim), (dim,), [len(places) for places in kept], {})
-        each = list(zip(prompts, kept, strict=True))
-        texts = [[grouped.texts[i] for i in places] for grouped, places in each]
-        segments = [[tokens.segments[grouped.segment[i]] for i in places] for grouped, places in each]
+    for place, (dim, named) in enumerate((("query", tokens), ("key", tokens.keys))):
+        each = [sides[place] for sides in prompts]
+        layout = Ragged.of(("prompt", dim), (dim,), [len(one.kept) for one in each], {})
+        texts = [[one.texts[i] for i in one.kept] for one in each]
+        segments = [[named.segments[one.segment[i]] for i in one.kept] for one in each]
         for name, rows in ((f"{dim}_text", texts), (f"{dim}_segment_of", segments)):
             if layout.wasteful:
                 flat = np.array([text for row in rows for text in row], dtype=object)
@@ -216,9 +233,9 @@ def _labels(prompts: list[PromptGroups], tokens: Tokens) -> dict[str, Any]:
 
 def estimate(parameters: AttentionMapParameters, info: ModelInfo, tokens: Tokens | None) -> Estimate:
     """Memory and disk of the maps, as large as if each token were a word."""
-    lengths = tokens.lengths if tokens is not None else ()
+    lengths, keys = (tokens.lengths, tokens.keys.lengths) if tokens is not None else ((), ())
     kept = 0
     if parameters.maps != "none" and lengths:
-        layout = maps_layout(parameters, info, info.layers, [(n, n) for n in lengths])
+        layout = maps_layout(parameters, info, info.layers, list(zip(lengths, keys, strict=True)))
         kept = 4 * math.prod(layout.flat_shape if layout.wasteful else layout.shape)
-    return Estimate(memory=2 * kept + 8 * len(info.heads) * max(lengths, default=0) ** 2, disk=kept)
+    return Estimate(memory=2 * kept + 8 * len(info.heads) * max(lengths, default=0) * max(keys, default=0), disk=kept)

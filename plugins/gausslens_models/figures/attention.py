@@ -34,6 +34,8 @@ def attention(results: Results) -> list[Figure]:
         for result in [r for r in found if not r.is_null] or found:
             variant = result.variant
             for name, (title, caption) in HEADS.items():
+                if name not in result.data:
+                    continue  # keys of another stack have no position before a query's
                 source = Source(variant, label, name)
                 figures.append(
                     _by_head(result.data[name], result.swept, f"{title}, {variant} ({label})", caption, source)

@@ -19,8 +19,12 @@ NUMBERS = {
 }
 
 
-def row_numbers(rows: NDArray[np.float64], place: NDArray[np.int64], even: NDArray[np.float64]) -> NDArray[np.float64]:
+def row_numbers(
+    rows: NDArray[np.float64], place: NDArray[np.int64] | None, even: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """[number, head, query] of rows [head, query, key] whose own positions are ``place``; see NUMBERS.
+
+    Without positions, where keys are other tokens than queries, those up to ``to_first``.
 
     Entropy is H = -sum p log p, its deficit sum p log(p / u) against the even rows u [query, key]: between tokens that
     is log n - H, with n keys in view; between words u counts the tokens of each. The row of the first position gives 0
@@ -29,6 +33,8 @@ def row_numbers(rows: NDArray[np.float64], place: NDArray[np.int64], even: NDArr
     with np.errstate(divide="ignore", invalid="ignore"):
         entropy = -np.where(rows > 0, rows * np.log(rows), 0.0).sum(axis=-1)
         cross = -np.where(rows > 0, rows * np.log(even), 0.0).sum(axis=-1)
+    if place is None:
+        return np.stack([entropy, cross - entropy, rows[:, :, 0]])
     at = np.arange(len(place))
     before = np.where(place > 0, rows[:, at, np.maximum(place - 1, 0)], 0.0)
     return np.stack([entropy, cross - entropy, rows[:, :, 0], before, rows[:, at, place]])
@@ -53,18 +59,25 @@ def groups_of(word: NDArray[np.int32]) -> NDArray[np.int64]:
     return found
 
 
-def between_groups(pattern: NDArray[np.float64], groups: NDArray[np.int64]) -> NDArray[np.float64]:
-    """[..., query, key] between tokens as [..., query, key] between groups.
+def between_groups(
+    pattern: NDArray[np.float64], groups: NDArray[np.int64], of_keys: NDArray[np.int64] | None = None
+) -> NDArray[np.float64]:
+    """[..., query, key] between tokens as [..., query, key] between groups; ``of_keys``: those of keys, if other.
 
     What a token gives to the tokens of a word is summed; what the tokens of a word give is averaged. So rows keep their
     total, and rows times the number of their tokens keep the total of the map.
     """
-    count = int(groups.max()) + 1
-    member = np.zeros((count, len(groups)))
-    member[groups, np.arange(len(groups))] = 1
+    member, keys = (_members(each) for each in (groups, groups if of_keys is None else of_keys))
     averaged = member / member.sum(axis=1, keepdims=True)
-    found: NDArray[np.float64] = averaged @ pattern @ member.T
+    found: NDArray[np.float64] = averaged @ pattern @ keys.T
     return found
+
+
+def _members(groups: NDArray[np.int64]) -> NDArray[np.float64]:
+    """[group, position]: 1 where a token is of a group."""
+    member = np.zeros((int(groups.max()) + 1, len(groups)))
+    member[groups, np.arange(len(groups))] = 1
+    return member
 
 
 def first_members(groups: NDArray[np.int64]) -> NDArray[np.int64]:

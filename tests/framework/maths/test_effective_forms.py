@@ -75,12 +75,13 @@ def _norm(x: np.ndarray, kind: str) -> np.ndarray:
     return flat / np.sqrt((flat**2).mean() + 1e-3)
 
 
-def _by_hand(layer: Layer, s: Scoring, x: np.ndarray) -> np.ndarray:
-    """Scores [head, query, key], token by token and head by head."""
+def _by_hand(layer: Layer, s: Scoring, x: np.ndarray, source: np.ndarray | None = None) -> np.ndarray:
+    """Scores [head, query, key], token by token and head by head; keys read a source as it is, if there is one."""
+    read = x if source is None else source
 
     def vectors(letter: str, token: int) -> np.ndarray:
-        h = x[token]
-        if s.norm_first:
+        h = x[token] if letter == "Q" else read[token]
+        if s.norm_first and (letter == "Q" or source is None):
             h = _norm(h, s.norm) * layer.get("ln1.w", 1.0) + layer.get("ln1.b", 0.0)
         W, b = layer[f"W_{letter}"], layer.get(f"b_{letter}", np.zeros((len(layer[f"W_{letter}"]), WIDTH)))
         q = np.stack([h @ W[i] + b[i] for i in range(len(W))])
@@ -103,10 +104,9 @@ def _by_hand(layer: Layer, s: Scoring, x: np.ndarray) -> np.ndarray:
             q = q * (1 + b_ * np.log(1 + np.floor((token + shift) / n)))
         return q
 
-    n = len(x)
-    found = np.empty((len(layer.heads), n, n))
-    for i in range(n):
-        for j in range(n):
+    found = np.empty((len(layer.heads), len(x), len(read)))
+    for i in range(len(x)):
+        for j in range(len(read)):
             q, k = vectors("Q", i), vectors("K", j)
             found[:, i, j] = [s.scale * q[h] @ k[layer.kv_of_head[h]] for h in range(len(q))]
     return found if s.soft_cap is None else s.soft_cap * np.tanh(found / s.soft_cap)
@@ -121,6 +121,31 @@ def test_scores_are_those_of_every_pair_of_tokens(case: str) -> None:
     # Angles are in float32, as models have them.
     np.testing.assert_allclose(found, _by_hand(layer, s, x), atol=2e-6 * np.abs(found).max())
     np.testing.assert_array_equal(effective(layer, s).scores(np.stack([x, x]))[1], found)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_keys_of_another_stack_read_it_as_it_is(case: str) -> None:
+    given_, tensors = CASES[case]
+    rng, s = np.random.default_rng(len(case)), scoring(**({"rotation": Rotation(WIDTH)} | given_), crossed=True)
+    layer, x, y = Layer(rng, tensors), 2 * rng.normal(size=(5, D)) + 0.3, rng.normal(size=(3, D)) - 0.2
+    made = effective(layer, s)
+    found = made.scores(x, y)
+    np.testing.assert_allclose(found, _by_hand(layer, s, x, y), atol=2e-6 * np.abs(found).max())
+    np.testing.assert_array_equal(made.key.W, layer["W_K"])
+    np.testing.assert_array_equal(made.value.W, layer["W_V"])
+    np.testing.assert_array_equal(made.query.W, effective(layer, scoring(**given_)).query.W)
+    if not s.query_norm and s.clip is None and s.growth is None:
+        A, B = made.form(0, biases=True)
+        h, k = (np.concatenate([side, np.ones((len(side), 1))], axis=1) for side in (made.read(x), y))
+        by_form = np.einsum("qd,hde,hce,kc->hqk", h, A, B, k)
+        np.testing.assert_allclose(found, by_form, atol=2e-6 * np.abs(found).max())
+
+
+def test_a_source_is_for_keys_of_another_stack_alone() -> None:
+    layer, x = Layer(np.random.default_rng(0), {}), np.ones((2, D))
+    for crossed, more in ((True, ()), (False, (x,))):
+        with pytest.raises(ValueError, match="made of a source"):
+            effective(layer, scoring(crossed=crossed)).scores(x, *more)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c not in ("clipped", "growing", "late query norm")])

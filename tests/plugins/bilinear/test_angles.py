@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 
-from gausslens import Context, GausslensError, Prompt, Twin
-from gausslens.testing import TinyEngine, TinyModel, TinyParameters, check_forward, check_round_trip
+from gausslens import Context, GausslensError, Part, Prompt, Twin
+from gausslens.testing import TinyEngine, TinyModel, TinyParameters, TinyRunner, check_forward, check_round_trip
 from gausslens_bilinear.analyses.angles import Angles
 from gausslens_bilinear.parameters import AnglesParameters
 from gausslens_bilinear.plugin import ANGLES
@@ -108,3 +112,29 @@ def test_random_vectors_give_the_share_that_theory_predicts() -> None:
 def test_prompts_without_pairs_are_refused() -> None:
     with pytest.raises(GausslensError, match="no pair of text tokens"):
         check_forward(ANGLES, texts=("x",))
+
+
+class _Beside(TinyRunner):
+    """A runner of a decoder: each row of a pass is given its source, as long as it is."""
+
+    def forward(self, tokens: np.ndarray, *rest: Any, sources: tuple[np.ndarray, np.ndarray], **more: Any) -> Any:
+        ids, mask = sources
+        assert len(ids) == len(tokens)
+        firsts = [bytes(row[held][1:].astype(int).tolist()).decode() for row, held in zip(ids, mask, strict=True)]
+        assert firsts == [BESIDE[bytes(row[1:2].tolist()).decode()] for row in tokens]
+        return super().forward(tokens, *rest, **more)
+
+
+BESIDE = {"t": "a source", "j": "another, longer"}
+
+
+def test_a_decoder_reads_its_source_in_every_pass() -> None:
+    model = TinyModel()
+    tokens, sources = (
+        model.tokenise([Prompt((Part(text),)) for text in texts])
+        for texts in (("the quick brown fox", "jumps over it"), tuple(BESIDE.values()))
+    )
+    given = Context(model.info, 0, tokens)
+    found = Angles(AnglesParameters(), given).run(_Beside(Twin(model)), replace(tokens, sources=sources))
+    plain = Angles(AnglesParameters(), given).run(TinyEngine().runner(Twin(model)), tokens)
+    xr.testing.assert_identical(found, plain)

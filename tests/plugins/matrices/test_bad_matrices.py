@@ -168,13 +168,13 @@ def test_a_mask_may_pad_on_the_left(tmp_path: Path) -> None:
 
 @given(n=st.integers(2, 9), seed=st.integers(0, 50), causal=st.booleans())
 def test_no_attention_of_a_text_looks_padded(n: int, seed: int, causal: bool) -> None:
-    padding = Padding(n)
+    padding = Padding()
     for P in maps(2, n, n, causal=causal, seed=seed):
         assert fault(P, causal, 1e-4) is None
         padding.show(P)
     assert padding.found() is None
     for whole in (np.tril(np.ones((n, n))) / np.arange(1, n + 1)[:, None], np.eye(n), np.eye(1, n).repeat(n, axis=0)):
-        alone = Padding(n)
+        alone = Padding()
         alone.show(whole)
         assert alone.found() is None
 
