@@ -24,7 +24,7 @@ class Generate:
         """Continuations of all prompts, cut before the stop text."""
         p = self.parameters
         written = [
-            [self._one(runner, prompts.ids[prompt], f"{prompt}.{sample}") for sample in range(p.samples)]
+            [self._one(runner, prompts, prompt, f"{prompt}.{sample}") for sample in range(p.samples)]
             for prompt in range(len(prompts))
         ]
         dims = ("prompt", "sample")
@@ -40,9 +40,10 @@ class Generate:
             coords={"prompt": list(prompts.names), "sample": np.arange(p.samples)},
         )
 
-    def _one(self, runner: Runner, ids: np.ndarray, name: str) -> tuple[str, int]:
+    def _one(self, runner: Runner, prompts: Tokens, prompt: int, name: str) -> tuple[str, int]:
         p = self.parameters
-        how: dict[str, Any] = {"stop_text": p.stop} if p.stop else {}
+        how: dict[str, Any] = prompts.beside([prompt]) | ({"stop_text": p.stop} if p.stop else {})
+        ids = begun(prompts, prompt)
         if p.temperature:
             seed = int(self.context.generator(name).integers(2**62))
             how |= {"temperature": p.temperature, "seed": seed}
@@ -53,6 +54,15 @@ class Generate:
         return (said.partition(p.stop)[0] if p.stop else said), len(plain)
 
 
+def begun(prompts: Tokens, prompt: int) -> np.ndarray:
+    """What is continued: the prompt; of a target with a source beside it what stands before its text."""
+    ids, text = prompts.ids[prompt], prompts.text[prompt]
+    if prompts.sources is None or not text.any():
+        return ids
+    return ids[: max(1, int(text.argmax()))]
+
+
 def _asked(prompts: Tokens, prompt: int) -> str:
-    """The prompt as text; of token numbers without text, their pieces."""
+    """The prompt as text (of a pair its source); of token numbers without text, their pieces."""
+    prompts = prompts if prompts.sources is None else prompts.sources
     return prompts.rendered[prompt] or "".join(prompts.pieces[prompt])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from .rendering import Stretch
 
 SPECIAL = "special"
+# The token that a decoder reads before the token numbers of a target.
+Start = Callable[[Sequence[int]], int]
 _WORD = re.compile(r"\S+")
 
 
@@ -55,8 +57,13 @@ class _Row:
         )
 
 
-def tokenise(tokenizer: Any, prompts: Sequence[Prompt], model: str) -> Tokens:
-    """All prompts as tokens. BOS and other special tokens follow the tokenizer's own convention."""
+def tokenise(
+    tokenizer: Any, prompts: Sequence[Prompt], model: str, target: bool = False, start: Start | None = None
+) -> Tokens:
+    """All prompts as tokens. BOS and other special tokens follow the tokenizer's own convention.
+
+    ``target``: as that writes what a decoder is to give; ``start`` then says what the decoder reads before a text.
+    """
     rows: list[_Row] = []
     for number, prompt in enumerate(prompts):
         name = prompt.name or str(number)
@@ -67,16 +74,27 @@ def tokenise(tokenizer: Any, prompts: Sequence[Prompt], model: str) -> Tokens:
                 f"{model} has no tokenizer: give token numbers with `prompts: {{source: tokens, ids: ...}}`"
             )
         else:
-            rows.extend(_cut(_from_text(tokenizer, prompt, name, model), prompt))
+            row = _from_text(tokenizer, prompt, name, model, target)
+            rows.extend(_cut(row if start is None else _begun(tokenizer, row, start), prompt))
     return _packed(rows)
 
 
-def _from_text(tokenizer: Any, prompt: Prompt, name: str, model: str) -> _Row:
+def _begun(tokenizer: Any, row: _Row, start: Start) -> _Row:
+    """A target as a decoder reads it: behind the token that it begins with."""
+    number = start(row.ids)
+    begun = _Row(row.name, row.rendered)
+    begun.add(number, False, -1, SPECIAL, (0, 0), tokenizer.decode([number]))
+    for one in zip(row.ids, row.text, row.word, row.segment, row.span, row.pieces, strict=True):
+        begun.add(*one)
+    return begun
+
+
+def _from_text(tokenizer: Any, prompt: Prompt, name: str, model: str, target: bool = False) -> _Row:
     rendered, stretches, chat = render(tokenizer, prompt.parts, model)
     if not getattr(tokenizer, "is_fast", False):
         raise ModelError(f"{model}: its tokenizer gives no offsets; convert it to a tokenizer.json with transformers")
     found = tokenizer(
-        rendered,
+        **{"text_target" if target else "text": rendered},
         add_special_tokens=not chat,
         return_offsets_mapping=True,
         return_special_tokens_mask=True,
