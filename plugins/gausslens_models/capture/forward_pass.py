@@ -202,7 +202,7 @@ class Capture:
         if tap.first and name in self.captured[layer].fired:
             return
         if site(name).square:
-            self.captured[layer].add(name, _plain(result, tap.item))
+            self.captured[layer].add(name, _seen(tap, arguments, result))
             return
         tensor = self._cut(name, tap, arguments, result)
         if tap.shared is not None:
@@ -217,7 +217,7 @@ class Capture:
 
     def _cut(self, name: str, tap: Tap, arguments: Any, result: Any) -> torch.Tensor:
         """What a tap shows, cut into heads where the site has them."""
-        tensor = _first(arguments, result) if tap.end == "in" else _plain(result, tap.item)
+        tensor = _seen(tap, arguments, result)
         keys = self._keys() if site(name).of_keys else None
         tensor = tensor.reshape(self._shape[0], self._shape[1] if keys is None else keys, -1)
         form = "query" if name in HEAD_AXIS else "key_value" if name in KV_HEAD_AXIS else "as is"
@@ -341,6 +341,11 @@ def _replaced(
         f"replace gave {list(given.shape)} in layer {layer}; a pattern is {list(pattern.shape)}, head outputs are "
         f"{list(out.shape)}"
     )
+
+
+def _seen(tap: Tap, arguments: tuple[Any, ...], result: Any) -> torch.Tensor:
+    """What a tap shows as it is: what its module is given, or gives."""
+    return _first(arguments, result) if tap.end == "in" else _plain(result, tap.item)
 
 
 def _plain(result: Any, item: int = 0) -> torch.Tensor:

@@ -130,9 +130,8 @@ class PairReader:
         """What the decoder reads of a prompt."""
         segments = {part.segment for part in prompt.parts}
         if prompt.ids is not None or not {SOURCE, TARGET} <= segments:
-            what = (
-                "is token numbers" if prompt.ids is not None else f"has no {SOURCE if TARGET in segments else TARGET}"
-            )
+            lost = " and ".join(f"no {one}" for one in (SOURCE, TARGET) if one not in segments)
+            what = "is token numbers" if prompt.ids is not None else f"has {lost}"
             raise ModelError(
                 f"{self.model}: `stack: {self.stack}` reads prompts in pairs, and prompt {number} {what}: {HOW}"
             )
