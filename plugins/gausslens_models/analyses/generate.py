@@ -43,7 +43,7 @@ class Generate:
     def _one(self, runner: Runner, prompts: Tokens, prompt: int, name: str) -> tuple[str, int]:
         p = self.parameters
         how: dict[str, Any] = prompts.beside([prompt]) | ({"stop_text": p.stop} if p.stop else {})
-        ids = begun(prompts, prompt)
+        ids = prompts.begun(prompt)
         if p.temperature:
             seed = int(self.context.generator(name).integers(2**62))
             how |= {"temperature": p.temperature, "seed": seed}
@@ -52,14 +52,6 @@ class Generate:
         plain = [int(i) for i in new if int(i) not in special]
         said = runner.decode(plain)
         return (said.partition(p.stop)[0] if p.stop else said), len(plain)
-
-
-def begun(prompts: Tokens, prompt: int) -> np.ndarray:
-    """What is continued: the prompt; of a target with a source beside it what stands before its text."""
-    ids, text = prompts.ids[prompt], prompts.text[prompt]
-    if prompts.sources is None or not text.any():
-        return ids
-    return ids[: max(1, int(text.argmax()))]
 
 
 def _asked(prompts: Tokens, prompt: int) -> str:

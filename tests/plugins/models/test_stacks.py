@@ -510,3 +510,59 @@ def test_nulls_are_of_the_stack_and_the_rest_stays_as_trained(
         drawn = [float(one["mean_loss"]) for one in results.draws("gaussian", "model.loss").values()]
         assert len(set(drawn)) == 3
         assert float(results["trained", "model.loss"]["mean_loss"]) not in drawn
+
+
+@pytest.mark.parametrize("name", ["t5", "marian"])
+def test_attention_to_a_source_goes_into_the_store_as_it_is(
+    name: str, opened: Open, place: Callable[[str], Path], tmp_path: Path
+) -> None:
+    study: dict[str, Any] = {
+        "gausslens": 1,
+        "model": {"path": str(place(name)), "stack": "cross"},
+        "prompts": {"source": "pairs", "pairs": [{"source": s, "target": t} for s, t in PAIRS]},
+        "analyses": [{"use": "model.capture", "with": {"sites": ["pattern", "q", "k", "v", "resid_pre"]}}],
+        "report": False,
+    }
+    found = gausslens.run(study, store=tmp_path, shown=False)["trained", "model.capture"]
+    assert found["pattern"].dims == ("layer", "prompt", "head", "query", "key")
+    assert found["k"].dims == ("layer", "prompt", "key", "kv_head", "d_head")
+    assert found["q"].dims == ("layer", "prompt", "position", "head", "d_head")
+    model = opened(name, "cross")
+    tokens = pairs_of(model)
+    assert tokens.sources is not None
+    assert found["source_length"].values.tolist() == list(tokens.sources.lengths)
+    for prompt in range(len(tokens)):
+        n, m = tokens.lengths[prompt], tokens.sources.lengths[prompt]
+        theirs = torch.stack([one[0] for one in asked(model, tokens, prompt).cross_attentions]).numpy()
+        np.testing.assert_allclose(found["pattern"].values[:, prompt, :, :n, :m], theirs, atol=1e-6)
+        assert np.isnan(found["pattern"].values[:, prompt, :, n:]).all()
+        assert np.isnan(found["pattern"].values[:, prompt, :, :, m:]).all()
+        assert np.isfinite(found["k"].values[:, prompt, :m]).all()
+        assert found["source_token_id"].values[prompt, :m].tolist() == tokens.sources.ids[prompt].tolist()
+
+
+@pytest.mark.parametrize("stack", ["decoder", "cross"])
+def test_what_an_edit_does_is_told_of_pairs(
+    stack: str, opened: Open, place: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """spectrum.effect on both stacks: its losses are those of model.loss, and its text that of model.generate."""
+    study: dict[str, Any] = {
+        "gausslens": 1,
+        "model": {"path": str(place("bart")), "stack": stack},
+        "prompts": {"source": "pairs", "pairs": [{"source": s, "target": t} for s, t in PAIRS]},
+        "variants": {"trained": [], "sharp": [{"edit": "spectrum.scale", "alpha": 2.0}]},
+        "analyses": [
+            {"use": "spectrum.effect", "with": {"tokens": 4}},
+            {"use": "model.loss"},
+            {"use": "model.generate", "with": {"tokens": 4, "stop": ""}},
+        ],
+        "report": False,
+    }
+    results = gausslens.run(study, store=tmp_path, shown=False)
+    effect = results["sharp", "spectrum.effect"]
+    for variant, key in (("trained", "base_loss"), ("sharp", "loss")):
+        assert float(effect[key]) == pytest.approx(float(results[variant, "model.loss"]["mean_loss"]), rel=1e-5)
+    written = results["sharp", "model.generate"]["text"].values[:, 0].tolist()
+    assert effect["text"].values.tolist() == written
+    assert float(effect["divergence"].min()) > 0
+    assert effect["after"].values.tolist() == [source for source, _ in PAIRS]
