@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gausslens import ModelError, Tokens
 
 from .rendering import render
-from .spans import exact_spans
+from .spans import exact_spans, offsets_by_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,12 +91,11 @@ def _begun(tokenizer: Any, row: _Row, start: Start) -> _Row:
 
 def _from_text(tokenizer: Any, prompt: Prompt, name: str, model: str, target: bool = False) -> _Row:
     rendered, stretches, chat = render(tokenizer, prompt.parts, model)
-    if not getattr(tokenizer, "is_fast", False):
-        raise ModelError(f"{model}: its tokenizer gives no offsets; convert it to a tokenizer.json with transformers")
+    fast = bool(getattr(tokenizer, "is_fast", False))
     found = tokenizer(
         **{"text_target" if target else "text": rendered},
         add_special_tokens=not chat,
-        return_offsets_mapping=True,
+        **({"return_offsets_mapping": True} if fast else {}),
         return_special_tokens_mask=True,
         truncation=False,
         verbose=False,
@@ -104,7 +103,8 @@ def _from_text(tokenizer: Any, prompt: Prompt, name: str, model: str, target: bo
     stretches = [s for s in stretches if s.end > s.start]
     parts = [(s.start, s.end) for s in stretches]
     words = _words(rendered, stretches)
-    numbers, offsets = found["input_ids"], found["offset_mapping"]
+    numbers = found["input_ids"]
+    offsets = found["offset_mapping"] if fast else _offsets(tokenizer, rendered, found, model)
     unknown = tokenizer.unk_token_id
     special = set(tokenizer.all_special_ids)
     # The unknown token stands for text that the vocabulary does not have, unless it is what was written.
@@ -124,6 +124,21 @@ def _from_text(tokenizer: Any, prompt: Prompt, name: str, model: str, target: bo
             piece = rendered[start:end] or tokenizer.decode([number])
             row.add(number, False, -1, SPECIAL, (start, end), piece)
     return row
+
+
+def _offsets(tokenizer: Any, rendered: str, found: Any, model: str) -> list[tuple[int, int]]:
+    """Where tokens lie, of a tokenizer that does not say (Marian, M2M): they are looked up in the text."""
+    numbers, unknown = found["input_ids"], tokenizer.unk_token_id
+    special = set(tokenizer.all_special_ids) - {unknown}
+    added = [bool(a) or n in special for n, a in zip(numbers, found["special_tokens_mask"], strict=True)]
+    strings = tokenizer.convert_ids_to_tokens(numbers)
+    offsets = offsets_by_text(rendered, strings, added, str(tokenizer.unk_token))
+    if offsets is None:
+        raise ModelError(
+            f"{model}: its tokenizer gives no offsets, and its tokens are not the text letter by letter; convert it to "
+            "a tokenizer.json with transformers"
+        )
+    return offsets
 
 
 def _holding(place: int, spans: Sequence[tuple[int, int]]) -> int:
