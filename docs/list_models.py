@@ -27,6 +27,8 @@ OF_SCORES = ("attention.pooling", "bilinear.logits")
 OF_REPLACEMENT = ("attention.swap", "bilinear.angles", "gaussian.collapse", "spectrum.effect")
 OF_ROTATED = ("attention.kernels", "attention.lowrank")  # the latter for Linformer
 BEGIN, END = "<!-- made by docs/list_models.py: begin -->", "<!-- end -->"
+# The table of tiny models of two stacks.
+STACKED = "STACKED"
 Row = tuple[str, dict[str, Any], str]
 
 
@@ -141,8 +143,8 @@ def table() -> str:
     from gausslens_models.families.refused import REFUSED
 
     found: dict[str, tuple[Any, set[str], list[bool]]] = {}
-    for _, rows in tables():
-        for row in rows.values():
+    for name, rows in tables():
+        for row in rows.values() if name != STACKED else ():
             model_type, family, words, scores = described(row)
             before = found.setdefault(model_type, (family, set(), []))
             before[1].update(words)
@@ -156,6 +158,7 @@ def table() -> str:
     for model_type, (family, words, tried) in sorted(found.items()):
         runs = shown_by(family, tried)
         lines.append(f"| `{model_type}` | {family.name} | {runs} | {', '.join(sorted(words))} |")
+    lines += ["", *stacked()]
     lines += ["", "Refused, with the reason, and opened by no row:", "", "| type | why |", "|---|---|"]
     by_reason: dict[str, list[str]] = {}
     for model_type, why in sorted(REFUSED.items()):
@@ -171,15 +174,37 @@ def table() -> str:
     ]
     lines += [
         "",
-        "So are models of two stacks of layers (T5, BART and their kin), and those that read more than text: of",
+        "So are other models of two stacks of layers, and those that read more than text: of these the refusal names",
     ]
-    lines += ["these the refusal names the text stack."]
+    lines += ["the text stack."]
     text = (
         f"Without weights `loader: transformer-lens` runs {bridged_types()}: `gausslens model` tells which "
         "sites it shows of them, and what is proved."
     )
     lines += ["", *textwrap.wrap(text, 118, break_on_hyphens=False)]
     return "\n".join([BEGIN, "", *lines, "", END])
+
+
+def stacked() -> list[str]:
+    """The models of two stacks: a row a type, of what its decoder has."""
+    import torch
+    import transformers
+
+    from gausslens_models.families.facts import model_info
+    from gausslens_models.families.layout import family_of, make_layout
+    from gausslens_models.loading.skeleton import tensors_of
+
+    words: dict[str, set[str]] = {}
+    for config_class, arguments, model_class in dict(tables())[STACKED].values():
+        config = getattr(transformers, config_class)(**arguments)
+        with torch.device("meta"):
+            module = getattr(transformers, model_class)(config)
+        shapes = {n: tuple(p.shape) for n, p in tensors_of(module).items()}
+        layout = make_layout(family_of(config, model_class, stack="decoder"), config, shapes, model_class, True)
+        words.setdefault(config.model_type, set()).update(notes(model_info("", config, layout, "", "float32"), layout))
+    told = f"{len(words)} types have two stacks, which `stack: encoder`, `stack: decoder` and `stack: cross` open:"
+    head = ["| type | what is not as in Llama, of the decoder |", "|---|---|"]
+    return [told, "", *head, *(f"| `{name}` | {', '.join(sorted(found))} |" for name, found in sorted(words.items()))]
 
 
 def _refused_configs() -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gausslens import Generators, LayerWeights, ModelError
 
 from .families.layout import FAMILIES, Layout
+from .families.two_stacks import TWO_STACKS
 from .loading.adapter import adapter_at
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def touched_by_lora(parameters: LoraParameters) -> tuple[str, ...]:
     ends = {".".join(name.rsplit(".", 2)[-2:]) for name in adapter_at(parameters.path).changes}
     found = {
         ours
-        for family in FAMILIES
+        for family in (*FAMILIES, *TWO_STACKS)
         for ours, slot in _slots(family)
         if any(".".join(name.rsplit(".", 2)[-2:]) in ends for name in slot.tensor.split("|"))
     }

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from gausslens import Files, Parameters, did_you_mean
 
 BASE = (
     "the model that an adapter is for: a directory, or builtin:NAME or hub:OWNER/NAME; by default what its config names"
+)
+
+STACK = (
+    "of a model with an encoder and a decoder, which attention is studied: that of the encoder, of the decoder (of the "
+    "target to itself), or cross (of the target to the source)"
 )
 
 # What a mapping may name: tensors of a layer, and those outside.
@@ -36,12 +41,14 @@ class TransformersParameters(BridgeParameters):
     """Keys of `model:` for the loader that builds a model with transformers."""
 
     base: Annotated[str | None, Files()] = Field(None, description=BASE)
+    stack: Literal["encoder", "decoder", "cross"] | None = Field(None, description=STACK)
 
 
 class WeightsParameters(Parameters):
     """Keys of `model:` for the loader that reads weights without building a model."""
 
     base: Annotated[str | None, Files()] = Field(None, description=BASE)
+    stack: Literal["encoder", "decoder", "cross"] | None = Field(None, description=STACK)
 
 
 class LoraParameters(Parameters):
@@ -156,6 +163,28 @@ class FileParameters(Parameters):
         None, ge=1, description="keep this many tokens: of each prompt, or with `chunk` of the whole file"
     )
     limit: int | None = Field(None, ge=1, description="take this many texts from the start of the file")
+
+
+class Pair(Parameters):
+    """A text for an encoder, and what the decoder writes of it."""
+
+    source: str = Field(description="what the encoder reads")
+    target: str = Field("", description="what the decoder reads, to write it; empty: it begins")
+
+
+class PairsParameters(Parameters):
+    """Prompts in pairs, for models of two stacks: written here, from a file, or both."""
+
+    pairs: list[Pair] = Field([], description="{source: ..., target: ...} each")
+    path: str | None = Field(None, description="a file of two columns (.csv, .tsv) or keys (.jsonl, .json)")
+    fields: tuple[str, str] = Field(("source", "target"), description="which columns or keys hold source and target")
+    limit: int | None = Field(None, ge=1, description="take this many pairs from the start of the file")
+
+    @model_validator(mode="after")
+    def _given(self) -> Self:
+        if not self.pairs and self.path is None:
+            raise ValueError("pairs of your own (pairs), or a file (path)")
+        return self
 
 
 class TokensParameters(Parameters):

@@ -12,6 +12,7 @@ ANALYSES = [
         parameters="gausslens_models.parameters:CaptureParameters",
         shape="stream",
         analysis="gausslens_models.analyses.capture:RawCapture",
+        crossed=True,
         row_blocks=True,
         bulk=True,
         estimate="gausslens_models.analyses.capture:estimate",
@@ -24,6 +25,7 @@ ANALYSES = [
         shape="stream",
         analysis="gausslens_models.analyses.loss:Loss",
         texts=True,
+        crossed=True,
         estimate="gausslens_models.analyses.loss:estimate",
     ),
     Analysis(
@@ -34,6 +36,7 @@ ANALYSES = [
         shape="forward",
         analysis="gausslens_models.analyses.generate:Generate",
         texts=True,
+        crossed=True,
         random=True,
     ),
     Analysis(
@@ -55,6 +58,7 @@ ANALYSES = [
         parameters="gausslens_models.parameters:EmbeddingsParameters",
         shape="forward",
         analysis="gausslens_models.analyses.embeddings:Embeddings",
+        crossed=True,
         texts=True,
         random=True,
     ),
@@ -176,6 +180,13 @@ def prompt_sources() -> list[PromptSource]:
             summary="texts of a .txt, .jsonl, .json, .csv or .tsv file, whole or in chunks",
             parameters="gausslens_models.parameters:FileParameters",
             prompts="gausslens_models.prompts.sources:file",
+        ),
+        PromptSource(
+            name="pairs",
+            version=1,
+            summary="texts in pairs, source and target, for models of two stacks",
+            parameters="gausslens_models.parameters:PairsParameters",
+            prompts="gausslens_models.prompts.pairs:pairs",
         ),
         PromptSource(
             name="tokens",

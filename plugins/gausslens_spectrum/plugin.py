@@ -98,6 +98,7 @@ EFFECT = Analysis(
     analysis="gausslens_spectrum.analyses.effect:Effect",
     texts=True,
     exchangeable=("head",),
+    crossed=True,
     estimate="gausslens_spectrum.analyses.effect:estimate",
 )
 SECTION = ReportSection(

@@ -88,6 +88,11 @@ class Tokens:
         ids, _, mask = self.sources.padded(indices)
         return {"sources": (ids, mask)}
 
+    def begun(self, index: int) -> np.ndarray:
+        """What is continued of a prompt: all of it; of a target beside a source what stands before its text."""
+        ids, text = self.ids[index], self.text[index]
+        return ids if self.sources is None or not text.any() else ids[: max(1, int(text.argmax()))]
+
     def digest(self) -> str:
         """SHA-256 of what a model and an analysis see: ids, text masks, words and segments; of sources too."""
         found = sha256("\0".join(self.segments).encode("utf-8", "surrogatepass"))

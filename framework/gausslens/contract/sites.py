@@ -55,13 +55,17 @@ class Site:
         """The numbers of its heads in a batch, or of those in view; of a site without heads those of the queries."""
         return view.kv_heads if self.heads_dim == "kv_head" else view.heads
 
-    def shape(self, info: ModelInfo, prompts: int, longest: int) -> tuple[int, ...]:
-        """The shape of its array for so many prompts, the longest of so many tokens, and the heads in view."""
+    def shape(self, info: ModelInfo, prompts: int, longest: int, keys: int | None = None) -> tuple[int, ...]:
+        """The shape of its array for so many prompts, the longest of so many tokens, and the heads in view.
+
+        ``keys`` are those of the longest source, in attention from one stack to another.
+        """
+        wide = longest if keys is None else keys
         sizes = {
             "prompt": prompts,
-            "position": longest,
+            "position": wide if self.of_keys else longest,
             "query": longest,
-            "key": longest,
+            "key": wide,
             "head": len(info.heads),
             "kv_head": len(info.kv_heads),
             "d_model": info.d_model,

@@ -152,7 +152,7 @@ class Collapse:
             gathered.add_attention(layer, pattern, v, list(info.kv_of_head), keys, rows)
             gathered.add_stream("attention", layer, alone.step(layer, pattern, v), rows)
 
-        found = runner.forward(ids, sites=("resid_post",), replace=watch, mask=mask)
+        found = runner.forward(ids, sites=("resid_post",), replace=watch, mask=mask, **prompts.beside(chosen))
         for layer in gathered.deficits:
             gathered.add_stream("residual", layer, found[layer, "resid_post"].detach().double(), rows)
 

@@ -18,6 +18,8 @@ from ..maths.mixing import mixed, mixed_by_many
 from .value_path import ValuePath
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..parameters import PropagateParameters
 
 SITES = ("resid_pre", "v", "pattern", "z")
@@ -65,14 +67,23 @@ class Propagate:
         parts: dict[int, dict[str, Any]] = {}
         for first in range(0, len(layers), at_once):
             gathered = {layer: _Gathered(info, projection) for layer in layers[first : first + at_once]}
-            self._gather(runner, ids, text, gathered)
+            self._gather(runner, ids, text, gathered, prompts, chosen)
             parts |= {layer: one.compared(ValuePath.of(runner.weights(layer)), vary) for layer, one in gathered.items()}
         return _dataset(parts, info, vary, len(ids), dims, window)
 
-    def _gather(self, runner: Runner, ids: Any, text: Any, gathered: dict[int, _Gathered]) -> None:
+    def _gather(
+        self,
+        runner: Runner,
+        ids: Any,
+        text: Any,
+        gathered: dict[int, _Gathered],
+        prompts: Tokens,
+        chosen: Sequence[int],
+    ) -> None:
         step = max(1, _AT_ONCE // self.parameters.window)
         for start in range(0, len(ids), step):
-            found = runner.forward(ids[start : start + step], sites=SITES)
+            beside = prompts.beside(chosen[start : start + step])
+            found = runner.forward(ids[start : start + step], sites=SITES, **beside)
             for layer, one in gathered.items():
                 one.add({s: _numpy(found[layer, s]) for s in SITES}, text[start : start + step])
 

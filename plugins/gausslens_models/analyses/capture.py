@@ -44,24 +44,34 @@ def layers_of(sites: Sequence[str], info: ModelInfo) -> tuple[tuple[int, ...], d
 
 
 def dims_of(name: str, info: ModelInfo) -> tuple[str, ...]:
-    """The dimensions of a site in a result; values that are not as wide as queries have a dimension of their own."""
+    """The dimensions of a site in a result; values that are not as wide as queries have a dimension of their own.
+
+    Keys and values of a source are at its positions: those that "key" counts.
+    """
     place = site(name)
-    own = place.of_values and info.d_value is not None
-    dims = tuple("d_value" if own and dim == "d_head" else dim for dim in place.dims)
+    own = {"d_head": "d_value"} if place.of_values and info.d_value is not None else {}
+    own |= {"position": "key"} if info.facts.crossed and place.of_keys else {}
+    dims = tuple(own.get(dim, dim) for dim in place.dims)
     return dims if place.whole else ("layer", *dims)
 
 
 def shape_of(name: str, info: ModelInfo, tokens: Tokens, layers: int) -> tuple[int, ...]:
     """The shape of a site over so many layers and all prompts; shorter prompts are filled up with NaN."""
-    shape = site(name).shape(info, len(tokens), max(tokens.lengths))
+    shape = site(name).shape(info, len(tokens), max(tokens.lengths), max(tokens.keys.lengths))
     return shape if site(name).whole else (layers, *shape)
 
 
-def layout_of(name: str, info: ModelInfo, tokens: Tokens, layers: int) -> Ragged:
-    """How a site lies where prompts are not filled up to the longest."""
+def layout_of(name: str, info: ModelInfo, tokens: Tokens, layers: int) -> Ragged | None:
+    """How a site lies where prompts are not filled up to the longest, as that would waste much; None where they are.
+
+    Of two sides of unequal length neither says how far to fill: they are filled up.
+    """
     dims = dims_of(name, info)
     sizes = dict(zip(dims, shape_of(name, info, tokens, layers), strict=True))
-    return Ragged.of(dims, [d for d in ("position", "query", "key") if d in dims], tokens.lengths, sizes)
+    if tokens.crossed:
+        return None
+    found = Ragged.of(dims, [d for d in ("position", "query", "key") if d in dims], tokens.lengths, sizes)
+    return found if found.wasteful else None
 
 
 def dtype_of(parameters: CaptureParameters, info: ModelInfo) -> str:
@@ -79,7 +89,7 @@ def estimate(parameters: CaptureParameters, info: ModelInfo, tokens: Tokens) -> 
         if name in SITES:
             count = math.prod(shape_of(name, info, tokens, layers))
             layout = layout_of(name, info, tokens, layers)
-            disk += kept * (math.prod(layout.flat_shape) if layout.wasteful else count)
+            disk += kept * (count if layout is None else math.prod(layout.flat_shape))
             memory += computed * count // (1 if site(name).whole else max(layers, 1))
     return Estimate(memory=memory // max(len(tokens.shards()), 1), disk=disk)
 
@@ -120,7 +130,7 @@ class RawCapture:
         self.ragged = {
             name: layout
             for name in parameters.sites
-            if name in SITES and (layout := layout_of(name, context.model, context.tokens, len(self.layers))).wasteful
+            if name in SITES and (layout := layout_of(name, context.model, context.tokens, len(self.layers)))
         }
         if context.bulk is not None:
             self._create(context.bulk)
@@ -145,18 +155,19 @@ class RawCapture:
     def update(self, batch: Batch) -> None:
         """Write each prompt's real positions."""
         assert self.context.bulk is not None
-        lengths = batch.mask.sum(1).tolist()
+        lengths, of_keys = batch.mask.sum(1).tolist(), batch.key_mask.sum(1).tolist()
         for name in batch.arrays:
             if site(name).whole != (batch.layer is None):
                 continue
             values = batch.numpy(name)
             at = () if batch.layer is None else (self.place[batch.layer],)
             for row, prompt in enumerate(batch.prompts):
-                n, square = lengths[row], site(name).square
+                n, square, keys = lengths[row], site(name).square, of_keys[row]
+                n = keys if site(name).of_keys and not square else n
                 last = min(batch.rows + values.shape[2], n) if square else n
                 if last <= batch.rows or (batch.rows and not square):
                     continue
-                block = values[row, :, : last - batch.rows, :n] if square else values[row, :n]
+                block = values[row, :, : last - batch.rows, :keys] if square else values[row, :n]
                 if name in self.ragged:
                     layout = self.ragged[name]
                     first = int(layout.offsets[prompt]) + batch.rows * n
@@ -164,7 +175,7 @@ class RawCapture:
                     self.context.bulk.write(name, (*at, slice(first, first + len(flat))), flat)
                     continue
                 rows = (slice(None), slice(batch.rows, last)) if square else ()
-                self.context.bulk.write(name, (*at, int(prompt), *rows, slice(0, n)), block)
+                self.context.bulk.write(name, (*at, int(prompt), *rows, slice(0, keys if square else n)), block)
 
     def merge(self, other: RawCapture) -> None:
         """There is nothing to merge: what was seen is in the store, so states cannot be had without some prompts."""
@@ -179,6 +190,11 @@ class RawCapture:
         dims = {dim for name in self.parameters.sites for dim in dims_of(name, info)}
         known = {"layer": self.layers, "head": info.heads, "kv_head": info.kv_heads}
         attrs = {f"skipped_layer_{layer}": reason for layer, reason in self.skipped.items()}
+        beside: dict[str, Any] = {}
+        if tokens.crossed:
+            ids, _, mask = tokens.keys.padded(range(len(tokens)))
+            beside["source_length"] = variable("prompt", np.array(tokens.keys.lengths), "tokens of the source")
+            beside["source_token_id"] = variable(("prompt", "key"), np.where(mask, ids, -1), "token of the source")
         extents: dict[str, Any] = {}
         for name, layout in self.ragged.items():
             found = ragged_variables(name, layout, None, name)
@@ -187,6 +203,7 @@ class RawCapture:
             {
                 "length": variable("prompt", np.array(tokens.lengths), "tokens of the prompt"),
                 **token_ids(tokens),
+                **beside,
                 **extents,
             },
             coords={"prompt": list(tokens.names)} | {dim: list(at) for dim, at in known.items() if dim in dims},

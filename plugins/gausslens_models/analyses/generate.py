@@ -24,7 +24,7 @@ class Generate:
         """Continuations of all prompts, cut before the stop text."""
         p = self.parameters
         written = [
-            [self._one(runner, prompts.ids[prompt], f"{prompt}.{sample}") for sample in range(p.samples)]
+            [self._one(runner, prompts, prompt, f"{prompt}.{sample}") for sample in range(p.samples)]
             for prompt in range(len(prompts))
         ]
         dims = ("prompt", "sample")
@@ -40,9 +40,10 @@ class Generate:
             coords={"prompt": list(prompts.names), "sample": np.arange(p.samples)},
         )
 
-    def _one(self, runner: Runner, ids: np.ndarray, name: str) -> tuple[str, int]:
+    def _one(self, runner: Runner, prompts: Tokens, prompt: int, name: str) -> tuple[str, int]:
         p = self.parameters
-        how: dict[str, Any] = {"stop_text": p.stop} if p.stop else {}
+        how: dict[str, Any] = prompts.beside([prompt]) | ({"stop_text": p.stop} if p.stop else {})
+        ids = prompts.begun(prompt)
         if p.temperature:
             seed = int(self.context.generator(name).integers(2**62))
             how |= {"temperature": p.temperature, "seed": seed}
@@ -54,5 +55,6 @@ class Generate:
 
 
 def _asked(prompts: Tokens, prompt: int) -> str:
-    """The prompt as text; of token numbers without text, their pieces."""
+    """The prompt as text (of a pair its source); of token numbers without text, their pieces."""
+    prompts = prompts if prompts.sources is None else prompts.sources
     return prompts.rendered[prompt] or "".join(prompts.pieces[prompt])

@@ -53,7 +53,8 @@ class Loss:
     def __init__(self, parameters: LossParameters, context: Context) -> None:
         assert context.tokens is not None
         self.tokens: Tokens = context.tokens
-        self.causal = context.model.causal
+        # Attention to a source sees all of it, and yet predicts the next token of the target.
+        self.causal = context.model.causal or context.model.facts.crossed
         self.segments = chosen_segments(self.tokens, parameters.segments)
         self.of: dict[int, NDArray[np.float64]] = {}
 

@@ -32,7 +32,10 @@ _HANDLERS: weakref.WeakKeyDictionary[torch.nn.Module, Handler] = weakref.WeakKey
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a layer's attention: q [prompt, head, query, d_head]; k and v [prompt, kv_head, key, d_head]."""
+    """One call of a layer's attention: q [prompt, head, query, d_head]; k and v [prompt, kv_head, key, d_head].
+
+    There may be other keys than queries, where k and v are of another stack.
+    """
 
     module: torch.nn.Module
     query: torch.Tensor
@@ -63,8 +66,15 @@ class Call:
         mask = None if seen is None else torch.where(seen, self.query.new_zeros(()), lowest)
         whole = start == 0 and end == self.query.shape[2]
         query = self.query if whole else self.query[:, :, start:end]
-        out, pattern = eager(self.module, query, self.key, self.value, mask, **self.options)
+        options, bias = self.options, self.bias(start, end)
+        options = options if whole or bias is None else {**options, "position_bias": bias}
+        out, pattern = eager(self.module, query, self.key, self.value, mask, **options)
         return out, pattern
+
+    def bias(self, start: int, end: int) -> torch.Tensor | None:
+        """What is added to the scores of these rows by distance [1, head, query, key]; None where nothing is."""
+        found: torch.Tensor | None = self.options.get("position_bias")
+        return None if found is None else found[:, :, start:end]
 
     def scores(self, start: int, end: int) -> torch.Tensor:
         """What enters the softmax in these rows: scaled, soft-capped, with the mask; -inf where masked."""
@@ -72,6 +82,8 @@ class Call:
         query = self.query[:, :, start:end]
         found: torch.Tensor = torch.matmul(query, self._repeated(self.key).transpose(2, 3))
         found = found * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+        bias = self.bias(start, end)
+        found = found if bias is None else found + bias
         cap = self.options.get("softcap")
         if cap is not None:
             found = torch.tanh(found / cap) * cap

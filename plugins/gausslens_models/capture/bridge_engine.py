@@ -14,7 +14,7 @@ from gausslens import Finding, ModelError
 
 from ..loading.turns import turn_of
 from .engine import TransformersEngine
-from .forward_pass import Capture, Captured, LastLayerDone, scaled
+from .forward_pass import Capture, Captured, LastLayerDone, Sources, check_sources, scaled
 
 if TYPE_CHECKING:
     from ..loading.bridge import BridgedModel
@@ -26,9 +26,16 @@ class BridgeCapture(Capture):
     model: BridgedModel
 
     def run(
-        self, ids: torch.Tensor, mask: torch.Tensor, logits: bool = False, embed: bool = False, whole: bool = False
+        self,
+        ids: torch.Tensor,
+        mask: torch.Tensor,
+        logits: bool = False,
+        embed: bool = False,
+        whole: bool = False,
+        sources: Sources | None = None,
     ) -> dict[str, Any]:
         """Run the bridge on [prompt, position] and return embed and logits if asked."""
+        check_sources(self.model, sources)
         if self.replace is not None:
             raise ModelError("replacement needs plain transformers: open the model with `loader: transformers`")
         found: dict[str, Any] = {}

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from .runner import TransformersRunner
 
 
+# What a batch calls ids, text and mask of its keys, where they are other tokens than its queries.
+KEYS = ("key_tokens", "key_text", "key_mask")
+
+
 class TransformersEngine:
     """Captures through a registered attention function and forward hooks."""
 
@@ -41,9 +45,12 @@ class TransformersEngine:
         ids, text, mask = (torch.from_numpy(a).to(model.device) for a in tokens.padded(shard))
         wanted = wanted_sites(model, request.sites, request.layers)
         heads, kv_heads = model.info.heads, model.info.kv_heads
+        read = None if tokens.sources is None else tokens.sources.padded(shard)
+        beside = None if read is None else [torch.from_numpy(a).to(model.device) for a in read]
+        keys = dict(zip(KEYS, beside, strict=True)) if beside is not None and tokens.crossed else {}
 
         def batch(layer: int | None, arrays: Mapping[str, torch.Tensor], rows: int = 0, last: bool = True) -> None:
-            sink(Batch(layer, shard, ids, text, mask, arrays, heads, kv_heads, rows, last))
+            sink(Batch(layer, shard, ids, text, mask, arrays, heads, kv_heads, rows, last, **keys))
 
         def done(layer: int, captured: Captured) -> None:
             if captured.call is None:
@@ -58,7 +65,8 @@ class TransformersEngine:
         capture = self.capture(model, wanted, done, rows=request.rows is not None)
         whole = {s: s in request.sites for s in ("embed", "logits")}
         with turn_of(model.module), self.patches.applied(twin, layers_needed(model, wanted, whole["logits"])):
-            found = capture.run(ids, mask.long(), whole["logits"], whole["embed"])
+            sources = None if beside is None else (beside[0], beside[2].long())
+            found = capture.run(ids, mask.long(), whole["logits"], whole["embed"], sources=sources)
         if found:
             batch(None, found)
 

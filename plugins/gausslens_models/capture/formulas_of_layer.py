@@ -64,6 +64,22 @@ class Left:
 
 
 @dataclass(frozen=True)
+class Sides:
+    """Which tokens are there, as queries and as keys [prompt, position].
+
+    ``memory`` [prompt, key, d_model] is what keys and values read, if not the stream: what the encoder gives.
+    """
+
+    queries: torch.Tensor
+    keys: torch.Tensor
+    memory: torch.Tensor | None = None
+
+    def to(self, dtype: torch.dtype) -> Sides:
+        """The same with numbers of this type."""
+        return self if self.memory is None else Sides(self.queries, self.keys, self.memory.to(dtype))
+
+
+@dataclass(frozen=True)
 class At:
     """One layer: what was captured of it, and its tensors, in the type that they are judged in."""
 
@@ -71,7 +87,7 @@ class At:
     layer: int
     arrays: Mapping[str, torch.Tensor]
     weights: LayerWeights
-    mask: torch.Tensor
+    sides: Sides
 
     @property
     def info(self) -> ModelInfo:
@@ -126,13 +142,15 @@ def head_of(
 
 
 def _projections(at: At) -> Iterator[Made]:
-    """q, k and v of the stream."""
+    """q, k and v of the stream; k and v of what the encoder gives, where they are of that."""
     asked = [letter for letter in "QKV" if letter.lower() in at.arrays]
     if not asked:
         return
     read = formulas.attention_input(at.arrays["resid_pre"], at.weights, at.info)
     size = size_of_norm(at.arrays["resid_pre"], read)
     for letter in asked:
+        if letter != "Q" and at.sides.memory is not None:
+            read, size = at.sides.memory, at.sides.memory.abs()
         value = formulas.projected(read, at.weights, letter)
         summed = size_of_product(size, at.weights[f"W_{letter}"], "ptd,hde->pthe") + _bias(at.weights, f"b_{letter}")
         yield at.made(letter.lower(), value, summed, at.info.d_model)
@@ -165,8 +183,9 @@ def _attention(at: At) -> Iterator[Made | Left]:
 def _scores_and_pattern(at: At, q: torch.Tensor, k: torch.Tensor) -> list[Made]:
     """Scores of q and k as they meet, and the pattern of these."""
     arrays, info = at.arrays, at.info
-    distance = formulas.distance_term(at.mask.shape[1], info, LayerWeights(at.model, None))
-    value = formulas.scores(q, k, at.layer, info, at.mask, distance)
+    outside = at.weights if "W_distance" in at.weights else LayerWeights(at.model, None)
+    distance = formulas.distance_term(at.sides.queries.shape[1], info, outside)
+    value = formulas.scores(q, k, at.layer, info, at.sides.keys, distance)
     if distance is not None and "scores" in arrays:
         value = formulas.levelled(value, arrays["scores"])
     squares = torch.einsum("pqhe,pkhe->phqk", q.square(), k[:, :, list(info.kv_of_head)].square())

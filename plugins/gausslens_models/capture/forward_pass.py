@@ -27,6 +27,8 @@ HANDED: Mapping[str, Callable[[Call], torch.Tensor]] = {
 }
 # What is added to the stream, in some families multiplied on the way.
 ADDED = ("attn_out", "mlp_out")
+# Token numbers and mask [prompt, position] of what an encoder reads beside what its decoder does.
+Sources = tuple[torch.Tensor, torch.Tensor]
 # replace(layer, scores, pattern, v) -> pattern or head outputs, or None
 Replace = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor | None]
 
@@ -78,16 +80,26 @@ class Capture:
         self.captured: dict[int, Captured] = {}
         self.finished: set[int] = set()
         self._shape: tuple[int, int] = (0, 0)
+        self._sources: Sources | None = None
+        self.memory: torch.Tensor | None = None  # what the encoder gave, where keys and values are of it
         self._turn, self._shared_is_watched = -1, False
 
     def run(
-        self, ids: torch.Tensor, mask: torch.Tensor, logits: bool = False, embed: bool = False, whole: bool = False
+        self,
+        ids: torch.Tensor,
+        mask: torch.Tensor,
+        logits: bool = False,
+        embed: bool = False,
+        whole: bool = False,
+        sources: Sources | None = None,
     ) -> dict[str, Any]:
         """Run the model on [prompt, position] and return embed and logits if asked.
 
-        ``whole`` runs all layers although no logits are asked, and returns the final hidden state.
+        ``whole`` runs all layers although no logits are asked, and returns the final hidden state. ``sources`` are ids
+        and mask of what the encoder reads, of a model whose decoder is studied.
         """
-        module = self.model.module
+        check_sources(self.model, sources)
+        module, self._sources = self.model.module, sources
         if self.replace is not None and not self.model.layout.family.watched:
             raise ModelError(f"{self.model.name}: replacement needs an attention that can be watched: {UNWATCHED}")
         found: dict[str, Any] = {}
@@ -115,11 +127,32 @@ class Capture:
 
     def _called(self, ids: torch.Tensor, mask: torch.Tensor, logits: bool, whole: bool) -> dict[str, Any]:
         """What the module itself gives of this: logits, or the final hidden state."""
+        if self.model.stack is not None:
+            return self._called_stack(ids, mask, logits, whole)
         body = self.model.module if logits else self.model.module.base_model
         output = body(input_ids=ids, attention_mask=mask, use_cache=False)
         if logits:
             return {"logits": output.logits}
         return {"final": output.last_hidden_state} if whole else {}
+
+    def _called_stack(self, ids: torch.Tensor, mask: torch.Tensor, logits: bool, whole: bool) -> dict[str, Any]:
+        """The same of one stack of two; the encoder runs before the decoder, and what it gave is kept."""
+        model, body = self.model, self.model.body
+        if self._sources is None:
+            output = body(input_ids=ids, attention_mask=mask)
+            return {"final": output.last_hidden_state} if whole else {}
+        self.memory, seen = encoded(model, self._sources), self._sources[1]
+        if logits:
+            given = {"encoder_outputs": (self.memory,), "attention_mask": seen, "decoder_input_ids": ids}
+            return {"logits": model.module(**given, decoder_attention_mask=mask, use_cache=False).logits}
+        given = {"encoder_hidden_states": self.memory, "encoder_attention_mask": seen}
+        output = body(input_ids=ids, attention_mask=mask, **given, use_cache=False)
+        return {"final": output.last_hidden_state} if whole else {}
+
+    def _keys(self) -> int | None:
+        """How many keys there are, where they are others than the queries."""
+        crossed = self._sources is not None and self.model.info.facts.crossed
+        return self._sources[0].shape[1] if crossed and self._sources is not None else None
 
     def _install(self, stack: contextlib.ExitStack, layer: int, stop: bool) -> None:
         sites = self.wanted.get(layer, ())
@@ -169,7 +202,7 @@ class Capture:
         if tap.first and name in self.captured[layer].fired:
             return
         if site(name).square:
-            self.captured[layer].add(name, _plain(result, tap.item))
+            self.captured[layer].add(name, _seen(tap, arguments, result))
             return
         tensor = self._cut(name, tap, arguments, result)
         if tap.shared is not None:
@@ -184,8 +217,9 @@ class Capture:
 
     def _cut(self, name: str, tap: Tap, arguments: Any, result: Any) -> torch.Tensor:
         """What a tap shows, cut into heads where the site has them."""
-        tensor = _first(arguments, result) if tap.end == "in" else _plain(result, tap.item)
-        tensor = tensor.reshape(*self._shape, -1)
+        tensor = _seen(tap, arguments, result)
+        keys = self._keys() if site(name).of_keys else None
+        tensor = tensor.reshape(self._shape[0], self._shape[1] if keys is None else keys, -1)
         form = "query" if name in HEAD_AXIS else "key_value" if name in KV_HEAD_AXIS else "as is"
         whole = form == "as is" and not tap.part
         return tensor if whole else split(tensor, -1, form, tap.part, self.model.layout.sizes)
@@ -253,7 +287,7 @@ class Capture:
             times = captured.fired.get(name, 0)
             if times != 1:
                 raise ModelError(f"{self.model.name}: {name} of layer {layer} fired {times} times; it must fire once")
-            shape = site(name).shape(self.model.info, *self._shape)
+            shape = site(name).shape(self.model.info, *self._shape, self._keys())
             array = captured.arrays[name]
             if tuple(array.shape) != shape or not array.is_floating_point():
                 got = f"{array.dtype} {list(array.shape)}"
@@ -268,6 +302,24 @@ class Capture:
                 raise ModelError(f"{self.model.name}: {name} never fired: nothing was captured there")
             if asked and tuple(found[name].shape) != site(name).shape(self.model.info, *self._shape):
                 raise ModelError(f"{self.model.name}: {name} has the shape {list(found[name].shape)}")
+
+
+def check_sources(model: Any, sources: Sources | None) -> None:
+    """Refuse a decoder without what its encoder reads, and any other model with it."""
+    needed = getattr(model, "stack", None) in ("decoder", "cross")
+    if needed and sources is None:
+        raise ModelError(
+            f"{model.name}: its decoder reads what its encoder makes of a source: give its token numbers too, "
+            "runner.forward(ids, **tokens.beside(prompts))"
+        )
+    if sources is not None and not needed:
+        raise ModelError(f"{model.name}: sources are for the decoder of a model of two stacks; this reads one text")
+
+
+def encoded(model: Any, sources: Sources) -> torch.Tensor:
+    """What the encoder gives [prompt, source position, d_model]."""
+    found: torch.Tensor = model.module.get_encoder()(input_ids=sources[0], attention_mask=sources[1])[0]
+    return found
 
 
 def scaled(model: PretrainedModel, name: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -289,6 +341,11 @@ def _replaced(
         f"replace gave {list(given.shape)} in layer {layer}; a pattern is {list(pattern.shape)}, head outputs are "
         f"{list(out.shape)}"
     )
+
+
+def _seen(tap: Tap, arguments: tuple[Any, ...], result: Any) -> torch.Tensor:
+    """What a tap shows as it is: what its module is given, or gives."""
+    return _first(arguments, result) if tap.end == "in" else _plain(result, tap.item)
 
 
 def _plain(result: Any, item: int = 0) -> torch.Tensor:

@@ -11,10 +11,10 @@ from gausslens import Finding, LayerWeights, site
 
 from ..families.refused import bridge_takes
 from ..loading.config_and_tokenizer import claims_bridge
-from ..loading.eager_answer import Answer, proof_batches, unseen_windows
+from ..loading.eager_answer import Answer, proof_batches, proof_sources, unseen_windows
 from ..maths.rounding import FACTOR, softmax_moved, working_type
 from .engine import wanted_sites
-from .formulas_of_layer import NEEDED, At, Left, Made, embedding_of, head_of, layer_of
+from .formulas_of_layer import NEEDED, At, Left, Made, Sides, embedding_of, head_of, layer_of
 from .forward_pass import Capture, Captured
 
 if TYPE_CHECKING:
@@ -77,14 +77,19 @@ class Proof:
 
     def of_batch(self, number: int, ids: torch.Tensor, mask: torch.Tensor) -> None:
         """All comparisons on some prompts; a layer is let go of when it is done."""
+        sources = proof_sources(self.model, len(ids)) if getattr(self.model, "stack", None) else None
+        crossed = sources is not None and self.model.info.facts.crossed
+        keys = sources[1] if crossed and sources is not None else mask
 
         def done(layer: int, captured: Captured) -> None:
-            self._of_layer(layer, number, captured.arrays, ids, mask)
+            self._of_layer(layer, number, captured.arrays, ids, Sides(mask, keys, capture.memory if crossed else None))
             if layer == self.model.info.n_layers - 1:
                 self._last = captured
 
         headed = self.model.headed
-        whole = self.capture(self.model, self.wanted, done).run(ids, mask.long(), logits=headed, whole=True)
+        capture = self.capture(self.model, self.wanted, done)
+        read = None if sources is None else (sources[0], sources[1].long())
+        whole = capture.run(ids, mask.long(), logits=headed, whole=True, sources=read)
         final = whole["logits" if headed else "final"] if headed or "final" in whole else None
         if final is None:
             return
@@ -105,23 +110,23 @@ class Proof:
         return self.asked is None or not self.asked.isdisjoint(names)
 
     def _of_layer(
-        self, layer: int, number: int, arrays: Mapping[str, torch.Tensor], ids: torch.Tensor, mask: torch.Tensor
+        self, layer: int, number: int, arrays: Mapping[str, torch.Tensor], ids: torch.Tensor, sides: Sides
     ) -> None:
         model, dtype = self.model, working_type(self.model.dtype)
         if "pattern" in arrays and self.reference is not None and self._is_asked("pattern"):
-            self._patterns(layer, number, arrays["pattern"], mask)
+            self._patterns(layer, number, arrays["pattern"], sides)
         if not model.info.facts.position_is_known:
             return
         wide = {name: array.to(dtype) for name, array in arrays.items()}
         weights = Wide(model, layer, dtype)
-        rows = layer_of(At(model, layer, wide, weights, mask))
+        rows = layer_of(At(model, layer, wide, weights, sides.to(dtype)))
         for made in rows:
-            self._judge(made, f"{made.what} of layer {layer} from weights", arrays, mask)
+            self._judge(made, f"{made.what} of layer {layer} from weights", arrays, sides)
         if layer == 0 and "resid_pre" in wide:
             for made in embedding_of(model, ids, Wide(model, None, dtype)):
-                self._judge(made, f"{made.what} of layer 0 from weights", arrays, mask)
+                self._judge(made, f"{made.what} of layer 0 from weights", arrays, sides)
 
-    def _judge(self, made: Made | Left, what: str, arrays: Mapping[str, torch.Tensor], mask: torch.Tensor) -> None:
+    def _judge(self, made: Made | Left, what: str, arrays: Mapping[str, torch.Tensor], sides: Sides) -> None:
         if not self._is_asked(*made.sites):
             return
         if isinstance(made, Left):
@@ -130,6 +135,7 @@ class Proof:
         ours, theirs, bound = made.value, arrays[made.what], made.bound
         if site(made.what).square:  # [prompt, head, query, key]: rows of padding are nobody's numbers
             ours, theirs, bound = (a.transpose(1, 2) for a in (ours, theirs, bound))
+        mask = sides.keys if site(made.what).of_keys and not site(made.what).square else sides.queries
         self._note(what, made.sites, ours[mask], theirs[mask], bound[mask])
 
     def _of_head(self, resid: torch.Tensor, final: torch.Tensor, mask: torch.Tensor) -> None:
@@ -156,15 +162,15 @@ class Proof:
         what = "logits" if self.model.headed else "final hidden state"
         self._note(what, (), final[mask], theirs, bound)
 
-    def _patterns(self, layer: int, number: int, ours: torch.Tensor, mask: torch.Tensor) -> None:
+    def _patterns(self, layer: int, number: int, ours: torch.Tensor, sides: Sides) -> None:
         """Captured patterns against the model's own eager ones."""
         assert self.reference is not None
         having = [n for n in self.model.info.layers if "pattern" not in self.model.info.lacking.get(n, {})]
         theirs = self.reference.patterns_of(number, having.index(layer))
         for row, pattern, moved in theirs:
-            n = int(mask[row].sum())
+            n, keys = int(sides.queries[row].sum()), int(sides.keys[row].sum())
             bound = softmax_moved(pattern, FACTOR * moved[:, None, None]) + FACTOR * moved[:, None, None] * pattern
-            mine = ours[row, :, :n, :n]
+            mine = ours[row, :, :n, :keys]
             self._note(f"pattern of layer {layer}", ("pattern",), mine, pattern, bound + 1e-6 * pattern.max())
 
     def _note(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ..families.layout import Layout, Place
 
-Exchange = tuple[torch.nn.Module, str, torch.nn.Parameter]
+Exchange = tuple[torch.nn.Module, str, torch.Tensor]
 
 
 class Patches:
@@ -40,12 +40,12 @@ class Patches:
         made = [exchange for layer in (None, *layers) for exchange in self._exchanges(twin, layer)]
         try:
             for module, leaf, parameter in made:
-                undo.append((module, leaf, module._parameters[leaf]))  # type: ignore[arg-type]
-                module._parameters[leaf] = parameter
+                undo.append((module, leaf, _held(module, leaf)[leaf]))
+                _held(module, leaf)[leaf] = parameter
             yield
         finally:
             for module, leaf, parameter in reversed(undo):
-                module._parameters[leaf] = parameter
+                _held(module, leaf)[leaf] = parameter
 
     def _exchanges(self, twin: Twin, layer: int | None) -> list[Exchange]:
         if not twin.edits:
@@ -78,14 +78,15 @@ class Patches:
                 continue  # what is stored cannot be had back exactly from the sum
             model.check_editable(place, name)
             module, leaf = self._owners.holding[place.theirs][0]
-            base = module._parameters[leaf]
-            assert base is not None
+            base = _held(module, leaf)[leaf]
             if base.is_meta:
                 raise ModelError(f"{place.theirs} is not in memory (device_map): edited twins need all weights there")
             # A head tied to the embedding has two names here and one parameter there: each name is edited on its own.
             role = name if layout.tied and name in ("W_E", "W_U") else ""
             if (id(base), role) not in fresh:
-                copy = torch.nn.Parameter(base.detach().clone(), requires_grad=False)
+                fresh_tensor = base.detach().clone()
+                kept = isinstance(base, torch.nn.Parameter)
+                copy = torch.nn.Parameter(fresh_tensor, requires_grad=False) if kept else fresh_tensor
                 fresh[id(base), role] = [(m, leaf, copy) for m, leaf in self._owners.of(place.theirs, role)]
             self._write(twin, layer, name, layout, place, fresh[id(base), role][0][2], edited)
         for exchanges in fresh.values():
@@ -98,3 +99,8 @@ class Patches:
         view = layout.write(place, copy.data, edited - plus if plus else edited)
         if view is not None and not plus:
             twin.adopt(layer, name, view)
+
+
+def _held(module: torch.nn.Module, leaf: str) -> dict[str, Any]:
+    """Where a module holds a tensor: among its parameters, or its buffers."""
+    return module._parameters if leaf in module._parameters else module._buffers

@@ -14,7 +14,7 @@ from gausslens import ModelError
 from ..loading.turns import turn_of
 from .attention import with_our_attention
 from .engine import wanted_sites
-from .forward_pass import Captured
+from .forward_pass import Captured, Sources, check_sources, encoded
 
 if TYPE_CHECKING:
     from gausslens import LayerWeights, ModelInfo, Twin
@@ -44,8 +44,12 @@ class TransformersRunner:
         replace: Replacing | None = None,
         base: bool = False,
         mask: np.ndarray | None = None,
+        sources: tuple[np.ndarray, np.ndarray] | None = None,
     ) -> Mapping[Any, torch.Tensor]:
-        """Logits where no sites are asked; else {site of the model: array, (layer, site): array}."""
+        """Logits where no sites are asked; else {site of the model: array, (layer, site): array}.
+
+        ``sources``, ids and mask, are what the encoder of a model of two stacks reads: ``**tokens.beside(prompts)``.
+        """
         asked = tuple(sites) or ("logits",)
         wanted = wanted_sites(self.model, asked, None)
         found: dict[Any, torch.Tensor] = {}
@@ -57,8 +61,13 @@ class TransformersRunner:
         kept = torch.ones_like(ids) if mask is None else torch.as_tensor(mask).to(ids)
         capture = self.engine.capture(self.model, wanted, done, eager=True, replace=replace)
         with self._applied(base):
-            found.update(capture.run(ids, kept, "logits" in asked, "embed" in asked))
+            read = None if sources is None else self._on_device(sources)
+            found.update(capture.run(ids, kept, "logits" in asked, "embed" in asked, sources=read))
         return found
+
+    def _on_device(self, sources: tuple[np.ndarray, np.ndarray]) -> Sources:
+        ids, mask = (torch.as_tensor(np.asarray(a), dtype=torch.long, device=self.model.device) for a in sources)
+        return ids, mask
 
     def weights(self, layer: int | None) -> LayerWeights:
         """The tensors of a layer as the edits leave them; layer None: those outside the layers."""
@@ -81,15 +90,18 @@ class TransformersRunner:
         base: bool = False,
         replace: Replacing | None = None,
         mask: np.ndarray | None = None,
+        sources: tuple[np.ndarray, np.ndarray] | None = None,
     ) -> list[np.ndarray]:
         """The tokens that follow each prompt, at most ``most``: the likeliest, or drawn at a temperature by a seed.
 
         ``stop`` are tokens that end it (default: the model's own), ``stop_text`` is text that does; both are part of
         what is returned. ``mask`` says which tokens of the rows are there. With ``replace`` every step runs over the
-        whole text again.
+        whole text again. ``sources`` are as in ``forward``; the encoder runs once for each prompt.
         """
-        if not (self.info.causal and self.model.headed):
+        if not ((self.info.causal or self.info.facts.crossed) and self.model.headed):
             raise ModelError(f"{self.model.name} does not generate: it has no causal language-model head")
+        read = None if sources is None else self._on_device(sources)
+        check_sources(self.model, read)
         ends = _ends(self.model.config) if stop is None else set(stop)
         rows = np.atleast_2d(np.asarray(tokens))
         kept = np.ones(rows.shape, dtype=bool) if mask is None else np.asarray(mask, dtype=bool)
@@ -97,7 +109,8 @@ class TransformersRunner:
         for number, (row, real) in enumerate(zip(rows, kept, strict=True)):
             draw = torch.Generator().manual_seed(seed + number)
             start = [int(i) for i in row[real]]
-            with contextlib.closing(self._steps(start, base, replace)) as logits:
+            own = None if read is None else (read[0][number][None], read[1][number][None])
+            with contextlib.closing(self._steps(start, base, replace, own)) as logits:
                 made.append(self._continued(logits, start, most, ends, stop_text, temperature, draw))
         return made
 
@@ -121,19 +134,25 @@ class TransformersRunner:
             row = logits.send(found[-1])
         return np.array(found, dtype=np.int64)
 
-    def _steps(self, start: list[int], base: bool, replace: Replacing | None) -> Any:
+    def _steps(self, start: list[int], base: bool, replace: Replacing | None, read: Sources | None) -> Any:
         """The next token's logits; send the token that was picked to get the following ones."""
         if replace is not None or not self.engine.remembers:
             ids = list(start)
+            beside = None if read is None else (read[0].cpu().numpy(), read[1].cpu().numpy())
             while True:
-                ids.append((yield self.forward(np.array([ids]), replace=replace, base=base)["logits"][0, -1]))
+                found = self.forward(np.array([ids]), replace=replace, base=base, sources=beside)
+                ids.append((yield found["logits"][0, -1]))
         module, device = self.model.module, self.model.device
         with self._applied(base), with_our_attention(module, self.model.layout.family.watched), torch.no_grad():
             ids, past, kept = list(start), None, True
             new = ids
+            name, given = "input_ids", dict[str, Any]()
+            if read is not None:
+                name = "decoder_input_ids"
+                given = {"encoder_outputs": (encoded(self.model, read),), "attention_mask": read[1]}
             while True:
                 told = {"past_key_values": past, "use_cache": True} if kept else {"use_cache": False}
-                output = module(input_ids=torch.tensor([new], device=device), **told)
+                output = module(**{name: torch.tensor([new], device=device)}, **given, **told)
                 past = getattr(output, "past_key_values", None)
                 kept = past is not None  # some models keep what was before in themselves: they are asked for all of it
                 ids.append((yield output.logits[0, -1]))

@@ -27,6 +27,7 @@ def model_info(
 ) -> ModelInfo:
     """The host's view of a model; ``notes`` are what its loader has to tell."""
     sizes, family = layout.sizes, layout.family
+    config = family.viewed(config)
     n_layers = len(layout.places) - 1
     counted = {p.theirs for places in layout.places.values() for p in places.values()} | set(layout.unclaimed)
     return ModelInfo(
@@ -111,7 +112,12 @@ def _facts(config: Any, layout: Layout) -> dict[str, Any]:
     if facts["position"] == "alibi":
         facts["alibi_slopes"] = slopes(config, layout.sizes.heads, facts["scale"][0])
     if facts["position"] == "buckets":
-        facts["distance_buckets"] = (int(config.relative_attention_num_buckets), 128)
+        farthest = int(getattr(config, "relative_attention_max_distance", 128))
+        facts["distance_buckets"] = (int(config.relative_attention_num_buckets), farthest)
+    if family.waves is not None:
+        facts["waves"] = _waves(config, family.waves, layout.sizes.d_model)
+    if family.stack:
+        facts |= {"stack": family.stack, "crossed": family.stack == "cross"}
     if family.latent:  # the norms of latents have an epsilon of their own
         facts |= {"products": {layer: layout.products(layer) for layer in layers}, "latent_epsilon": 1e-6}
     facts |= _of_query_norms(config, layout) | _multipliers(config, family)
@@ -120,6 +126,12 @@ def _facts(config: Any, layout: Layout) -> dict[str, Any]:
     if facts["position"] == "rotary":
         facts["rotary"] = tuple(_rotary(config, family, layer, layout.sizes.d_head) for layer in layers)
     return facts
+
+
+def _waves(config: Any, told: tuple[int | str, int], width: int) -> tuple[int, int]:
+    """(p, n) where positions are sin and cos of (t + p) 10000^(-i / n)."""
+    first, fewer = told
+    return (int(getattr(config, first)) + 1 if isinstance(first, str) else first), width // 2 - fewer
 
 
 def _unproved(config: Any, family: Family) -> dict[str, str]:
@@ -152,6 +164,7 @@ def _activation(config: Any) -> str | None:
         "hidden_activations",
         "mlp_hidden_act",
         "activation",
+        "dense_act_fn",
     )
     return next((name for key in keys if isinstance(name := getattr(config, key, None), str)), None)
 
@@ -177,7 +190,7 @@ def _multipliers(config: Any, family: Family) -> dict[str, float]:
     """What the embedding, what is added to the stream, and the logits are multiplied by."""
     found = dict.fromkeys(("embedding_scale", "residual_scale", "logit_scale"), 1.0)
     for fact, (key, power, *switch) in family.multipliers.items():
-        if all(getattr(config, name) for name in switch):
+        if all(getattr(config, name, False) for name in switch):
             found[fact] = float(getattr(config, key)) ** power
     if config.model_type == "minicpm3":
         found["residual_scale"] /= math.sqrt(config.num_hidden_layers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from .relative import RELATIVE
 from .slots import Family, Slot
 from .stored_names import Stored
 from .table import TABLE
+from .two_stacks import TWO_STACKS
 
 FAMILIES = (*TABLE, *DECODERS, *MIXTURES, *ENCODERS, *RELATIVE, *LATENT, *HYBRIDS)
 # Older checkpoints call the gain and bias of a norm so.
@@ -109,6 +110,8 @@ class Layout:
             return torch.unflatten(seen, 1, (sizes.heads, sizes.value)).permute(1, 2, 0)
         if slot.form == "in_out":
             return split(seen, -2, slot.form, slot.part, sizes).mT
+        if slot.form == "row":
+            return seen[0]
         if slot.part:
             return split(seen, -1, slot.form, slot.part, sizes)
         return seen[slot.skip :] if slot.skip else seen
@@ -174,12 +177,21 @@ def _heads(tensor: torch.Tensor, axis: int, form: str, part: str, sizes: Sizes) 
     return torch.unflatten(tensor, axis, (sizes.of(form), d_head))
 
 
-def family_of(config: Any, path: str, names: Iterable[str] = (), bridged: bool = False) -> Family:
+def family_of(
+    config: Any, path: str, names: Iterable[str] = (), bridged: bool = False, stack: str | None = None
+) -> Family:
     """The family of a config, or an error that says where the known ones are, and what nobody claims.
 
-    The error names the loader that shows something nevertheless, unless the model is ``bridged``: opened by it.
+    The error names the loader that shows something nevertheless, unless the model is ``bridged``: opened by it. Of a
+    model of two stacks ``stack`` says which.
     """
     model_type = getattr(config, "model_type", "")
+    rows = [family for family in TWO_STACKS if model_type in family.model_types]
+    if rows:
+        return _of_stack(rows, config, path, stack)
+    if stack:
+        told = refused.reason(config) or f"the model type {model_type!r} is one stack of layers: leave `stack:` out"
+        raise Refused(f"{path}: {told}")
     for family in FAMILIES:
         if model_type in family.model_types:
             reason = family.reason(family.refused, config)
@@ -198,19 +210,37 @@ def family_of(config: Any, path: str, names: Iterable[str] = (), bridged: bool =
     )
 
 
+def _of_stack(rows: Sequence[Family], config: Any, path: str, stack: str | None) -> Family:
+    """The row of a stack; what has one alone (an encoder without its decoder, or the other way round) has no others."""
+    model_type = config.model_type
+    alone = (getattr(config, "architectures", None) or [""])[0]
+    if alone.endswith("ForCausalLM"):
+        raise Refused(f"{path}: {alone} is the decoder of a {model_type} without its encoder, which no row reads")
+    if stack is None:
+        raise Refused(
+            f"{path}: the model type {model_type!r} has two stacks of layers: say which is studied, in `model:`, "
+            "`stack: encoder`, `stack: decoder` (attention of the target to itself) or `stack: cross` (to the source), "
+            "with `loader: transformers` or `loader: weights`"
+        )
+    if alone.endswith("EncoderModel") and stack != "encoder":
+        raise Refused(f"{path}: {alone} has no decoder: `stack: encoder` is what it has")
+    return next(family for family in rows if family.stack == stack)
+
+
 def families_of(
     config: Any,
     path: str,
     shapes: Mapping[str, tuple[int, ...]],
     headed: bool,
     stored: Mapping[str, Stored] | None = None,
+    stack: str | None = None,
 ) -> tuple[Family, ...]:
     """The family of a config; of a type that no table names, each that its tensors could be of by names and shapes.
 
     Such a family has ``read_as``: it must be proved before it is used, as what its tensors do, they do not tell.
     """
     try:
-        return (family_of(config, path, shapes),)
+        return (family_of(config, path, shapes, stack=stack),)
     except Refused:
         raise
     except ModelError as unlisted:
@@ -253,6 +283,7 @@ def make_layout(
     ``headed`` says that the model has a language-model head: where the config ties it, W_U is W_E turned. ``stored``
     says under which names a file holds tensors that transformers renames or stacks on loading.
     """
+    config, headed = family.viewed(config), headed and family.stack != "encoder"
     sizes = sizes_of(config)
     table, family = family, family.as_stored(shapes)
     layered, outside = _sorted_by_layer(family, shapes, path)
@@ -332,12 +363,14 @@ def _sorted_by_layer(
 ) -> tuple[dict[int, dict[str, str]], dict[str, str]]:
     """{layer: {name below the layer: name}} and {name: name} of the rest."""
     pattern = re.compile(rf"^(.*?\.)?{re.escape(family.layers)}\.(\d+)\.(.+)$")
+    # What lies in one layer and serves all of them is outside.
+    shared = tuple(s.tensor for s in family.outside.values() if s.tensor.startswith(f"{family.layers}."))
     layered: dict[int, dict[str, str]] = {}
     outside: dict[str, str] = {}
     prefixes: dict[str, str] = {}
     for name in shapes:
         match = pattern.match(name)
-        if match is None:
+        if match is None or (shared and name.endswith(shared)):
             outside[_renamed(name)] = name
             continue
         prefixes.setdefault(match[1] or "", name)

@@ -15,6 +15,7 @@ _SINKS = "sinks scale what attention gives, while the patterns that the model te
 _STATES = "it has no attention: a state is carried from token to token"
 _CONVOLUTIONS = "half of what its heads give comes from convolutions"
 _IMAGES = "it reads images"
+_SOUND = "its encoder reads sound: the source of its decoder is no text"
 
 REFUSED = {
     # Encoders
@@ -24,6 +25,8 @@ REFUSED = {
     "funnel": "its layers pool positions: queries and keys are not the same tokens",
     "longformer": _SPARSE,
     "led": _SPARSE,
+    "longt5": _SPARSE,
+    "pegasus_x": _SPARSE,
     "bigbird_pegasus": _SPARSE,
     "mobilebert": "its attention reads a bottleneck beside the stream, in four small layers for each",
     "mra": _SPARSE,
@@ -73,6 +76,9 @@ REFUSED = {
     "blt": "it has several stacks of layers, of bytes and of patches",
     "gemma3n_text": "heads of other sizes in other layers, and four streams",
     "moshi": "it has two stacks of layers, of time and of depth",
+    # What is not text
+    **dict.fromkeys(("moonshine", "speech_to_text", "speecht5", "whisper"), _SOUND),
+    **dict.fromkeys(("beit", "deit", "dinov2", "swin", "trocr", "vision-encoder-decoder", "vit"), _IMAGES),
 }
 # TransformerLens names their architectures; what it shows is no single stack of like layers, or not what they compute.
 NOT_BRIDGED = ("deepseek_v4", "gemma4_text", "glm_moe_dsa", "hrm_text", "olmo_hybrid", "openai-gpt")
@@ -125,7 +131,7 @@ def reason(config: Any) -> str:
     if getattr(config, "is_encoder_decoder", False):
         return (
             f"the model type {model_type!r} is not served: it has two stacks of layers, an encoder and a decoder that "
-            "reads it, and here a model is one stack"
+            "reads it, and no table names its tensors; docs/models.md lists those of two stacks that are read"
         )
     inner = getattr(config, "text_config", None)
     if inner is not None and (hasattr(config, "vision_config") or hasattr(config, "audio_config")):

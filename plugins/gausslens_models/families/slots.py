@@ -13,12 +13,13 @@ from gausslens import HEAD_AXIS, KV_HEAD_AXIS, SITES
 class Slot:
     """Where a tensor of ours lies in the checkpoint; "a|b" where files and modules name it differently.
 
-    ``form`` is how it is cut into heads or turned (layout.FORMS). ``part`` picks one of several that are fused: "q",
-    "k", "v" behind each other, "q|", "k|", "v|" interleaved head by head, "q*", "k*", "v*" group by group (the queries
-    of a key/value head before it), "q4", "k4", "v4" in four parts of query, value, key each, "0/2", "1/2" halves,
-    "0::2", "1::2" every other. ``turned`` says that the checkpoint stores [in, out] (Conv1D) where a linear layer
-    stores [out, in]. ``plus`` is added to what is stored; the first ``skip`` rows are nobody's, of ``behind`` those up
-    to the row whose number this key of the config tells. A tensor of experts has their axis first.
+    ``form`` is how it is cut into heads or turned (layout.FORMS), or "row" for the one row of a matrix. ``part`` picks
+    one of several that are fused: "q", "k", "v" behind each other, "q|", "k|", "v|" interleaved head by head, "q*",
+    "k*", "v*" group by group (the queries of a key/value head before it), "q4", "k4", "v4" in four parts of query,
+    value, key each, "0/2", "1/2" halves, "0::2", "1::2" every other. ``turned`` says that the checkpoint stores [in,
+    out] (Conv1D) where a linear layer stores [out, in]. ``plus`` is added to what is stored; the first ``skip`` rows
+    are nobody's, of ``behind`` those up to the row whose number this key of the config tells. A tensor of experts has
+    their axis first.
     """
 
     tensor: str
@@ -87,6 +88,16 @@ MLP_TENSORS = ("W_in", "W_gate", "W_out", "b_in", "b_gate", "b_out")
 OF_EXPERTS = "the MLP of this layer is a mixture of experts: each token goes through some of them"
 
 
+class View:
+    """A config, some of whose keys are read under other names."""
+
+    def __init__(self, config: Any, names: Mapping[str, str]) -> None:
+        self._config, self._names = config, names
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._config, self._names.get(name, name))
+
+
 @dataclass(frozen=True)
 class Family:
     """A family: where its layers, tensors and sites are.
@@ -115,6 +126,12 @@ class Family:
     tells none, or one that the norms do not use (``epsilon_of_config``). ``shared`` says that one stored layer serves
     every depth. ``latent`` attention turns the last dimensions of a head: "pairs", "halves", or the config's key that
     says which (pairs are then handed over as halves).
+
+    Of a model of two stacks each has a row: ``stack`` says which ("encoder", "decoder", or "cross": attention from the
+    one to the other), ``view`` which key of the config holds a size of this stack, ``waves`` what its positions are
+    made of that no weight holds: the first one, or the key of the config of the one before it, and how much fewer
+    steps than half the width their frequencies have. ``start`` is what targets begin with: the config's
+    decoder_start_token_id, or their own last token.
     """
 
     name: str
@@ -157,6 +174,14 @@ class Family:
     backwards: bool = False
     parallel: bool | str = False
     read_as: str = ""  # the table of another family that a model is read by, as nobody listed its type
+    stack: str = ""
+    view: Mapping[str, str] = field(default_factory=dict)
+    waves: tuple[int | str, int] | None = None
+    start: str = ""
+
+    def viewed(self, config: Any) -> Any:
+        """The config as this row reads it: of one stack of two, its own sizes under the usual keys."""
+        return View(config, self.view) if self.view else config
 
     def kind(self, config: Any, layer: int) -> str:
         """The kind of a layer where it has no attention, else nothing."""

@@ -23,8 +23,8 @@ from .turns import turn_of
 if TYPE_CHECKING:
     from .pretrained import PretrainedModel
 
-# (logits or final state, patterns) of the token numbers of one prompt.
-Ask = Callable[[torch.Tensor], tuple[torch.Tensor, tuple[torch.Tensor, ...]]]
+# (logits or final state, patterns) of the token numbers of one prompt, and of the source beside it where there is one.
+Ask = Callable[..., tuple[torch.Tensor, tuple[torch.Tensor, ...]]]
 # Tokens of the longer of the two short prompts.
 PROMPT = 24
 # How far the long prompt goes beyond a window, and how long it is where rotary tables are not the default.
@@ -77,6 +77,17 @@ def proof_prompt(model: PretrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
     return ids.to(model.device), mask.to(model.device)
 
 
+def proof_sources(model: PretrainedModel, prompts: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """What the encoder reads beside so many prompts, where a decoder is studied: longer, and the first is padded."""
+    if model.stack not in ("decoder", "cross"):
+        return None
+    length = min(PROMPT + PROMPT // 3, _max_positions(model) or PROMPT * 2)
+    ids = _drawn(model, prompts, length, int(model.config.vocab_size), seed=1)
+    mask = torch.ones(prompts, length, dtype=torch.bool)
+    mask[0, -(length // 4) :] = False
+    return ids.to(model.device), mask.to(model.device)
+
+
 def long_prompt(model: PretrainedModel) -> tuple[torch.Tensor, torch.Tensor] | None:
     """One more prompt where the short ones do not see all that a config says: windows, rotary tables of a long text.
 
@@ -88,6 +99,8 @@ def long_prompt(model: PretrainedModel) -> tuple[torch.Tensor, torch.Tensor] | N
     wanted = [w + BEYOND for w in _windows(model) if w + BEYOND <= most]
     if any(r.get("type", "default") not in ("default", "none") for r in model.info.facts.get("rotary", ())):
         wanted.append(min(ROTARY, most))
+    if model.stack is not None and model.info.facts.position == "buckets":
+        wanted.append(min(model.info.facts.distance_buckets[1] + BEYOND, most))
     length = max(wanted, default=0)
     if length <= PROMPT:
         return None
@@ -114,7 +127,7 @@ def eager_answer(model: PretrainedModel) -> Answer:
     try:
         with turn_of(module), by_transformers(model.spec.path, f"run this model as {dtype}"), torch.no_grad():
             module.set_attn_implementation("eager")
-            return answer_of(model, partial(_asked, module))
+            return answer_of(model, partial(_asked, module) if model.stack is None else partial(_asked_stack, model))
     finally:
         with quiet_transformers():
             module.set_attn_implementation(before)
@@ -125,11 +138,16 @@ def answer_of(model: PretrainedModel, ask: Ask) -> Answer:
     draws = SHAKEN_EXPERTS if _is_laid_out(model) and any(model.info.facts.get("experts") or ()) else SHAKEN
     batches = proof_batches(model)
     rows = [row[real][None] for ids, mask in batches for row, real in zip(ids, mask, strict=True)]
+    beside: list[Any] = [None] * len(rows)
+    if getattr(model, "stack", None) in ("decoder", "cross"):
+        read = [proof_sources(model, len(ids)) for ids, _ in batches]
+        beside = [row[real][None] for one in read if one for row, real in zip(*one, strict=True)]
     ends = list(accumulate((len(ids) for ids, _ in batches), initial=0))
     found = Answer([], [], [], [], tuple(tuple(range(*pair)) for pair in pairwise(ends)))
-    for ids in rows:
-        final, patterns = ask(ids)
-        shaken = [_shaken_answer(model.module, ask, ids, final, patterns, draw) for draw in range(draws)]
+    for ids, source in zip(rows, beside, strict=True):
+        asked = partial(ask, ids) if source is None else partial(ask, ids, source)
+        final, patterns = asked()
+        shaken = [_shaken_answer(model.module, asked, final, patterns, draw) for draw in range(draws)]
         found.final.append(final)
         found.patterns.append(patterns)
         found.final_noise.append(torch.stack([noise for noise, _ in shaken]).amax())
@@ -143,12 +161,24 @@ def _asked(module: Any, ids: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Te
     return final, getattr(output, "attentions", None) or ()
 
 
+def _asked_stack(
+    model: PretrainedModel, ids: torch.Tensor, source: torch.Tensor | None = None
+) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+    """The answer of one stack of two, as the module itself gives it."""
+    if source is None:
+        output = model.body(input_ids=ids, output_attentions=True)
+        return output.last_hidden_state[0], output.attentions
+    output = model.module(input_ids=source, decoder_input_ids=ids, use_cache=False, output_attentions=True)
+    final = (output.logits if model.headed else output.last_hidden_state)[0]
+    return final, output.cross_attentions if model.stack == "cross" else output.decoder_attentions
+
+
 def _shaken_answer(
-    module: Any, ask: Ask, ids: torch.Tensor, final: torch.Tensor, patterns: tuple[torch.Tensor, ...], seed: int
+    module: Any, ask: Ask, final: torch.Tensor, patterns: tuple[torch.Tensor, ...], seed: int
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
     """How far the final state, and the scores of each head, move when all steps are shaken."""
     with _shaking(module, seed):
-        moved_final, moved_patterns = ask(ids)
+        moved_final, moved_patterns = ask()
     noise = (moved_final.float() - final.float()).abs().amax()
     kept, _ = epsilons(final.dtype)
     floor = kept * final.float().abs().amax()
@@ -191,9 +221,13 @@ def _shaken(draw: torch.Generator, module: Any, _inputs: Any, output: Any) -> An
     return (wide + amount * noise * wide.square().mean(-1, keepdim=True).sqrt()).to(output.dtype)
 
 
-def _drawn(model: PretrainedModel, prompts: int, length: int) -> torch.Tensor:
+def _drawn(
+    model: PretrainedModel, prompts: int, length: int, vocabulary: int | None = None, seed: int = 0
+) -> torch.Tensor:
     """Any tokens but the padding, which some models give no position and skip when they count."""
-    draw, size = torch.Generator().manual_seed(0), int(model.config.vocab_size)
+    # A decoder may have other tokens than its encoder.
+    own = model.info.vocabulary if getattr(model, "stack", None) else int(model.config.vocab_size)
+    draw, size = torch.Generator().manual_seed(seed), own if vocabulary is None else vocabulary
     ids = torch.randint(0, size, (prompts, length), generator=draw)
     padding = getattr(model.config, "pad_token_id", None)
     return ids if padding is None else torch.where(ids == padding, (ids + 1) % size, ids)

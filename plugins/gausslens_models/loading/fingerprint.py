@@ -32,6 +32,11 @@ def fingerprint(config: Mapping[str, Any], tensors: Iterable[tuple[str, torch.Te
     return found.hexdigest()
 
 
+def of_stack(found: str, stack: str | None) -> str:
+    """The fingerprint of one stack of a model of two; of others the model's own."""
+    return found if stack is None else hashlib.sha256(f"{found} {stack}".encode()).hexdigest()
+
+
 def cached(directory: Path, files: Sequence[Path], compute: Callable[[], str]) -> str:
     """The fingerprint of files, from the user's cache while they are the same.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,8 +16,8 @@ from ..families.slots import STREAM
 from .adapter import adapter_of
 from .checkpoint import Checkpoint, refuse_not_finite
 from .config_and_tokenizer import LIVE, quiet_transformers, read_config, refuse_quantised, where_pretrained
-from .fingerprint import fingerprint
-from .skeleton import NO_SITE, by_transformers
+from .fingerprint import fingerprint, of_stack
+from .skeleton import BUFFERS, NO_SITE, by_transformers, tensors_of
 from .turns import turn_of
 from .weights import CheckpointModel
 
@@ -56,7 +56,7 @@ class PretrainedModel(CheckpointModel):
     def headed(self) -> bool:
         """Whether there is a language-model head."""
         if self.spec.model is not None:
-            return self.spec.model.get_output_embeddings() is not None
+            return self.stack != "encoder" and self.spec.model.get_output_embeddings() is not None
         return super().headed
 
     def tensor(self, layer: int | None, name: str) -> torch.Tensor:
@@ -76,7 +76,7 @@ class PretrainedModel(CheckpointModel):
     def parameter(self, name: str) -> torch.Tensor:
         """A parameter of the module by its name."""
         with turn_of(self.module):  # a pass of another thread may have exchanged it
-            found: torch.Tensor = self.module.get_parameter(name).detach()
+            found: torch.Tensor = tensors_of(self.module)[name].detach()
         return found
 
     def check_finite(self) -> None:
@@ -84,8 +84,23 @@ class PretrainedModel(CheckpointModel):
         refuse_not_finite(self.spec.path, self.module.named_parameters())
 
     def owners(self) -> Owners:
-        """Which modules hold each parameter."""
-        return owners_of(self.module)
+        """Which modules of the studied stack hold each parameter."""
+        return owners_of(self.module, others=self._other_stack())
+
+    @property
+    def body(self) -> Any:
+        """The module of the stack whose layers are studied; of a model of one stack all of it."""
+        module = self.module
+        return (
+            module if self.stack is None else module.get_encoder() if self.stack == "encoder" else module.get_decoder()
+        )
+
+    def _other_stack(self) -> Any:
+        """The modules of the stack that is not studied."""
+        if self.stack is None:
+            return ()
+        other = self.module.get_decoder() if self.stack == "encoder" else self.module.get_encoder()
+        return () if other is self.body else other.modules()
 
     def check_editable(self, place: Place, name: str) -> None:
         """Refuse edits that would not reach the model that runs: here all do."""
@@ -124,7 +139,7 @@ class PretrainedModel(CheckpointModel):
         places = self.module_layout.places[None]
         if "W_project_in" in places:
             return self.module.get_submodule(places["W_project_in"].theirs.removesuffix(".weight"))
-        return self.module.get_input_embeddings()
+        return self.body.get_input_embeddings()
 
     def layer_module(self, layer: int) -> Any:
         """The module of a layer."""
@@ -155,7 +170,7 @@ class PretrainedModel(CheckpointModel):
     def _layout(self) -> Layout:
         if self.checkpoint is not None:
             return super()._layout()
-        self.families = families_of(self.config, self.spec.path, self._shapes(), self.headed)
+        self.families = families_of(self.config, self.spec.path, self._shapes(), self.headed, stack=self.stack)
         return make_layout(self.families[0], self.config, self._shapes(), self.spec.path, self.headed)
 
     def read_as(self, family: Family) -> None:
@@ -169,10 +184,10 @@ class PretrainedModel(CheckpointModel):
     def _fingerprint(self) -> str:
         if self.checkpoint is not None:
             return super()._fingerprint()
-        return module_fingerprint(self.module)
+        return of_stack(module_fingerprint(self.module), self.stack)
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
-        return {n: tuple(p.shape) for n, p in self.module.named_parameters()}
+        return {n: tuple(p.shape) for n, p in tensors_of(self.module).items()}
 
     def _is_gguf(self) -> bool:
         return Path(self.spec.path).suffix == ".gguf" or bool(getattr(self.spec.parameters, "gguf_file", None))
@@ -194,8 +209,9 @@ class PretrainedModel(CheckpointModel):
                 variant=self.checkpoint.variant if self.checkpoint is not None else None,
                 **arguments,
             )
+        unread = NO_SITE if "embed_positions" not in self.layout.family.ignored else (*NO_SITE, "embed_positions")
         for what in ("missing_keys", "mismatched_keys"):
-            needed = sorted(str(n) for n in report.get(what) or () if not any(part in str(n) for part in NO_SITE))
+            needed = sorted(str(n) for n in report.get(what) or () if not any(part in str(n) for part in unread))
             if needed:
                 found = ", ".join(needed[:8])
                 raise ModelError(f"{self.spec.path}: {what.replace('_keys', '')} in the checkpoint: {found}")
@@ -218,7 +234,7 @@ class PretrainedModel(CheckpointModel):
             if ours in loaded.places[layer] and place.slot == loaded.places[layer][ours].slot
         }
         same = {n for n, m in theirs.items() if n in self.checkpoint.tensors and self.layout.shapes[n] == shapes[m]}
-        parameters = dict(module.named_parameters())
+        parameters = tensors_of(module)
         for name, start, rows in self.checkpoint.samples(same):
             parameter = parameters[theirs[name]]
             held = parameter if parameter.is_meta else parameter[start : start + len(rows)].cpu()
@@ -312,11 +328,20 @@ class Owners:
         return [(m, leaf) for m, leaf in self.holding[name] if not role or (m is self.head) == (role == "W_U")]
 
 
-def owners_of(module: Any, head: Any = None) -> Owners:
-    """Every module that holds a parameter, under each of its names; the head is given, or transformers knows it."""
+def owners_of(module: Any, head: Any = None, others: Iterable[Any] = ()) -> Owners:
+    """Every module that holds a parameter, under each of its names; the head is given, or transformers knows it.
+
+    The ``others`` are left out: an edit does not reach them.
+    """
     by_parameter: dict[int, list[tuple[torch.nn.Module, str]]] = {}
     names: dict[str, int] = {}
+    out = set(others)
     for path, owner in module.named_modules():
+        if owner in out:
+            continue
+        for leaf in BUFFERS & owner._buffers.keys():
+            name = f"{path}.{leaf}" if path else leaf
+            by_parameter[id(owner._buffers[leaf])], names[name] = [(owner, leaf)], id(owner._buffers[leaf])
         for leaf, parameter in owner._parameters.items():
             if parameter is not None:
                 by_parameter.setdefault(id(parameter), []).append((owner, leaf))

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # Parts of names of what no site goes through: it may be missing in a checkpoint.
 NO_SITE = ("pooler.", "seq_relationship.")
+# What transformers keeps as a buffer though it is of the weights: zero where a file has none.
+BUFFERS = {"final_logits_bias"}
 # Tensors that an error names.
 NAMED = 8
 # Keys of a config that switch tensors off have one of these in their names.
@@ -55,9 +57,15 @@ def by_transformers(path: str, what: str) -> Iterator[None]:
         ) from error
 
 
+def tensors_of(module: Any) -> dict[str, torch.Tensor]:
+    """All parameters of a module by name, and the buffers that are weights."""
+    buffers = {name: b for name, b in module.named_buffers() if name.rpartition(".")[2] in BUFFERS}
+    return {**dict(module.named_parameters()), **buffers}
+
+
 def layout_of(skeleton: Any, family: Family, config: Any, path: str) -> Layout:
     """Where our tensors are in the modules of a class."""
-    shapes = {name: tuple(parameter.shape) for name, parameter in skeleton.named_parameters()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors_of(skeleton).items()}
     return make_layout(family, config, shapes, path, skeleton.get_output_embeddings() is not None)
 
 
@@ -101,7 +109,7 @@ def _refuse_lost(layout: Layout, model: Layout, name: str, path: str) -> None:
         place.theirs
         for layer, places in model.places.items()
         for ours, place in places.items()
-        if ours not in layout.places[layer] and not any(part in place.theirs for part in NO_SITE)
+        if ours not in layout.places[layer] and not any(part in place.theirs for part in (*NO_SITE, *BUFFERS))
     ]
     if lost:
         raise ModelError(
@@ -167,7 +175,11 @@ class Initial:
         import torch
 
         place = self.layout.places[layer][name]
+        if place.theirs.rpartition(".")[2] in BUFFERS:
+            return self.layout.ours(place, torch.zeros(self.layout.shapes[place.theirs], dtype=self.dtype), self.dtype)
         owner = place.theirs.rpartition(".")[0] if layer is None else self._layer_path(layer)
+        if layer is None and f"{self.layout.family.layers}." in owner:  # of distance: its attention says how it begins
+            owner = owner.rpartition(".")[0]
         if self._drawn is None or self._drawn[0] != (layer, seed, owner):
             self._drawn = ((layer, seed, owner), self._draw(owner, seed))
         theirs = self._drawn[1][place.theirs]

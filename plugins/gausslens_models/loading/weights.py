@@ -15,6 +15,7 @@ from ..families.facts import model_info
 from ..families.layout import Layout, families_of, make_layout
 from ..families.stored_names import as_in_module
 from ..maths.latent_products import product
+from ..prompts.pairs import PairReader, unpaired
 from ..prompts.tokenise import tokenise
 from .adapter import Adapter, adapter_of
 from .checkpoint import Checkpoint, refuse_no_weights, refuse_not_finite
@@ -26,7 +27,7 @@ from .config_and_tokenizer import (
     torch_dtype,
     where_pretrained,
 )
-from .fingerprint import cached, fingerprint
+from .fingerprint import cached, fingerprint, of_stack
 from .skeleton import Initial, held_against, skeleton_of
 
 if TYPE_CHECKING:
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
 
     from ..families.slots import Family
 
-_HEADED = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "BertGenerationDecoder")
+_HEADED = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "BertGenerationDecoder", "ForConditionalGeneration", "MTModel")
+# The class of an encoder that was saved without its decoder.
+_ENCODER_ALONE = "EncoderModel"
 
 
 class CheckpointModel:
@@ -44,6 +47,7 @@ class CheckpointModel:
 
     def __init__(self, spec: ModelSpec, name: str | None = None, adapter: Adapter | None = None) -> None:
         self.spec = spec
+        self.stack: str | None = getattr(spec.parameters, "stack", None)
         self.adapter = adapter
         named = adapter.directory.name if adapter is not None else name
         self.name = named or (Path(spec.path).name if Path(spec.path).exists() else spec.path)
@@ -77,7 +81,15 @@ class CheckpointModel:
 
     def tokenise(self, prompts: Sequence[Prompt]) -> Tokens:
         """Render, tokenise once with offsets, and map parts to tokens, words and segments."""
-        return tokenise(self.tokenizer, prompts, self.name)
+        if self.stack is None:
+            return tokenise(self.tokenizer, unpaired(prompts, self.name), self.name)
+        reader = PairReader(self.name, self.stack, self.layout.family.start, self._start(), self.info.max_positions)
+        return reader.tokens(self.tokenizer, prompts)
+
+    def _start(self) -> int | None:
+        """The token that targets begin with, where the model says one."""
+        told = getattr(self.config, "decoder_start_token_id", None)
+        return None if told is None else int(told)
 
     def names(self, layer: int | None) -> tuple[str, ...]:
         """The tensors of a layer, or those outside the layers."""
@@ -116,8 +128,8 @@ class CheckpointModel:
 
     @property
     def headed(self) -> bool:
-        """Whether there is a language-model head."""
-        return any(_has_head(a) for a in getattr(self.config, "architectures", None) or ())
+        """Whether there is a language-model head that the studied stack goes through."""
+        return self.stack != "encoder" and any(_has_head(a) for a in getattr(self.config, "architectures", None) or ())
 
     def close(self) -> None:
         """Let go of what was made on the way."""
@@ -140,7 +152,7 @@ class CheckpointModel:
     def _layout(self) -> Layout:
         assert self.checkpoint is not None
         shapes, stored = as_in_module(self.checkpoint.shapes, self.config, self.spec.path)
-        self.families = families_of(self.config, self.spec.path, shapes, self.headed, stored)
+        self.families = families_of(self.config, self.spec.path, shapes, self.headed, stored, self.stack)
         layout = make_layout(self.families[0], self.config, shapes, self.spec.path, self.headed, stored)
         self.checkpoint.refuse_integers(layout.in_files)
         return layout if layout.family.read_as else self._held_against_class(layout)
@@ -170,6 +182,7 @@ class CheckpointModel:
             return fingerprint(self.config.to_dict(), ((n, checkpoint.read(n)) for n in names))
 
         found = cached(self.directory, (*checkpoint.files, self.directory / "config.json"), compute)
+        found = of_stack(found, self.stack)
         return found if self.adapter is None else sha256(f"{found} {self.adapter.fingerprint}".encode()).hexdigest()
 
 
@@ -184,8 +197,14 @@ def _has_head(architecture: str) -> bool:
 
 def class_of(config: Any, headed: bool) -> Any:
     """The class for a config, with or without a language-model head."""
+    import transformers
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, MODEL_MAPPING
 
+    alone = next((a for a in getattr(config, "architectures", None) or () if a.endswith(_ENCODER_ALONE)), None)
+    if alone is not None and hasattr(transformers, alone):
+        return getattr(transformers, alone)
+    if headed and getattr(config, "is_encoder_decoder", False):
+        return transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING[type(config)]
     if not headed:
         return MODEL_MAPPING[type(config)]
     masked = any(a.endswith(("ForMaskedLM", "ForPreTraining")) for a in config.architectures)

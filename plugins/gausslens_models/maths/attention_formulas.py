@@ -84,7 +84,7 @@ def scores(
 ) -> torch.Tensor:
     """What enters the softmax [prompt, head, query, key]: scaled q . k, soft-capped; -inf where none may look.
 
-    ``distance`` is what distance adds, [head, query, key].
+    ``distance`` is what distance adds, [head, query, key]; ``mask`` is of the keys.
     """
     k = k[:, :, list(info.kv_of_head)]
     found: torch.Tensor = torch.einsum("pqhe,pkhe->phqk", q, k) * info.facts.scale(layer)
@@ -93,13 +93,15 @@ def scores(
     cap = info.facts.soft_cap
     if cap is not None:
         found = cap * torch.tanh(found / cap)
-    return found.masked_fill(~visible(layer, info, mask)[:, None], -torch.inf)
+    seen = mask[:, None].expand(-1, q.shape[1], -1) if info.facts.crossed else visible(layer, info, mask)
+    return found.masked_fill(~seen[:, None], -torch.inf)
 
 
-def distance_term(length: int, info: ModelInfo, outside: LayerWeights) -> torch.Tensor | None:
+def distance_term(length: int, info: ModelInfo, weights: LayerWeights) -> torch.Tensor | None:
     """What scores gain by distance [head, query, key], up to a number for each row; None where they gain nothing.
 
-    ALiBi: slope (key - query). Buckets (Raffel et al., "T5", 2020): the head's number in the bucket of the distance.
+    ALiBi: slope (key - query). Buckets (Raffel et al., "T5", 2020): the head's number in the bucket of the distance,
+    which the ``weights`` of the layer or those outside the layers have.
     """
     facts = info.facts
     places = torch.arange(length)
@@ -107,7 +109,8 @@ def distance_term(length: int, info: ModelInfo, outside: LayerWeights) -> torch.
     if facts.position == "alibi":
         return torch.tensor(facts.alibi_slopes)[:, None, None] * ahead
     if facts.position == "buckets":
-        return outside["W_distance"].detach()[bucket(ahead, *facts.distance_buckets)].permute(2, 0, 1)
+        found = bucket(ahead, *facts.distance_buckets, backwards=info.causal)
+        return weights["W_distance"].detach()[found].permute(2, 0, 1)
     return None
 
 
@@ -116,13 +119,17 @@ def levelled(scores: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return scores + (other.amax(-1, keepdim=True) - scores.amax(-1, keepdim=True)).to(scores.dtype).nan_to_num()
 
 
-def bucket(ahead: torch.Tensor, buckets: int, farthest: int) -> torch.Tensor:
-    """The bucket of each distance: half of them for what is ahead; near ones one each, far ones by their logarithm."""
-    side = buckets // 2
+def bucket(ahead: torch.Tensor, buckets: int, farthest: int, backwards: bool = False) -> torch.Tensor:
+    """The bucket of each distance: half of them for what is ahead; near ones one each, far ones by their logarithm.
+
+    ``backwards``: all of them are for what is behind.
+    """
+    side = buckets if backwards else buckets // 2
     near = side // 2
-    distance = ahead.abs()
+    distance = (-ahead).clamp(min=0) if backwards else ahead.abs()
     far = near + (torch.log(distance.clamp(min=1) / near) / math.log(farthest / near) * (side - near)).long()
-    return torch.where(distance < near, distance, far.clamp(max=side - 1)) + (ahead > 0) * side
+    found = torch.where(distance < near, distance, far.clamp(max=side - 1))
+    return found if backwards else found + (ahead > 0) * side
 
 
 def visible(layer: int, info: ModelInfo, mask: torch.Tensor) -> torch.Tensor:

@@ -34,7 +34,17 @@ def not_written(outside: LayerWeights, info: ModelInfo) -> str:
     others = sorted(name for name in outside.names if name not in WRITTEN and not ELSEWHERE.fullmatch(name))
     if others or "W_E" not in outside:
         return f"it has more to it: {', '.join(others)}" if others else "no W_E"
-    return "its positions are waves that no weight holds" if info.facts.position == "sinusoidal" else ""
+    unknown = info.facts.position == "sinusoidal" and "waves" not in info.facts
+    return "its positions are waves that no weight holds" if unknown else ""
+
+
+def waves(length: int, width: int, first: int, steps: int) -> torch.Tensor:
+    """Positions [position, d_model] that no weight holds: sin, then cos, of (t + first) 10000^(-i / steps).
+
+    Vaswani et al., "Attention is all you need", 2017, with all sines before the cosines.
+    """
+    angles = (torch.arange(length).double() + first)[:, None] * 10000.0 ** (-torch.arange(width // 2).double() / steps)
+    return torch.cat([angles.sin(), angles.cos()], dim=1)
 
 
 def embedded(ids: torch.Tensor, outside: LayerWeights, info: ModelInfo, dtype: torch.dtype) -> torch.Tensor:
@@ -45,6 +55,8 @@ def embedded(ids: torch.Tensor, outside: LayerWeights, info: ModelInfo, dtype: t
     found = _widened(found, outside) if wide_first else found
     if "W_pos" in outside:
         found = found + outside["W_pos"][: ids.shape[1]]
+    if "waves" in info.facts:
+        found = found + waves(ids.shape[1], found.shape[-1], *info.facts["waves"]).to(found)
     if "W_token_type" in outside:
         found = found + outside["W_token_type"][0]
     found = normed(found, outside, "ln_embed", info) if "ln_embed.w" in outside else found

@@ -24,6 +24,36 @@ def exact_spans(rendered: str, strings: Sequence[str], offsets: Sequence[Span], 
     return found if found is not None else _mended(rendered, strings, offsets, added)
 
 
+def offsets_by_text(rendered: str, strings: Sequence[str], added: Sequence[bool], unknown: str) -> list[Span] | None:
+    """Offsets where a tokenizer gives none: its tokens, one behind the other, are the text but for white space.
+
+    An unknown token stands for what lies before the next that is known. None where the text is written otherwise.
+    """
+    spans: list[Span] = []
+    cursor, open_at = 0, -1  # open_at: the unknown token whose end is not known yet
+    for i, (string, made_up) in enumerate(zip(strings, added, strict=True)):
+        said = string.replace(SPACE, " ").strip()
+        if made_up or not said:
+            spans.append((cursor, cursor))
+            continue
+        if string == unknown:
+            open_at = i if open_at < 0 else open_at
+            spans.append((cursor, cursor))
+            continue
+        place = rendered.find(said, cursor)
+        if place < 0 or (open_at < 0 and rendered[cursor:place].strip()):
+            return None
+        if open_at >= 0:
+            end = cursor + len(rendered[cursor:place].rstrip())
+            spans[open_at], cursor, open_at = (spans[open_at][0], end), end, -1
+        spans.append((cursor, place + len(said)))
+        cursor = place + len(said)
+    if open_at >= 0:
+        spans[open_at] = (spans[open_at][0], len(rendered.rstrip()))
+        cursor = spans[open_at][1]
+    return None if rendered[cursor:].strip() else spans
+
+
 def _byte_alphabet() -> dict[str, int]:
     """GPT-2's 256 letters for bytes: those that print stand for themselves, the others follow from U+0100 on."""
     printing = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]

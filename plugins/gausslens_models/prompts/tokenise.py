@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gausslens import ModelError, Tokens
 
 from .rendering import render
-from .spans import exact_spans
+from .spans import exact_spans, offsets_by_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from .rendering import Stretch
 
 SPECIAL = "special"
+# The token that a decoder reads before the token numbers of a target.
+Start = Callable[[Sequence[int]], int]
 _WORD = re.compile(r"\S+")
 
 
@@ -55,8 +57,13 @@ class _Row:
         )
 
 
-def tokenise(tokenizer: Any, prompts: Sequence[Prompt], model: str) -> Tokens:
-    """All prompts as tokens. BOS and other special tokens follow the tokenizer's own convention."""
+def tokenise(
+    tokenizer: Any, prompts: Sequence[Prompt], model: str, target: bool = False, start: Start | None = None
+) -> Tokens:
+    """All prompts as tokens. BOS and other special tokens follow the tokenizer's own convention.
+
+    ``target``: as that writes what a decoder is to give; ``start`` then says what the decoder reads before a text.
+    """
     rows: list[_Row] = []
     for number, prompt in enumerate(prompts):
         name = prompt.name or str(number)
@@ -67,18 +74,28 @@ def tokenise(tokenizer: Any, prompts: Sequence[Prompt], model: str) -> Tokens:
                 f"{model} has no tokenizer: give token numbers with `prompts: {{source: tokens, ids: ...}}`"
             )
         else:
-            rows.extend(_cut(_from_text(tokenizer, prompt, name, model), prompt))
+            row = _from_text(tokenizer, prompt, name, model, target)
+            rows.extend(_cut(row if start is None else _begun(tokenizer, row, start), prompt))
     return _packed(rows)
 
 
-def _from_text(tokenizer: Any, prompt: Prompt, name: str, model: str) -> _Row:
+def _begun(tokenizer: Any, row: _Row, start: Start) -> _Row:
+    """A target as a decoder reads it: behind the token that it begins with."""
+    number = start(row.ids)
+    begun = _Row(row.name, row.rendered)
+    begun.add(number, False, -1, SPECIAL, (0, 0), tokenizer.decode([number]))
+    for one in zip(row.ids, row.text, row.word, row.segment, row.span, row.pieces, strict=True):
+        begun.add(*one)
+    return begun
+
+
+def _from_text(tokenizer: Any, prompt: Prompt, name: str, model: str, target: bool = False) -> _Row:
     rendered, stretches, chat = render(tokenizer, prompt.parts, model)
-    if not getattr(tokenizer, "is_fast", False):
-        raise ModelError(f"{model}: its tokenizer gives no offsets; convert it to a tokenizer.json with transformers")
+    fast = bool(getattr(tokenizer, "is_fast", False))
     found = tokenizer(
-        rendered,
+        **{"text_target" if target else "text": rendered},
         add_special_tokens=not chat,
-        return_offsets_mapping=True,
+        **({"return_offsets_mapping": True} if fast else {}),
         return_special_tokens_mask=True,
         truncation=False,
         verbose=False,
@@ -86,7 +103,8 @@ def _from_text(tokenizer: Any, prompt: Prompt, name: str, model: str) -> _Row:
     stretches = [s for s in stretches if s.end > s.start]
     parts = [(s.start, s.end) for s in stretches]
     words = _words(rendered, stretches)
-    numbers, offsets = found["input_ids"], found["offset_mapping"]
+    numbers = found["input_ids"]
+    offsets = found["offset_mapping"] if fast else _offsets(tokenizer, rendered, found, model)
     unknown = tokenizer.unk_token_id
     special = set(tokenizer.all_special_ids)
     # The unknown token stands for text that the vocabulary does not have, unless it is what was written.
@@ -106,6 +124,21 @@ def _from_text(tokenizer: Any, prompt: Prompt, name: str, model: str) -> _Row:
             piece = rendered[start:end] or tokenizer.decode([number])
             row.add(number, False, -1, SPECIAL, (start, end), piece)
     return row
+
+
+def _offsets(tokenizer: Any, rendered: str, found: Any, model: str) -> list[tuple[int, int]]:
+    """Where tokens lie, of a tokenizer that does not say (Marian, M2M): they are looked up in the text."""
+    numbers, unknown = found["input_ids"], tokenizer.unk_token_id
+    special = set(tokenizer.all_special_ids) - {unknown}
+    added = [bool(a) or n in special for n, a in zip(numbers, found["special_tokens_mask"], strict=True)]
+    strings = tokenizer.convert_ids_to_tokens(numbers)
+    offsets = offsets_by_text(rendered, strings, added, str(tokenizer.unk_token))
+    if offsets is None:
+        raise ModelError(
+            f"{model}: its tokenizer gives no offsets, and its tokens are not the text letter by letter; convert it to "
+            "a tokenizer.json with transformers"
+        )
+    return offsets
 
 
 def _holding(place: int, spans: Sequence[tuple[int, int]]) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from gausslens import ModelError, Runner
+from gausslens import ModelError, ModelInfo, Runner, Tokens
 
 from ..maths.distances import attention, predictions
 
@@ -56,27 +56,29 @@ class PatternComparison:
 
 
 def run_both(
-    runner: Runner, ids: np.ndarray, text: np.ndarray, layers: Sequence[int], heads: Sequence[int], headed: bool
+    runner: Runner, prompts: Tokens, prompt: int, layers: Sequence[int], heads: Sequence[int], headed: bool
 ) -> PairedSums:
-    """Both models on one prompt, ``text`` saying which tokens count; with no ``layers`` what they predict alone."""
+    """Both models on one prompt, whose text counts; with no ``layers`` what they predict alone."""
+    ids, text, beside = prompts.ids[prompt], prompts.text[prompt], prompts.beside([prompt])
     sites = () if headed else ("resid_post",)
     counted = torch.as_tensor(text)
     pair: list[Any] = []
     parts: list[PatternComparison] = []
-    for some in layers_that_fit(layers, runner.info.n_heads, len(ids)):
+    for some in layers_that_fit(layers, runner.info.n_heads, len(ids), prompts.keys.lengths[prompt]):
         patterns = PatternComparison(some, heads, counted)
         ran = [
-            runner.forward(ids[None], sites=sites, replace=patterns.keep, base=True),
-            runner.forward(ids[None], sites=sites, replace=patterns.compare),
+            runner.forward(ids[None], sites=sites, replace=patterns.keep, base=True, **beside),
+            runner.forward(ids[None], sites=sites, replace=patterns.compare, **beside),
         ]
         pair = pair or ran
         parts.append(patterns)
     if headed and not pair:
-        pair = [runner.forward(ids[None], base=base) for base in (True, False)]
+        pair = [runner.forward(ids[None], base=base, **beside) for base in (True, False)]
     tokens, predicted = 0, None
     if headed:
         base, edited = (one["logits"][0] for one in pair)
-        rows = predictions(edited, base, torch.as_tensor(ids, device=edited.device), runner.info.causal)
+        ahead = predicts_next(runner.info)
+        rows = predictions(edited, base, torch.as_tensor(ids, device=edited.device), ahead)
         predictable = counted & ~rows["loss"].isnan()
         tokens = int(predictable.sum())
         predicted = {name: float(row[predictable].sum()) for name, row in rows.items()}
@@ -84,17 +86,22 @@ def run_both(
     return PairedSums(tokens, predicted, int(counted.sum()), attended)
 
 
-def layers_that_fit(layers: Sequence[int], heads: int, length: int) -> Iterator[Sequence[int]]:
-    """Layers in groups whose patterns, in float32, take PATTERN_BYTES at most."""
-    size = max(1, PATTERN_BYTES // (4 * heads * length**2))
+def predicts_next(info: ModelInfo) -> bool:
+    """Whether each token is predicted from those before it: where attention is to a source, too."""
+    return info.causal or info.facts.crossed
+
+
+def layers_that_fit(layers: Sequence[int], heads: int, length: int, keys: int | None = None) -> Iterator[Sequence[int]]:
+    """Layers in groups whose patterns, in float32, take PATTERN_BYTES at most; keys are as many as queries, or told."""
+    size = max(1, PATTERN_BYTES // (4 * heads * length * (length if keys is None else keys)))
     for start in range(0, len(layers), size):
         yield layers[start : start + size]
 
 
-def predicts(runner: Runner, ids: np.ndarray) -> bool:
+def predicts(runner: Runner, prompts: Tokens) -> bool:
     """Whether the model predicts tokens. The unedited one is asked: an edit that fails is another matter."""
     try:
-        runner.forward(ids[None], sites=("logits",), base=True)
+        runner.forward(prompts.ids[0][None], sites=("logits",), base=True, **prompts.beside([0]))
     except ModelError:
         return False
     return True

@@ -11,7 +11,7 @@ import xarray as xr
 from gausslens import Context, Estimate, ModelError, ModelInfo, Runner, Tokens, variable
 from gausslens.maths.resampling import average
 
-from .edited_beside_unedited import PATTERN_BYTES, PairedSums, predicts, run_both
+from .edited_beside_unedited import PATTERN_BYTES, PairedSums, predicts, predicts_next, run_both
 
 if TYPE_CHECKING:
     from ..parameters import EffectParameters
@@ -42,18 +42,18 @@ class Effect:
 
     def run(self, runner: Runner, prompts: Tokens) -> xr.Dataset:
         """Predictions, attention and text of both models."""
-        headed = predicts(runner, prompts.ids[0])
+        headed = predicts(runner, prompts)
         layers = self.info.layers if self.parameters.attention else ()
         if not (headed or layers):
             raise ModelError(f"{runner.info.name} predicts nothing: leave attention on to compare that")
-        each = zip(prompts.ids, prompts.text, strict=True)
-        pairs = [run_both(runner, ids, text, layers, self.info.heads, headed) for ids, text in each]
+        each = range(len(prompts))
+        pairs = [run_both(runner, prompts, one, layers, self.info.heads, headed) for one in each]
         found: dict[str, Any] = {}
         if headed:
             found |= self._predicted(pairs)
         if layers:
             found |= self._attended(pairs)
-        if self.parameters.tokens and headed and runner.info.causal:
+        if self.parameters.tokens and headed and predicts_next(runner.info):
             found |= self._written(runner, prompts)
         return xr.Dataset(found, {"prompt": list(prompts.names)}, {"level": self.parameters.level})
 
@@ -100,17 +100,19 @@ class Effect:
 
     def _written(self, runner: Runner, prompts: Tokens) -> dict[str, Any]:
         def texts(base: bool) -> np.ndarray:
-            return _objects([self._continued(runner, ids, base) for ids in prompts.ids])
+            return _objects([self._continued(runner, prompts, one, base) for one in range(len(prompts))])
 
-        after = [prompts.rendered[i] or "".join(prompts.pieces[i]) for i in range(len(prompts))]
+        told = prompts if prompts.sources is None else prompts.sources
+        after = [told.rendered[i] or "".join(told.pieces[i]) for i in range(len(told))]
         return {
             "text": variable("prompt", texts(base=False), "what the model wrote"),
             "base_text": variable("prompt", texts(base=True), "what it wrote without edits"),
             "after": variable("prompt", _objects(after), "the prompt"),
         }
 
-    def _continued(self, runner: Runner, ids: np.ndarray, base: bool) -> str:
-        (new,) = runner.generate(ids[None], self.parameters.tokens, base=base)
+    def _continued(self, runner: Runner, prompts: Tokens, prompt: int, base: bool) -> str:
+        ids = prompts.begun(prompt)
+        (new,) = runner.generate(ids[None], self.parameters.tokens, base=base, **prompts.beside([prompt]))
         special = set(runner.info.facts.get("special_ids", ()))
         return runner.decode([int(i) for i in new if int(i) not in special])
 
@@ -122,6 +124,7 @@ def _objects(texts: Sequence[str]) -> np.ndarray:
 def estimate(parameters: EffectParameters, info: ModelInfo, tokens: Tokens | None) -> Estimate:
     """Memory: logits of both models for the longest prompt, and the patterns kept of the unedited one."""
     longest = max(tokens.lengths if tokens is not None else (), default=0)
-    one_layer = 4 * info.n_heads * longest**2
+    keys = max(tokens.keys.lengths if tokens is not None else (), default=0)
+    one_layer = 4 * info.n_heads * longest * keys
     kept = min(max(PATTERN_BYTES, one_layer), len(info.layers) * one_layer) + 8 * one_layer
     return Estimate(memory=8 * longest * info.vocabulary + (kept if parameters.attention else 0))

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gausslens_spectrum.analyses.edited_beside_unedited as paired_runs
-from gausslens import Context, ModelError, Results, Tokens, Twin
+from gausslens import Context, ModelError, Prompt, Results, Tokens, Twin
 from gausslens.maths.resampling import average
 from gausslens.testing import TinyEngine, TinyModel, check_forward
 from gausslens_models.capture.engine import TransformersEngine
+from gausslens_models.prompts.tokenise import tokenise
 from gausslens_spectrum import plugin
 from gausslens_spectrum.analyses.edited_beside_unedited import layers_that_fit, run_both
 from gausslens_spectrum.analyses.effect import Effect
@@ -151,9 +152,9 @@ def test_layers_that_do_not_fit_together_are_compared_in_turns(monkeypatch: pyte
     assert [list(some) for some in layers_that_fit(range(5), heads=2, length=8)] == [[0, 1], [2, 3], [4]]
     model = TinyModel()
     runner = TinyEngine().runner(twin_of(model, (plugin.SCALE, {"alpha": 2.0})))
-    tokens = np.arange(40, 60)
+    tokens = tokenise(None, [Prompt(ids=tuple(range(40, 60)))], "tiny")
     whole, turns = (
-        run_both(runner, tokens, np.ones(20, dtype=bool), model.info.layers, model.info.heads, True)
+        run_both(runner, tokens, 0, model.info.layers, model.info.heads, True)
         for kept in (2**30, 1)
         if monkeypatch.setattr(paired_runs, "PATTERN_BYTES", kept) is None
     )

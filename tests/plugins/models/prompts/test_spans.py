@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gausslens import ModelError, Part, Prompt, Tokens
+from gausslens_models.prompts.spans import offsets_by_text
 from gausslens_models.prompts.tokenise import tokenise
 
 EMOJI = ["🐜", "👩‍🚀", "🇦🇹", "👍🏽", "é", "ﬁ", "½", "ẞ", "한국", "عربي", "\u200b", "\t", "\r\n", "\n\n", "  "]
@@ -177,3 +178,31 @@ def test_roles_without_a_template_and_mixed_roles_are_refused(tokenizers: Callab
         tokenise(tokenizers("wordpiece"), [Prompt((Part("ant", role="user"),))], "tiny")
     with pytest.raises(ModelError, match="mixes"):
         tokenise(tokenizers("wordpiece"), [Prompt((Part("ant", role="user"), Part("bee")))], "tiny")
+
+
+@given(words=st.lists(st.text("abcä中.", min_size=1, max_size=6), min_size=1, max_size=6), cuts=st.data())
+def test_tokens_without_offsets_are_found_in_the_text(words: list[str], cuts: Any) -> None:
+    """SentencePiece's way: a mark for a space before each word, words cut anywhere, special tokens around them."""
+    gaps = [cuts.draw(st.sampled_from([" ", "  ", "\n"])) for _ in words[1:]]
+    text = words[0] + "".join(gap + word for gap, word in zip(gaps, words[1:], strict=True))
+    strings = ["</s>"]
+    for word in words:
+        places = sorted(cuts.draw(st.sets(st.integers(1, max(len(word) - 1, 1)), max_size=2)) - {len(word)})
+        pieces = [word[a:b] for a, b in zip([0, *places], [*places, len(word)], strict=True)]
+        strings += [f"▁{pieces[0]}", *pieces[1:]]
+    strings.append("</s>")
+    added = [True, *[False] * (len(strings) - 2), True]
+    spans = offsets_by_text(text, strings, added, "<unk>")
+    assert spans is not None
+    assert [text[a:b].strip() for a, b in spans[1:-1]] == [s.removeprefix("▁") for s in strings[1:-1]]
+    assert [a for a, _ in spans[1:]] == [b for _, b in spans[:-1]]
+
+
+def test_an_unknown_token_without_offsets_is_what_lies_between() -> None:
+    found = offsets_by_text("a zzz b z", ["▁a", "▁", "<unk>", "▁b", "<unk>"], [False] * 5, "<unk>")
+    assert found == [(0, 1), (1, 1), (1, 5), (5, 7), (7, 9)]
+
+
+@pytest.mark.parametrize("strings", [["▁b"], ["▁a"], ["▁a", "▁x"], ["▁a", "▁b", "▁b"]])
+def test_tokens_that_are_not_the_text_have_no_offsets(strings: list[str]) -> None:
+    assert offsets_by_text("a b", strings, [False] * len(strings), "<unk>") is None

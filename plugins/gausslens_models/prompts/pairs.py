@@ -1,0 +1,155 @@
+"""Prompts in pairs, for models of two stacks: a source that the encoder reads, and a target that the decoder writes."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gausslens import InputError, ModelError, Part, Prompt
+
+from .tokenise import tokenise
+
+if TYPE_CHECKING:
+    from gausslens import SourceContext, Tokens
+
+    from ..parameters import PairsParameters
+
+SOURCE, TARGET = "source", "target"
+# What tokens have one of each of.
+_ROWS = ("ids", "text", "word", "segment", "span", "pieces")
+HOW = (
+    "write `prompts: {source: pairs, pairs: [{source: ..., target: ...}]}`, or `path:` of a file with two columns; "
+    "a target may be empty"
+)
+
+
+def pairs(parameters: PairsParameters, context: SourceContext) -> list[Prompt]:
+    """One prompt for each pair, its two parts in segments `source` and `target`."""
+    found = [(one.source, one.target) for one in parameters.pairs]
+    if parameters.path is not None:
+        path = Path(context.directory) / parameters.path
+        rows = _rows(path, parameters.fields)
+        found += [one for one, _ in zip(rows, range(parameters.limit), strict=False)] if parameters.limit else [*rows]
+        if not found:
+            raise InputError(f"{path}: holds no pairs")
+    empty = next((i for i, (source, _) in enumerate(found) if not source.strip()), None)
+    if empty is not None:
+        raise InputError(f"pair {empty} has no source: the encoder has nothing to read")
+    return [Prompt((Part(source, SOURCE), Part(target, TARGET))) for source, target in found]
+
+
+def _rows(path: Path, fields: tuple[str, str]) -> Iterator[tuple[str, str]]:
+    """The pairs of a file: columns of .csv and .tsv, keys of .jsonl and .json."""
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    if path.suffix not in (".csv", ".tsv", ".jsonl", ".json"):
+        raise InputError(f"{path}: pairs are read from .csv, .tsv, .jsonl or .json")
+    try:
+        with path.open(newline="", encoding="utf-8") as stream:
+            if path.suffix in (".csv", ".tsv"):
+                rows: Iterator[Any] = csv.DictReader(stream, delimiter="\t" if path.suffix == ".tsv" else ",")
+            elif path.suffix == ".json":
+                rows = iter(json.load(stream))
+            else:
+                rows = (json.loads(line) for line in stream if line.strip())
+            for number, row in enumerate(rows):
+                yield _pair(row, fields, f"{path}: entry {number}")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}: not JSON: {error}") from error
+
+
+def _pair(row: Any, fields: tuple[str, str], where: str) -> tuple[str, str]:
+    if not isinstance(row, Mapping):
+        raise InputError(f"{where} is no object with the keys {' and '.join(fields)}")
+    wrong = next((field for field in fields if not isinstance(row.get(field), str)), None)
+    if wrong is not None:
+        keys = ", ".join(str(key) for key in row if key is not None)
+        raise InputError(f"{where} has no text {wrong!r} (`fields:` names the two): it has {keys}")
+    return str(row[fields[0]]), str(row[fields[1]])
+
+
+def unpaired(prompts: Sequence[Prompt], model: str) -> Sequence[Prompt]:
+    """Prompts for a model of one stack, which reads no pairs: their two texts would run into each other."""
+    for prompt in prompts:
+        if {part.segment for part in prompt.parts} == {SOURCE, TARGET}:
+            raise ModelError(
+                f"{model}: prompts in pairs are for models of two stacks; this one reads one text: give that"
+            )
+    return prompts
+
+
+@dataclass(frozen=True)
+class PairReader:
+    """How one stack of a model reads prompts in pairs.
+
+    Targets begin with the config's ``first`` token, or as ``begins`` says with their own "last", which is the mark of
+    their language.
+    """
+
+    model: str
+    stack: str
+    begins: str
+    first: int | None
+    longest: int | None
+
+    def tokens(self, tokenizer: Any, prompts: Sequence[Prompt]) -> Tokens:
+        """Sources for an encoder; for a decoder its targets, with the sources beside them."""
+        sources = tokenise(tokenizer, [self._source(one) for one in prompts], self.model)
+        if self.stack == "encoder":
+            return sources
+        for number, length in enumerate(sources.lengths):
+            if self.longest is not None and length > self.longest:
+                raise ModelError(
+                    f"the source of prompt {number} has {length} tokens, the model takes {self.longest}: shorten it"
+                )
+        empty = next((i for i, length in enumerate(sources.lengths) if not length), None)
+        if empty is not None:
+            raise ModelError(f"the source of prompt {empty} has no tokens")
+        targets = [self._target(number, one) for number, one in enumerate(prompts)]
+        written = tokenise(tokenizer, targets, self.model, target=True, start=self._start)
+        unwritten = [i for i, one in enumerate(targets) if not any(part.text for part in one.parts)]
+        if unwritten:  # nothing but what stands before every target
+            before = self._before(tokenizer)
+            rows: dict[str, Any] = {name: getattr(written, name) for name in _ROWS}
+            cut = {n: tuple(v[:before] if i in unwritten else v for i, v in enumerate(of)) for n, of in rows.items()}
+            written = replace(written, **cut)  # type: ignore[arg-type]
+        return replace(written, sources=sources, crossed=self.stack == "cross")
+
+    def _source(self, prompt: Prompt) -> Prompt:
+        """What the encoder reads of a prompt: its source, or all of it where no part is called so."""
+        own = tuple(part for part in prompt.parts if part.segment == SOURCE)
+        return replace(prompt, parts=own) if own else prompt
+
+    def _target(self, number: int, prompt: Prompt) -> Prompt:
+        """What the decoder reads of a prompt."""
+        segments = {part.segment for part in prompt.parts}
+        if prompt.ids is not None or not {SOURCE, TARGET} <= segments:
+            lost = " and ".join(f"no {one}" for one in (SOURCE, TARGET) if one not in segments)
+            what = "is token numbers" if prompt.ids is not None else f"has {lost}"
+            raise ModelError(
+                f"{self.model}: `stack: {self.stack}` reads prompts in pairs, and prompt {number} {what}: {HOW}"
+            )
+        return replace(prompt, parts=tuple(part for part in prompt.parts if part.segment != SOURCE))
+
+    def _start(self, ids: Sequence[int]) -> int:
+        """The token that a target begins with."""
+        if self.begins == "last":
+            if ids:
+                return int(ids[-1])
+        elif self.first is not None:
+            return self.first
+        raise ModelError(
+            f"{self.model}: its config does not say what a target begins with: put decoder_start_token_id into it"
+        )
+
+    def _before(self, tokenizer: Any) -> int:
+        """How many special tokens stand before every target, the one that it begins with counted."""
+        probe = tokenise(tokenizer, [Prompt((Part("a", TARGET),))], self.model, target=True, start=self._start)
+        text = probe.text[0]
+        return int(text.argmax()) if text.any() else 1
