@@ -51,7 +51,8 @@ def test_training_is_seeded(script: Any) -> None:
 
 @pytest.mark.full
 def test_training_learns(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """The whole of it, in minutes: from chance (5.6 nats) to copying."""
-    script.train(3000)
-    last = capsys.readouterr().out.strip().splitlines()[-1]
-    assert float(last.split()[2]) < 0.3
+    """A fifth of it: from chance (5.6 nats) to words that are made up, on the way to copying (0.3 after all of it)."""
+    script.train(600)
+    first, *_, last = (float(line.split()[2]) for line in capsys.readouterr().out.strip().splitlines())
+    assert 5 < first < 6
+    assert last < 2.4
