@@ -585,3 +585,15 @@ def test_the_command_and_python_take_a_stack(
     live = gausslens.load(built("marian"), stack="decoder")
     assert torch.equal(live.weights(2).W_Q, opened("marian", "decoder").tensor(2, "W_Q"))
     assert live.info.facts["stack"] == "decoder"
+
+
+def test_shards_hold_what_sources_take(opened: Open) -> None:
+    """No shard is over its size on either side: sources may be far longer than targets."""
+    model = opened("marian", "decoder")
+    tokens = model.tokenise([pair("w5 " * n, "w6") for n in (30, 3, 40, 5, 4)])
+    assert tokens.sources is not None
+    shards = tokens.shards(size=64)
+    assert sorted(int(i) for shard in shards for i in shard) == [0, 1, 2, 3, 4]
+    assert [shard.tolist() for shard in shards] == [[1, 4, 3], [0], [2]]
+    for side in (tokens, tokens.sources):
+        assert all(len(shard) * max(side.lengths[i] for i in shard) <= 64 for shard in shards)
