@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..contract.errors import ModelError
+from ..contract.errors import InputError, ModelError
 from . import load_host
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ def add(parser: ArgumentParser) -> None:
     parser.add_argument("--loader", default="auto", help="which loader opens it (default: auto)")
     parser.add_argument("--dtype", default=None, help="float32, float64, bfloat16 or float16 (default: float32)")
     parser.add_argument("--device", default="cpu", help="where it runs (default: cpu)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="another key of model:, as stack=cross"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -36,6 +39,7 @@ def run(arguments: Namespace) -> int:
 
     host = load_host(arguments)
     block = {key: getattr(arguments, key) for key in ("path", "loader", "dtype", "device")}
+    block |= _more(arguments.set)
     opened = open_model(runfile.read_model({k: v for k, v in block.items() if v is not None}, host), host)
     try:
         findings = proved(opened)
@@ -43,6 +47,16 @@ def run(arguments: Namespace) -> int:
     finally:
         opened.model.close()
     return 0 if findings is None or all(f.holds for f in findings) else 1
+
+
+def _more(given: Sequence[str]) -> dict[str, Any]:
+    """{key: value} of KEY=VALUE, values as a run file has them."""
+    import yaml
+
+    wrong = next((one for one in given if "=" not in one), None)
+    if wrong is not None:
+        raise InputError(f"--set {wrong}: KEY=VALUE is wanted, as --set stack=cross")
+    return {key: yaml.safe_load(value) for key, _, value in (one.partition("=") for one in given)}
 
 
 def proved(opened: Opened) -> Sequence[Finding] | None:

@@ -122,16 +122,18 @@ class Tokens:
     def shards(self, size: int = SHARD_TOKENS, among: Iterable[int] | None = None) -> list[np.ndarray]:
         """Indices of prompts, sorted by length (then place), cut so that no shard is over ``size`` when padded.
 
-        ``among`` are the prompts to cut (None: all).
+        ``among`` are the prompts to cut (None: all). A prompt is as long as the longer of it and its source.
         """
         import numpy as np
 
         chosen = range(len(self)) if among is None else among
-        order = sorted(map(int, chosen), key=lambda i: (len(self.ids[i]), i))
+        beside = self.lengths if self.sources is None else self.sources.lengths
+        longer = [max(pair) for pair in zip(self.lengths, beside, strict=True)]
+        order = sorted(map(int, chosen), key=lambda i: (longer[i], i))
         cut: list[list[int]] = []
         for index in order:
             # Sorted by length, so the newest is the longest: it sets the padded width.
-            if cut and (len(cut[-1]) + 1) * len(self.ids[index]) <= size:
+            if cut and (len(cut[-1]) + 1) * longer[index] <= size:
                 cut[-1].append(index)
             else:
                 cut.append([index])

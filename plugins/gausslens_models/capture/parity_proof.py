@@ -77,7 +77,7 @@ class Proof:
 
     def of_batch(self, number: int, ids: torch.Tensor, mask: torch.Tensor) -> None:
         """All comparisons on some prompts; a layer is let go of when it is done."""
-        sources = proof_sources(self.model, len(ids)) if getattr(self.model, "stack", None) else None
+        sources = proof_sources(self.model, len(ids))
         crossed = sources is not None and self.model.info.facts.crossed
         keys = sources[1] if crossed and sources is not None else mask
 

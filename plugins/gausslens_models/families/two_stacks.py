@@ -26,7 +26,13 @@ _NO_HEAD = {"logits": "the encoder has no head: what is predicted is seen with `
 _UNTURNED = {"q_rot": NO_ROTATION, "k_rot": NO_ROTATION}
 _BETWEEN = {"resid_mid": "attention to the source is added between: `stack: cross` proves it"}
 _NORMED_FIRST = {"embed": "it is normed before positions are added"}
+_BEFORE_MLP = Tap("final_layer_norm", "in")
 _AFTER_SELF = {"embed": "attention of the target to itself stands between the embedding and this"}
+
+
+def _of_decoder(outside: dict[str, Slot]) -> dict[str, Slot]:
+    """What stands outside an encoder, as its decoder has it."""
+    return {ours: replace(slot, tensor=slot.tensor.replace("encoder.", "decoder.")) for ours, slot in outside.items()}
 
 
 def _bart_layer(at: str, ln1: str) -> dict[str, Slot]:
@@ -48,41 +54,30 @@ def _bart_taps(at: str, middle: Tap) -> dict[str, Tap]:
     }
 
 
-def bart_rows(
+def _bart_encoder(
     name: str,
-    types: tuple[str, ...],
     norm_first: bool,
     positions: int | None,
     waves: tuple[int | str, int] | None = None,
     embed_norm: bool = False,
     final_norm: bool = False,
     start: str = "decoder_start_token_id",
-    embed_norm_first: bool = False,
-) -> tuple[Family, Family, Family]:
-    """Three rows. ``positions`` are the rows of W_pos that are nobody's, None where positions are waves.
-
-    ``embed_norm_first``: the decoder norms its embedding before positions are added.
-    """
-
-    def outside(stack: str) -> dict[str, Slot]:
-        found = {"W_E": Slot(f"shared.weight|{stack}.embed_tokens.weight")}
-        if positions is not None:
-            found["W_pos"] = Slot(f"{stack}.embed_positions.weight", skip=positions)
-        if embed_norm:
-            found |= norm("ln_embed", f"{stack}.layernorm_embedding", bias=True)
-        return found | (norm("ln_final", f"{stack}.layer_norm", bias=True) if final_norm else {})
-
+) -> Family:
+    """The row of an encoder. ``positions`` are the rows of W_pos that are nobody's, None where positions are waves."""
+    outside = {"W_E": Slot("shared.weight|encoder.embed_tokens.weight")}
+    outside |= {} if positions is None else {"W_pos": Slot("encoder.embed_positions.weight", skip=positions)}
+    outside |= norm("ln_embed", "encoder.layernorm_embedding", bias=True) if embed_norm else {}
+    outside |= norm("ln_final", "encoder.layer_norm", bias=True) if final_norm else {}
     # Positions that are waves lie in some files all the same.
     unread = ("embed_tokens", *(("embed_positions",) if positions is None else ()))
-    after = Tap("final_layer_norm", "in")
-    encoder = Family(
+    return Family(
         name=f"{name}-encoder",
-        model_types=types,
+        model_types=(name,),
         layers="encoder.layers",
         attention="self_attn",
         tensors=_bart_layer("self_attn", "self_attn_layer_norm"),
-        taps=_bart_taps("self_attn", after if norm_first else Tap("self_attn_layer_norm")),
-        outside=outside("encoder"),
+        taps=_bart_taps("self_attn", _BEFORE_MLP if norm_first else Tap("self_attn_layer_norm")),
+        outside=outside,
         ignored=("decoder.", "lm_head", "final_logits_bias", *unread),
         lacking=_UNTURNED | _NO_HEAD,
         position="learned" if waves is None else "sinusoidal",
@@ -96,36 +91,48 @@ def bart_rows(
         view={"num_hidden_layers": "encoder_layers", "num_attention_heads": "encoder_attention_heads"},
         start=start,
     )
+
+
+def _bart_decoder(encoder: Family, unproved: dict[str, str]) -> Family:
     head = {"W_U": Slot("lm_head.weight", "in_out"), "b_U": Slot("final_logits_bias", "row")}
-    decoder = replace(
+    return replace(
         encoder,
-        name=f"{name}-decoder",
+        name=encoder.name.replace("-encoder", "-decoder"),
         layers="decoder.layers",
-        taps=_bart_taps("self_attn", after if norm_first else Tap("encoder_attn_layer_norm")),
-        outside=outside("decoder") | head,
+        taps=_bart_taps("self_attn", _BEFORE_MLP if encoder.norm_first else Tap("encoder_attn_layer_norm")),
+        outside=_of_decoder(encoder.outside) | head,
         optional=("W_U", "b_U"),
-        ignored=("encoder.", "encoder_attn", *unread),
+        ignored=("encoder.", "encoder_attn", *encoder.ignored[3:]),
         lacking=_UNTURNED,
-        unproved=_BETWEEN | (_NORMED_FIRST if embed_norm_first else {}),
+        unproved=_BETWEEN | unproved,
         causal=True,
         stack="decoder",
         view={"num_hidden_layers": "decoder_layers", "num_attention_heads": "decoder_attention_heads"},
     )
-    cross = replace(
+
+
+def _bart_cross(decoder: Family) -> Family:
+    first = decoder.norm_first
+    return replace(
         decoder,
-        name=f"{name}-cross",
+        name=decoder.name.replace("-decoder", "-cross"),
         attention="encoder_attn",
         tensors=_bart_layer("encoder_attn", "encoder_attn_layer_norm"),
-        taps=_bart_taps("encoder_attn", after if norm_first else Tap("encoder_attn_layer_norm"))
-        | {"resid_pre": Tap("encoder_attn_layer_norm", "in") if norm_first else Tap("self_attn_layer_norm")},
-        ignored=("encoder.", "self_attn", *unread),
+        taps=_bart_taps("encoder_attn", _BEFORE_MLP if first else Tap("encoder_attn_layer_norm"))
+        | {"resid_pre": Tap("encoder_attn_layer_norm", "in") if first else Tap("self_attn_layer_norm")},
+        ignored=("encoder.", "self_attn", *decoder.ignored[2:]),
         unproved=_AFTER_SELF,
         position="none",
         waves=None,
         causal=False,
         stack="cross",
     )
-    return encoder, decoder, cross
+
+
+def bart_rows(encoder: Family, unproved: dict[str, str] | None = None) -> tuple[Family, Family, Family]:
+    """Three rows of that of an encoder; ``unproved`` are sites of the decoder."""
+    decoder = _bart_decoder(encoder, unproved or {})
+    return encoder, decoder, _bart_cross(decoder)
 
 
 def _t5_layer(at: str, feed: str) -> dict[str, Slot]:
@@ -149,38 +156,26 @@ def _t5_taps(at: str, feed: str) -> dict[str, Tap]:
 
 
 _BIASES = tuple(f"b_{part}" for part in ("Q", "K", "V", "O", "in", "gate", "out"))
+_T5_SELF, _T5_CROSS = "layer.0.SelfAttention", "layer.1.EncDecAttention"
 _T5_BIAS = "layer.0.SelfAttention.relative_attention_bias.weight"
 
 
-def t5_rows(
-    name: str, types: tuple[str, ...], each: bool = False, scaled: str = "scale_decoder_outputs"
-) -> tuple[Family, Family, Family]:
-    """Three rows. Numbers by distance are in the first block and serve all, or with ``each`` in every block.
-
-    ``scaled`` is the key of the config that switches on the scaling of what the head reads.
-    """
-
-    def outside(stack: str) -> dict[str, Slot]:
-        found = {"W_E": Slot(f"shared.weight|{stack}.embed_tokens.weight")}
-        return found | norm("ln_final", f"{stack}.final_layer_norm")
-
-    def of_distance(stack: str) -> dict[str, Slot]:
-        return {} if each else {"W_distance": Slot(f"{stack}.block.0.{_T5_BIAS}")}
-
-    own = {"W_distance": Slot(_T5_BIAS)} if each else {}
-    gated = {"mlp_pre": Tap("layer.1.DenseReluDense.wi_0")}
-    encoder = Family(
+def _t5_encoder(name: str, types: tuple[str, ...], each: bool = False) -> Family:
+    """Numbers by distance are in the first block and serve all, or with ``each`` in every block."""
+    distance = {"W_distance": Slot(_T5_BIAS if each else f"encoder.block.0.{_T5_BIAS}")}
+    outside = {"W_E": Slot("shared.weight|encoder.embed_tokens.weight")}
+    return Family(
         name=f"{name}-encoder",
         model_types=types,
         layers="encoder.block",
-        attention="layer.0.SelfAttention",
-        tensors=_t5_layer("layer.0.SelfAttention", "layer.1") | own,
-        taps=_t5_taps("layer.0.SelfAttention", "layer.1"),
-        outside=outside("encoder") | of_distance("encoder"),
+        attention=_T5_SELF,
+        tensors=_t5_layer(_T5_SELF, "layer.1") | (distance if each else {}),
+        taps=_t5_taps(_T5_SELF, "layer.1"),
+        outside=outside | norm("ln_final", "encoder.final_layer_norm") | ({} if each else distance),
         optional=(*_BIASES, "W_gate"),
         ignored=("decoder.", "lm_head", "embed_tokens"),
         lacking=_UNTURNED | _NO_HEAD,
-        when=(("is_gated_act", True, gated, {}),),
+        when=(("is_gated_act", True, {"mlp_pre": Tap("layer.1.DenseReluDense.wi_0")}, {}),),
         position="buckets",
         scale=1.0,
         causal=False,
@@ -188,13 +183,18 @@ def t5_rows(
         view={"num_hidden_layers": "num_layers"},
         start="decoder_start_token_id",
     )
-    decoder = replace(
+
+
+def _t5_decoder(encoder: Family, scaled: str) -> Family:
+    """``scaled`` is the key of the config that switches on the scaling of what the head reads."""
+    own = {ours: slot for ours, slot in encoder.tensors.items() if ours == "W_distance"}
+    return replace(
         encoder,
-        name=f"{name}-decoder",
+        name=encoder.name.replace("-encoder", "-decoder"),
         layers="decoder.block",
-        tensors=_t5_layer("layer.0.SelfAttention", "layer.2") | own,
-        taps=_t5_taps("layer.0.SelfAttention", "layer.2"),
-        outside=outside("decoder") | of_distance("decoder") | {"W_U": Slot("lm_head.weight", "in_out")},
+        tensors=_t5_layer(_T5_SELF, "layer.2") | own,
+        taps=_t5_taps(_T5_SELF, "layer.2"),
+        outside=_of_decoder(encoder.outside) | {"W_U": Slot("lm_head.weight", "in_out")},
         optional=(*encoder.optional, "W_U"),
         ignored=("encoder.", "layer.1.", "embed_tokens"),
         lacking=_UNTURNED,
@@ -205,12 +205,15 @@ def t5_rows(
         stack="decoder",
         view={"num_hidden_layers": "num_decoder_layers"},
     )
-    cross = replace(
+
+
+def _t5_cross(decoder: Family) -> Family:
+    return replace(
         decoder,
-        name=f"{name}-cross",
-        attention="layer.1.EncDecAttention",
-        tensors=_t5_layer("layer.1.EncDecAttention", "layer.2"),
-        taps=_t5_taps("layer.1.EncDecAttention", "layer.2") | {"resid_pre": Tap("layer.1.layer_norm", "in")},
+        name=decoder.name.replace("-decoder", "-cross"),
+        attention=_T5_CROSS,
+        tensors=_t5_layer(_T5_CROSS, "layer.2"),
+        taps=_t5_taps(_T5_CROSS, "layer.2") | {"resid_pre": Tap("layer.1.layer_norm", "in")},
         outside={ours: slot for ours, slot in decoder.outside.items() if ours != "W_distance"},
         ignored=("encoder.", "layer.0.", "EncDecAttention.relative_attention_bias", "embed_tokens"),
         unproved=_AFTER_SELF,
@@ -218,24 +221,23 @@ def t5_rows(
         causal=False,
         stack="cross",
     )
-    return encoder, decoder, cross
+
+
+def t5_rows(encoder: Family, scaled: str = "scale_decoder_outputs") -> tuple[Family, Family, Family]:
+    """Three rows of that of an encoder."""
+    decoder = _t5_decoder(encoder, scaled)
+    return encoder, decoder, _t5_cross(decoder)
 
 
 TWO_STACKS = (
-    *t5_rows("t5", ("t5", "mt5")),
-    *t5_rows("umt5", ("umt5",), each=True, scaled="tie_word_embeddings"),
-    *bart_rows("bart", ("bart",), norm_first=False, positions=2, embed_norm=True),
-    *bart_rows("plbart", ("plbart",), norm_first=False, positions=2, embed_norm=True, start="last"),
-    *bart_rows("mbart", ("mbart",), norm_first=True, positions=2, embed_norm=True, final_norm=True, start="last"),
-    *bart_rows("pegasus", ("pegasus",), norm_first=True, positions=None, waves=(0, 0), final_norm=True),
-    *bart_rows("marian", ("marian",), norm_first=False, positions=None, waves=(0, 0)),
-    *bart_rows("m2m_100", ("m2m_100",), norm_first=True, positions=None, waves=("pad_token_id", 1), final_norm=True),
-    *bart_rows("blenderbot", ("blenderbot",), norm_first=True, positions=0, final_norm=True),
-    *bart_rows(
-        *("blenderbot-small", ("blenderbot-small",)),
-        norm_first=False,
-        positions=0,
-        embed_norm=True,
-        embed_norm_first=True,
-    ),
+    *t5_rows(_t5_encoder("t5", ("t5", "mt5"))),
+    *t5_rows(_t5_encoder("umt5", ("umt5",), each=True), scaled="tie_word_embeddings"),
+    *bart_rows(_bart_encoder("bart", norm_first=False, positions=2, embed_norm=True)),
+    *bart_rows(_bart_encoder("plbart", norm_first=False, positions=2, embed_norm=True, start="last")),
+    *bart_rows(_bart_encoder("mbart", norm_first=True, positions=2, embed_norm=True, final_norm=True, start="last")),
+    *bart_rows(_bart_encoder("pegasus", norm_first=True, positions=None, waves=(0, 0), final_norm=True)),
+    *bart_rows(_bart_encoder("marian", norm_first=False, positions=None, waves=(0, 0))),
+    *bart_rows(_bart_encoder("m2m_100", norm_first=True, positions=None, waves=("pad_token_id", 1), final_norm=True)),
+    *bart_rows(_bart_encoder("blenderbot", norm_first=True, positions=0, final_norm=True)),
+    *bart_rows(_bart_encoder("blenderbot-small", norm_first=False, positions=0, embed_norm=True), _NORMED_FIRST),
 )

@@ -79,7 +79,7 @@ def proof_prompt(model: PretrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
 
 def proof_sources(model: PretrainedModel, prompts: int) -> tuple[torch.Tensor, torch.Tensor] | None:
     """What the encoder reads beside so many prompts, where a decoder is studied: longer, and the first is padded."""
-    if model.stack not in ("decoder", "cross"):
+    if getattr(model, "stack", None) not in ("decoder", "cross"):
         return None
     length = min(PROMPT + PROMPT // 3, _max_positions(model) or PROMPT * 2)
     ids = _drawn(model, prompts, length, int(model.config.vocab_size), seed=1)
@@ -99,7 +99,7 @@ def long_prompt(model: PretrainedModel) -> tuple[torch.Tensor, torch.Tensor] | N
     wanted = [w + BEYOND for w in _windows(model) if w + BEYOND <= most]
     if any(r.get("type", "default") not in ("default", "none") for r in model.info.facts.get("rotary", ())):
         wanted.append(min(ROTARY, most))
-    if model.stack is not None and model.info.facts.position == "buckets":
+    if getattr(model, "stack", None) and model.info.facts.position == "buckets":
         wanted.append(min(model.info.facts.distance_buckets[1] + BEYOND, most))
     length = max(wanted, default=0)
     if length <= PROMPT:
@@ -139,8 +139,8 @@ def answer_of(model: PretrainedModel, ask: Ask) -> Answer:
     batches = proof_batches(model)
     rows = [row[real][None] for ids, mask in batches for row, real in zip(ids, mask, strict=True)]
     beside: list[Any] = [None] * len(rows)
-    if getattr(model, "stack", None) in ("decoder", "cross"):
-        read = [proof_sources(model, len(ids)) for ids, _ in batches]
+    read = [proof_sources(model, len(ids)) for ids, _ in batches]
+    if all(one is not None for one in read):
         beside = [row[real][None] for one in read if one for row, real in zip(*one, strict=True)]
     ends = list(accumulate((len(ids) for ids, _ in batches), initial=0))
     found = Answer([], [], [], [], tuple(tuple(range(*pair)) for pair in pairwise(ends)))

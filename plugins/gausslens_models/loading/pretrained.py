@@ -209,7 +209,7 @@ class PretrainedModel(CheckpointModel):
                 variant=self.checkpoint.variant if self.checkpoint is not None else None,
                 **arguments,
             )
-        waves = layout is not None and "embed_positions" in layout.family.ignored
+        waves = layout is not None and "embed_positions" in layout.family.ignored  # the class makes them itself
         unread = (*NO_SITE, "embed_positions") if waves else NO_SITE
         for what in ("missing_keys", "mismatched_keys"):
             needed = sorted(str(n) for n in report.get(what) or () if not any(part in str(n) for part in unread))

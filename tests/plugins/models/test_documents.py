@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_stacks import STACKED
 
 import gausslens
 from gausslens import SITES, GausslensError
 from gausslens_models.families.layout import FAMILIES
+from gausslens_models.families.two_stacks import TWO_STACKS
 from gausslens_models.plugin import loaders
 
 TEXT = (Path(__file__).parents[3] / "docs" / "models.md").read_text(encoding="utf-8")
@@ -46,6 +48,15 @@ def test_every_type_has_a_row_that_the_tests_prove() -> None:
     """But for those that are Llama by another name, which transformers builds as Llama."""
     listed = set(re.findall(r"^\| `([\w-]+)` \| [\w-]+ \| `transformer", TEXT, re.MULTILINE))
     assert {t for family in FAMILIES for t in family.model_types} - listed == {"iquestcoder"}
+
+
+def test_every_type_of_two_stacks_has_a_row_that_the_tests_prove() -> None:
+    listed = set(re.findall(r"^\| `([\w-]+)` \| [\w ,]+ \|$", TEXT, re.MULTILINE))
+    types = {name for family in TWO_STACKS for name in family.model_types}
+    assert types - listed == set()
+    assert types == {name for name in STACKED if name in types}
+    names = {name for family in TWO_STACKS for name in (*family.tensors, *family.outside)}
+    assert names - QUOTED == set()
 
 
 def test_the_table_of_models_is_of_today() -> None:

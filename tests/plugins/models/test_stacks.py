@@ -566,3 +566,34 @@ def test_what_an_edit_does_is_told_of_pairs(
     assert effect["text"].values.tolist() == written
     assert float(effect["divergence"].min()) > 0
     assert effect["after"].values.tolist() == [source for source, _ in PAIRS]
+
+
+def test_the_command_and_python_take_a_stack(
+    place: Callable[[str], Path], capsys: pytest.CaptureFixture[str], opened: Open
+) -> None:
+    from gausslens.__main__ import main
+
+    path = str(place("marian"))
+    assert main(["model", path, "--set", "stack=cross"]) == 0
+    assert "marian-cross" in capsys.readouterr().out
+    assert main(["model", path]) == 1
+    assert "has two stacks of layers: say which is studied" in capsys.readouterr().err
+    assert main(["model", path, "--set", "stack"]) == 2
+    assert main(["model", path, "--set", "stack=both"]) == 2
+    held = gausslens.load(path, stack="cross")
+    assert torch.equal(held.weights(1).W_K, opened("marian", "cross").tensor(1, "W_K"))
+    live = gausslens.load(built("marian"), stack="decoder")
+    assert torch.equal(live.weights(2).W_Q, opened("marian", "decoder").tensor(2, "W_Q"))
+    assert live.info.facts["stack"] == "decoder"
+
+
+def test_shards_hold_what_sources_take(opened: Open) -> None:
+    """No shard is over its size on either side: sources may be far longer than targets."""
+    model = opened("marian", "decoder")
+    tokens = model.tokenise([pair("w5 " * n, "w6") for n in (30, 3, 40, 5, 4)])
+    assert tokens.sources is not None
+    shards = tokens.shards(size=64)
+    assert sorted(int(i) for shard in shards for i in shard) == [0, 1, 2, 3, 4]
+    assert [shard.tolist() for shard in shards] == [[1, 4, 3], [0], [2]]
+    for side in (tokens, tokens.sources):
+        assert all(len(shard) * max(side.lengths[i] for i in shard) <= 64 for shard in shards)
