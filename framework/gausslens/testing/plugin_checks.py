@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+from pydantic import ValidationError
+
 from ..contract.descriptors import Analysis, Descriptor, Edit, Engine, Loader, PromptSource, ReportSection
 from ..contract.parameters import Parameters
 from ..contract.reference import BadReference, resolve
@@ -76,7 +78,12 @@ def _of_parameters(model: Any) -> Iterator[str]:
         if not field.description:
             yield f"parameter {name} has no description"
     if not any(field.is_required() for field in model.model_fields.values()):
-        model()
+        try:
+            model()
+        except ValidationError as error:
+            # That one of several is needed the model says as a whole: no default is wrong then.
+            if any(found["loc"] for found in error.errors()):
+                raise
 
 
 def _of_kind(descriptor: Descriptor) -> Iterator[str]:
