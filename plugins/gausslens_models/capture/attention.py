@@ -98,7 +98,8 @@ class Call:
             # Some models make their own mask, of what is added to scores: 0, or the lowest number.
             return mask > torch.finfo(mask.dtype).min / 2 if mask.is_floating_point() else mask
         queries, keys = self.query.shape[2], self.key.shape[2]
-        if queries == 1 or not getattr(self.module, "is_causal", True):
+        told = self.options.get("is_causal")  # goes before what the module is
+        if queries == 1 or not (getattr(self.module, "is_causal", True) if told is None else told):
             return None
         places = torch.arange(start, end, device=self.query.device) + keys - queries
         return (torch.arange(keys, device=self.query.device) <= places[:, None])[None, None]

@@ -523,8 +523,35 @@ ALBERT = replace(
     shared=True,
 )
 
+# The text stack of a model that reads images too, where it was saved by itself.
+CLIP_TEXT = replace(
+    BERT,
+    name="clip-text",
+    model_types=("clip_text_model",),
+    layers="encoder.layers",
+    attention="self_attn",
+    tensors=attention("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj")
+    | mlp("mlp.fc1", "mlp.fc2")
+    | norm("ln1", "layer_norm1", bias=True)
+    | norm("ln2", "layer_norm2", bias=True),
+    taps={
+        **attention_taps("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn"),
+        "resid_mid": Tap("layer_norm2", "in"),
+        **mlp_taps("mlp.fc1", "mlp.fc2", "mlp"),
+    },
+    outside={
+        "W_E": Slot("embeddings.token_embedding.weight"),
+        "W_pos": Slot("embeddings.position_embedding.weight"),
+    }
+    | norm("ln_final", "final_layer_norm", bias=True),
+    optional=(),
+    ignored=("position_ids", "text_projection"),
+    norm_first=True,
+    causal=True,
+)
+
 ENCODERS = (
     *(ERNIE, LAYOUTLM, ROC_BERT, ELECTRA, ROBERTA, BERT_GENERATION, ROBERTA_FIRST, XLM_ROBERTA_XL, ESM, DISTILBERT),
     *(NOMIC_BERT, GTE, JINA, EUROBERT, ULTRABERT, MODERNBERT, MODERNBERT_DECODER),
-    *(MEGATRON_BERT, REMBERT, IBERT, LUKE, TAPAS, BIG_BIRD, ROFORMER, ESMC, ALBERT),
+    *(MEGATRON_BERT, REMBERT, IBERT, LUKE, TAPAS, BIG_BIRD, ROFORMER, ESMC, ALBERT, CLIP_TEXT),
 )

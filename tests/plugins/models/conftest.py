@@ -22,6 +22,7 @@ from tiny_hybrids import HYBRIDS
 from tiny_latent import LATENT
 from tiny_mixtures import MIXTURES
 from tiny_relative import RELATIVE
+from tiny_stacks import saved as saved_stacks
 
 from gausslens import ModelSpec, Part, Prompt, Tokens, Twin
 from gausslens_models.loading.pretrained import PretrainedModel, open_pretrained
@@ -167,6 +168,29 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 def opened(directory: Callable[[str], Path]) -> Callable[[str], PretrainedModel]:
     """A tiny model opened by the loader `transformers`, fresh each time."""
     return lambda name: open_pretrained(ModelSpec(str(directory(name)), TransformersParameters()))
+
+
+@pytest.fixture(scope="session")
+def stacks_at(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The directory of a tiny model of two stacks, saved once."""
+    made: dict[str, Path] = {}
+
+    def of(name: str) -> Path:
+        if name not in made:
+            made[name] = saved_stacks(name, tmp_path_factory.mktemp(name))
+        return made[name]
+
+    return of
+
+
+@pytest.fixture(scope="session")
+def open_stack(stacks_at: Callable[[str], Path]) -> Callable[..., PretrainedModel]:
+    """One stack of a tiny model of two, fresh each time."""
+
+    def of(name: str, stack: Any, dtype: str = "float32") -> PretrainedModel:
+        return open_pretrained(ModelSpec(str(stacks_at(name)), TransformersParameters(stack=stack), dtype=dtype))
+
+    return of
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@ WINDOWED = SMALL | {
 }
 
 ENCODERS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "clip-text": ("CLIPTextConfig", SMALL, "CLIPTextModel"),
     "ernie": ("ErnieConfig", SMALL | {"use_task_id": True}, "ErnieForMaskedLM"),
     "layoutlm": ("LayoutLMConfig", SMALL | {"max_2d_position_embeddings": 16}, "LayoutLMForMaskedLM"),
     "roc_bert": (

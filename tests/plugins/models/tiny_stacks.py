@@ -10,6 +10,8 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
+from gausslens import Part, Prompt, Tokens
+
 _SHARED = {"vocab_size": 61, "d_model": 24, "pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 1}
 _BART = _SHARED | {
     "encoder_layers": 2,
@@ -53,6 +55,8 @@ STACKED: dict[str, tuple[str, dict[str, Any], str]] = {
     "blenderbot": ("BlenderbotConfig", _BART, "BlenderbotForConditionalGeneration"),
     "blenderbot-small": ("BlenderbotSmallConfig", _BART, "BlenderbotSmallForConditionalGeneration"),
 }
+# Sources and targets of other lengths: the longer source has the shorter target.
+PAIRS = [("w5 w6 w7 w8 w9 w10 w11", "w12 w13"), ("w20 w21 w22", "w23 w24 w25 w26 w27"), ("w5 w30", "w31 w5 w33")]
 WORDS = ["<pad>", "<s>", "</s>", "<unk>", "<en>", *(f"w{i}" for i in range(5, 53))]
 
 
@@ -88,3 +92,14 @@ def saved(name: str, directory: Path, model_class: str | None = None) -> Path:
     built(name, model_class).save_pretrained(directory)
     tokenizer(("</s>", "<en>") if name in ("mbart", "plbart") else ("</s>",)).save_pretrained(directory)
     return directory
+
+
+def pair(source: str, target: str) -> Prompt:
+    """A prompt of two texts."""
+    return Prompt((Part(source, "source"), Part(target, "target")))
+
+
+def pairs_of(model: Any) -> Tokens:
+    """All pairs as the tokens of a model."""
+    found: Tokens = model.tokenise([pair(*one) for one in PAIRS])
+    return found
