@@ -210,7 +210,6 @@ NOTHING = {
     "diffllama": ("DiffLlamaConfig", MORE, "DiffLlamaForCausalLM"),
     "gpt_neox_japanese": ("GPTNeoXJapaneseConfig", SMALL, "GPTNeoXJapaneseForCausalLM"),
     "vit": ("ViTConfig", {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}, "ViTModel"),
-    "t5": ("T5Config", {"vocab_size": 61, "d_model": 24, "d_kv": 6, "d_ff": 32, "num_heads": 4}, "T5EncoderModel"),
     "dbrx": (
         "DbrxConfig",
         {"vocab_size": 61, "d_model": 24, "n_layers": 2, "n_heads": 4}
