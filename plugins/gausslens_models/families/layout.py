@@ -219,8 +219,7 @@ def _of_stack(rows: Sequence[Family], config: Any, path: str, stack: str | None)
     if stack is None:
         raise Refused(
             f"{path}: the model type {model_type!r} has two stacks of layers: say which is studied, in `model:`, "
-            "`stack: encoder`, `stack: decoder` (attention of the target to itself) or `stack: cross` (to the source), "
-            "with `loader: transformers` or `loader: weights`"
+            "`stack: encoder`, `stack: decoder` (attention of the target to itself) or `stack: cross` (to the source)"
         )
     if alone.endswith("EncoderModel") and stack != "encoder":
         raise Refused(f"{path}: {alone} has no decoder: `stack: encoder` is what it has")
