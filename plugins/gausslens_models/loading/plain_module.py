@@ -6,18 +6,15 @@ layout of tensors to the exchange of edited ones, is as for any live module.
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 import importlib
-import inspect
 from collections.abc import Mapping
 from functools import cached_property
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from gausslens import ModelError, ModelSpec, did_you_mean
 
 from ..families.mapped import mapped_config, mapped_family, mapped_layout
+from .code_of_module import digest_of_code, digest_of_hooks, source
 from .config_and_tokenizer import LIVE, MAPPED
 from .fingerprint import fingerprint
 from .pretrained import Owners, PretrainedModel, owners_of
@@ -148,9 +145,9 @@ class PlainModule(PretrainedModel):
     def _fingerprint(self) -> str:
         module = self.spec.model
         with turn_of(module):
-            told = {"mapping": self.mapping.canonical(), "code": digest_of_code(module)}
+            told = {"mapping": self.mapping.canonical(), "code": digest_of_code(module), **digest_of_hooks(module)}
             if self.mapping.init is not None:
-                told["init"] = _source(_function(self.mapping.init))
+                told["init"] = source(_function(self.mapping.init))
             held = [*module.named_parameters(), *module.named_buffers()]
             return fingerprint(told, sorted(held, key=lambda item: item[0]))
 
@@ -172,44 +169,6 @@ def open_module(spec: ModelSpec) -> PlainModule:
     if spec.model is None:
         raise ModelError(f"{spec.path}: `loader: torch` is for a module passed from Python: gausslens.run(..., model=)")
     return PlainModule(spec)
-
-
-def digest_of_code(module: torch.nn.Module) -> str:
-    """What a module computes besides its tensors: the code of its classes, and the plain values that they hold."""
-    classes = {type(m) for m in module.modules()}
-    own = sorted(c for c in ((c.__qualname__, _source(c)) for c in classes if not c.__module__.startswith("torch.")))
-    values = [(path, _plain(vars(m))) for path, m in module.named_modules()]
-    kinds = [(path, type(m).__qualname__) for path, m in module.named_modules()]
-    return hashlib.sha256(repr((own, values, kinds)).encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _plain(value: Any) -> Any:
-    """Numbers and texts, also in lists, tables and objects that only hold such (a dataclass); else the type alone."""
-    if isinstance(value, bool | int | float | str | None):
-        return value
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if dataclasses.is_dataclass(value) or isinstance(value, SimpleNamespace):
-        value = getattr(value, "__dict__", {})
-    if isinstance(value, dict):
-        kept = {str(k): v for k, v in value.items() if not str(k).startswith("_") and k != "training"}
-        return {name: _plain(kept[name]) for name in sorted(kept)}
-    return type(value).__qualname__
-
-
-def _source(what: Any) -> str:
-    """The source of a class or function; of one typed in where none is kept, its compiled code."""
-    try:
-        return inspect.getsource(what)
-    except (OSError, TypeError):
-        functions = vars(what).values() if isinstance(what, type) else [what]
-        codes = [f.__code__ for f in functions if inspect.isfunction(f)]
-        return repr([(c.co_name, c.co_code.hex(), c.co_names, _constants(c.co_consts)) for c in codes])
-
-
-def _constants(constants: tuple[Any, ...]) -> list[str]:
-    """Constants of compiled code; code within it by its own, for its name has its address."""
-    return [c.co_code.hex() if inspect.iscode(c) else repr(c) for c in constants]
 
 
 def _function(name: str) -> Any:

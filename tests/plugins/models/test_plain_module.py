@@ -418,6 +418,44 @@ class TestKey:
         others = [self.fingerprint(m) for m in (weights, value, code, held)] + [self.fingerprint(gpt_twins()[0], told)]
         assert len({plain, *others}) == 6
 
+    @pytest.mark.parametrize("kind", ["plain", "transformers"])
+    def test_hooks_and_a_patched_forward_are_in_it(self, kind: str) -> None:
+        def scaled(by: Any) -> Callable[..., Any]:
+            return lambda _m, _a, out: out * by
+
+        def of_hook(hang: Callable[[Any], Any]) -> str:
+            module = gpt_twins()[kind == "transformers"]
+            hang(module.lm_head)
+            return str(gausslens.load(module, mapping=GPT_MAPPING if kind == "plain" else None).info.fingerprint)
+
+        up, down = torch.ones(61), -torch.ones(61)
+        typed: dict[str, Any] = {}
+        exec(compile("def hook(m, a, out): return out * 3", "<typed>", "exec"), typed)
+        hung: list[Callable[[Any], Any]] = [
+            lambda _: None,
+            lambda head: head.register_forward_hook(scaled(0.5)),
+            lambda head: head.register_forward_hook(scaled(2.0)),
+            lambda head: head.register_forward_hook(scaled(up)),
+            lambda head: head.register_forward_hook(scaled(down)),
+            lambda head: head.register_forward_hook(typed["hook"]),
+            lambda head: head.register_forward_pre_hook(lambda _m, args: (args[0] * 2,)),
+            lambda head: head.register_forward_pre_hook(lambda _m, args: (args[0] * 3,)),
+            lambda head: setattr(head, "forward", lambda x: x @ head.weight.T * 2),
+        ]
+        found = [of_hook(hang) for hang in hung]
+        assert len(set(found)) == len(hung)
+        assert [of_hook(hang) for hang in hung] == found
+
+    @pytest.mark.parametrize("kind", ["plain", "transformers"])
+    def test_our_own_hooks_are_not(self, kind: str) -> None:
+        """Nor those that transformers leaves behind when it is asked for patterns."""
+        module, mapping = gpt_twins()[kind == "transformers"], GPT_MAPPING if kind == "plain" else None
+        before = gausslens.load(module, mapping=mapping)
+        assert before.info.fingerprint
+        assert before._opened.running is not None
+        before._opened.running.prove(before._opened.model)
+        assert gausslens.load(module, mapping=mapping).info.fingerprint == before.info.fingerprint
+
 
 class TestInitial:
     def test_a_plain_module_does_not_say_how_it_began(self, tmp_path: Path) -> None:
