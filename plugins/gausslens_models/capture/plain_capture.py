@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gausslens import Finding, GausslensError, LayerWeights, ModelError
+from gausslens import Finding, LayerWeights, ModelError
 
 from ..families.mapped import MADE
 from ..maths import attention_formulas as formulas
 from ..maths.rounding import FACTOR, allowed, epsilons, softmax_moved, working_type
 from .attention import Call, evaluating
 from .engine import TransformersEngine
-from .forward_pass import Capture, LastLayerDone, hook, pre_hook
+from .forward_pass import Capture, hook, pre_hook
 
 if TYPE_CHECKING:
     from ..loading.plain_module import PlainModule
@@ -120,20 +120,12 @@ class PlainCapture(Capture):
     def _called(self, ids: torch.Tensor, mask: torch.Tensor, logits: bool, whole: bool) -> dict[str, Any]:
         model = self.model
         self._visible = mask.bool()
-        if "mask" not in model.mapping.arguments.values() and not _only_at_the_end(self._visible, model.info.causal):
+        if not model.takes_mask and not _only_at_the_end(self._visible, model.info.causal):
             raise ModelError(
                 f"{model.name}: prompts of unequal length are padded, and the mapping names no argument of the module "
                 "that takes the mask: say arguments: {NAME: mask}, or give it prompts of one length"
             )
-        try:
-            found = model.answer(ids, mask)
-        except (GausslensError, MemoryError, torch.OutOfMemoryError, LastLayerDone):
-            raise
-        except Exception as error:
-            said = (str(error).strip().splitlines() or [""])[0][:300]
-            raise ModelError(
-                f"{model.name}: the module fails on token numbers {list(ids.shape)}: {type(error).__name__}: {said}"
-            ) from error
+        found = model.answer(ids, mask)
         return ({"logits": found} if logits else {}) | ({"final": found} if whole and not logits else {})
 
     def _watch(self, stack: contextlib.ExitStack, module: Any, layer: int, needed: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -71,7 +71,7 @@ def _written(what: Any) -> Any:
     return [source(what), code, given, _table(what.__kwdefaults__ or {}), _table(read.nonlocals), _table(read.globals)]
 
 
-def _table(values: dict[str, Any]) -> list[tuple[str, Any]]:
+def _table(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return sorted((name, _held(value)) for name, value in values.items() if not name.startswith("__"))
 
 
