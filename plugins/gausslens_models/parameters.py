@@ -23,6 +23,7 @@ _OF_LAYERS = (
     *("W_in", "W_gate", "W_out", "b_in", "b_gate", "b_out"),
     *("ln1.w", "ln1.b", "ln2.w", "ln2.b", "ln1_post.w", "ln1_post.b", "ln2_post.w", "ln2_post.b"),
 )
+_NOT_OURS = "; what is none of these (experts, a router) is named in `ignored`"
 _OUTSIDE = ("W_E", "W_pos", "W_U", "b_U", "ln_embed.w", "ln_embed.b", "ln_final.w", "ln_final.b")
 _TAPPED = (*("resid_pre", "q", "k", "v", "z", "attn_out", "resid_mid", "mlp_pre", "mlp_post", "mlp_out", "resid_post"),)
 
@@ -98,6 +99,9 @@ class TorchParameters(Parameters):
         description="of each layer {ours: theirs}, below the name of a layer: W_Q: attn.c_attn.weight[q]"
     )
     outside: dict[str, str] = Field(description="outside the layers {ours: theirs}: W_E: transformer.wte.weight")
+    ignored: list[str] = Field(
+        [], description="parts of names of tensors that are none of ours (experts, a router): [mlp.experts]"
+    )
     stored: Literal["out_in", "in_out"] = Field(
         "out_in", description="how matrices of layers are stored: [out, in] as nn.Linear does, or [in, out] as Conv1D"
     )
@@ -115,7 +119,7 @@ class TorchParameters(Parameters):
     @field_validator("tensors")
     @classmethod
     def _of_layers(cls, value: dict[str, str]) -> dict[str, str]:
-        return _named(value, _OF_LAYERS, ("W_Q", "W_K", "W_V", "W_O"), "tensor of a layer")
+        return _named(value, _OF_LAYERS, ("W_Q", "W_K", "W_V", "W_O"), "tensor of a layer", _NOT_OURS)
 
     @field_validator("outside")
     @classmethod
@@ -128,10 +132,12 @@ class TorchParameters(Parameters):
         return _named(value, _TAPPED, (), "site that a mapping can name")
 
 
-def _named(value: dict[str, str], known: tuple[str, ...], needed: tuple[str, ...], what: str) -> dict[str, str]:
+def _named(
+    value: dict[str, str], known: tuple[str, ...], needed: tuple[str, ...], what: str, others: str = ""
+) -> dict[str, str]:
     unknown = next((name for name in value if name not in known), None)
     if unknown is not None:
-        raise ValueError(f"{unknown} is no {what}{did_you_mean(unknown, known)}; they are {', '.join(known)}")
+        raise ValueError(f"{unknown} is no {what}{did_you_mean(unknown, known)}; they are {', '.join(known)}{others}")
     missing = next((name for name in needed if name not in value), None)
     if missing is not None:
         raise ValueError(f"{missing} is missing")

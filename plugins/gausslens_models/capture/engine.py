@@ -63,6 +63,7 @@ class TransformersEngine:
                 batch(layer, captured.arrays | square, start, end == length)
 
         capture = self.capture(model, wanted, done, rows=request.rows is not None)
+        capture.prompts = shard
         whole = {s: s in request.sites for s in ("embed", "logits")}
         with turn_of(model.module), self.patches.applied(twin, layers_needed(model, wanted, whole["logits"])):
             sources = None if beside is None else (beside[0], beside[2].long())

@@ -18,6 +18,8 @@ from ..families.slots import UNWATCHED, Tap
 from .attention import Call, watch, with_our_attention
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from ..loading.pretrained import PretrainedModel
 
 # What the attention function is handed, by site; scores, patterns and head outputs are made of it.
@@ -65,6 +67,8 @@ class Capture:
     has head outputs made from patterns, so that ``replace``, which may put its own pattern or head outputs in place of
     a layer's, changes nothing where it changes nothing.
     """
+
+    prompts: Sequence[int] | np.ndarray | None = None  # the numbers of the prompts, which errors tell
 
     def __init__(
         self,

@@ -8,7 +8,8 @@ site is written as ``attn.c_attn[q]`` or ``ln_2 input``: what a module gives, or
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -127,14 +128,60 @@ def mapped_layout(
     tied = "W_U" in places[None] and places[None]["W_U"].theirs == places[None]["W_E"].theirs
     claimed = {place.theirs for of_layer in places.values() for place in of_layer.values()}
     unclaimed = tuple(sorted(set(shapes) - claimed))
-    inside = [name for name in unclaimed if name.startswith(f"{family.layers}.")]
-    if inside:
-        raise ModelError(f"{path}: the mapping names no {', '.join(inside[:8])}: say in `tensors` what they are")
+    _refuse_unclaimed(unclaimed, family.layers, parameters.ignored, path)
     n_layers = len(places) - 1
     sizes = _sizes(parameters, shapes[places[None]["W_E"].theirs], path)
     layout = Layout(family, sizes, places, shapes, unclaimed, tied, ("",) * n_layers, (False,) * n_layers)
     _refuse_shapes(layout, parameters, path)
     return layout
+
+
+def seen_where_called(family: Family, parameters: TorchParameters, path: str, called: Collection[str]) -> Family:
+    """The family with sites at modules that a pass calls: a tensor may be used without its module.
+
+    What attention or MLP adds is then seen at the module around it (nn.MultiheadAttention); others are lacking.
+    """
+    numbers = {
+        name.removeprefix(f"{family.layers}.").split(".")[0] for name in called if name.startswith(family.layers)
+    }
+    stack = [f"{family.layers}.{n}" for n in sorted(numbers) if n.isdigit()]
+
+    def shows(module: str) -> bool:
+        return all((f"{layer}.{module}" if module else layer) in called for layer in stack)
+
+    taps, lacking = dict(family.taps), dict(family.lacking)
+    for site, tap in family.taps.items():
+        if shows(tap.module):
+            continue
+        never = f"a pass never calls {family.layers}.N.{tap.module}"
+        if site in parameters.sites:
+            raise ModelError(f"{path}: {never}, at which the mapping sees {site}")
+        parts = tap.module.split(".")
+        around = (".".join(parts[:n]) for n in range(len(parts) - 1, 0, -1))
+        found = next(filter(shows, around), None) if site in ("attn_out", "mlp_out") else None
+        if found is None:
+            del taps[site]
+            lacking[site] = f"{never}: {NO_MODULE}"
+        else:
+            taps[site] = Tap(found, "out")
+    watched = family.watched and {"q", "k", "v", "z"} <= taps.keys()
+    lacking = lacking if watched else dict.fromkeys(MADE, UNSHOWN) | lacking
+    return replace(family, taps=taps, lacking=lacking, watched=watched)
+
+
+def _refuse_unclaimed(unclaimed: Sequence[str], layers: str, ignored: Sequence[str], path: str) -> None:
+    """Tensors of layers are ours, or the mapping says that they are not."""
+    inside = [name for name in unclaimed if name.startswith(f"{layers}.")]
+    left = [name for name in inside if not any(part in name for part in ignored)]
+    if left:
+        module = left[0].removeprefix(f"{layers}.").partition(".")[2].rpartition(".")[0]
+        raise ModelError(
+            f"{path}: the mapping names no {', '.join(left[:8])}: say in `tensors` what they are; or in `ignored`, by "
+            f"parts of their names, that they are none of ours, as experts and their router are: [{module}]"
+        )
+    idle = next((part for part in ignored if not any(part in name for name in unclaimed)), None)
+    if idle is not None:
+        raise ModelError(f"{path}: ignored: no tensor that the mapping leaves has {idle!r} in its name")
 
 
 def _slot(ours: str, text: str, stored: str) -> Slot:

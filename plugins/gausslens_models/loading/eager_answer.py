@@ -69,11 +69,12 @@ class Answer:
 
 
 def proof_prompt(model: PretrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token numbers and mask: two prompts, the second padded."""
+    """Token numbers and mask: two prompts, the second padded where the model can be given padding."""
     length = min(PROMPT, _max_positions(model) or PROMPT)
     ids = _drawn(model, 2, length)
     mask = torch.ones(2, length, dtype=torch.bool)
-    mask[1, -(length // 4) :] = False
+    if getattr(model, "bears_padding", True):
+        mask[1, -(length // 4) :] = False
     return ids.to(model.device), mask.to(model.device)
 
 

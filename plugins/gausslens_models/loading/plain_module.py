@@ -6,18 +6,17 @@ layout of tensors to the exchange of edited ones, is as for any live module.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import hashlib
 import importlib
-import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from gausslens import ModelError, ModelSpec, did_you_mean
+from gausslens import GausslensError, ModelError, ModelSpec, did_you_mean
 
-from ..families.mapped import mapped_config, mapped_family, mapped_layout
+from ..families.mapped import mapped_config, mapped_family, mapped_layout, seen_where_called
+from .code_of_module import digest_of_code, digest_of_hooks, source
 from .config_and_tokenizer import LIVE, MAPPED
 from .fingerprint import fingerprint
 from .pretrained import Owners, PretrainedModel, owners_of
@@ -26,13 +25,20 @@ from .turns import turn_of
 if TYPE_CHECKING:
     import torch
 
+    from gausslens import Finding
+
     from ..families.layout import Layout
-    from ..families.slots import Tap
+    from ..families.slots import Family, Tap
     from ..parameters import TorchParameters
+
+# How many comparisons an error shows, the worst first.
+SHOWN = 8
 
 
 class PlainModule(PretrainedModel):
     """A module that the caller holds, of any class, and the mapping that says where it has what."""
+
+    family: Family
 
     def __init__(self, spec: ModelSpec) -> None:
         import torch
@@ -41,9 +47,22 @@ class PlainModule(PretrainedModel):
             raise ModelError(f"{type(spec.model).__name__} is not a torch module: a mapping is for one")
         self.mapping: TorchParameters = spec.parameters  # type: ignore[assignment]
         self._fresh: tuple[int, dict[str, torch.Tensor]] | None = None
+        self.unproved: tuple[str, ...] = ()
         super().__init__(spec, f"{LIVE}{spec.path.removeprefix(MAPPED).removeprefix(LIVE)}")
         self.dtype = next(spec.model.parameters()).dtype
         self._check_sites()
+        self.family = seen_where_called(self.family, self.mapping, self.name, self._called())
+        self.layout = dataclasses.replace(self.layout, family=self.family)
+
+    @property
+    def takes_mask(self) -> bool:
+        """Whether the module is told which tokens are there."""
+        return "mask" in self.mapping.arguments.values()
+
+    @property
+    def bears_padding(self) -> bool:
+        """Whether padding behind a prompt changes nothing before it."""
+        return self.takes_mask or self.mapping.facts.causal
 
     @property
     def headed(self) -> bool:
@@ -88,13 +107,25 @@ class PlainModule(PretrainedModel):
         """What the module gives for token numbers: logits, or its final hidden state, at every position."""
         import torch
 
+        from ..capture.forward_pass import LastLayerDone
+
         named = {name: ids if what == "ids" else mask for name, what in self.mapping.arguments.items()}
-        found = self.module(ids, **named)
-        if isinstance(found, tuple | list):
-            found = found[0]
-        found = getattr(found, "logits", getattr(found, "last_hidden_state", found))
+        try:
+            given = self.module(ids, **named)
+        except (GausslensError, MemoryError, torch.OutOfMemoryError, LastLayerDone):
+            raise
+        except Exception as error:
+            said = (str(error).strip().splitlines() or [""])[0][:300]
+            raise ModelError(
+                f"{self.name}: the module fails on token numbers {list(ids.shape)}{self._told(error, ids, named)}: "
+                f"{type(error).__name__}: {said}"
+            ) from error
+        found = _taken(given)
         if not isinstance(found, torch.Tensor):
-            raise ModelError(f"{self.name}: the module gives {type(found).__name__}, not logits")
+            raise ModelError(
+                f"{self.name}: the module gives {_described(given)}: what is taken as its logits is a tensor, the "
+                "first of a tuple or list, or what a table or an object has as logits or last_hidden_state"
+            )
         if found.ndim != 3 or found.shape[:2] != ids.shape:
             raise ModelError(
                 f"{self.name}: the module gives {list(found.shape)} for token numbers {list(ids.shape)}: what is "
@@ -102,6 +133,14 @@ class PlainModule(PretrainedModel):
                 "targets, the mapping says arguments: {targets: ids}"
             )
         return found
+
+    def _told(self, error: Exception, ids: torch.Tensor, named: Mapping[str, Any]) -> str:
+        """What it was given beside token numbers, and how large these were where they may be too large."""
+        beside = f" and {', '.join(named)} (arguments of the mapping)" if named else ""
+        if not isinstance(error, IndexError):
+            return beside
+        name = self.mapping.outside["W_E"]
+        return f" up to {int(ids.max())} (the mapping's W_E is {name}, of {self.config.vocab_size} rows){beside}"
 
     def initial(self, layer: int | None, name: str, seed: int) -> torch.Tensor:
         """A fresh draw of a tensor: of the module that ``init`` makes under this seed."""
@@ -127,6 +166,19 @@ class PlainModule(PretrainedModel):
             )
         return self.layout.ours(place, theirs.to(self.device, self.dtype), self.dtype)
 
+    def told(self) -> tuple[str, ...]:
+        """What the mapping leaves out, and what of it nothing proves."""
+        ignored = [name for name in self.layout.unclaimed if any(part in name for part in self.mapping.ignored)]
+        left = f"{len(ignored)} tensors are none of ours, as the mapping says (ignored): {', '.join(ignored[:8])}"
+        shown = f"{', '.join(self.unproved)} are not proved: no module shows what they make, and only their shapes fit"
+        return (*super().told(), *([left] if ignored else []), *([shown] if self.unproved else []))
+
+    def tell(self, findings: Sequence[Finding]) -> None:
+        """Note the tensors that are in no comparison."""
+        names = {name for layer in (None, *self.info.layers) for name in self.names(layer)}
+        self.unproved = unproved(names, findings, self.mapping.facts.norm_first)
+        self.info = dataclasses.replace(self.info, facts={**self.info.facts, "notes": self.told()})
+
     def close(self) -> None:
         """Let go of what was made on the way."""
         super().close()
@@ -148,11 +200,28 @@ class PlainModule(PretrainedModel):
     def _fingerprint(self) -> str:
         module = self.spec.model
         with turn_of(module):
-            told = {"mapping": self.mapping.canonical(), "code": digest_of_code(module)}
+            told = {"mapping": self.mapping.canonical(), "code": digest_of_code(module), **digest_of_hooks(module)}
             if self.mapping.init is not None:
-                told["init"] = _source(_function(self.mapping.init))
+                told["init"] = source(_function(self.mapping.init))
             held = [*module.named_parameters(), *module.named_buffers()]
             return fingerprint(told, sorted(held, key=lambda item: item[0]))
+
+    def _called(self) -> set[str]:
+        """The modules that a pass of a few tokens calls, by all their names."""
+        import torch
+
+        from ..capture.attention import evaluating
+
+        length = min(4, self.config.max_position_embeddings or 4)
+        ids = (torch.arange(length, device=self.device) % self.config.vocab_size)[None]
+        seen: set[int] = set()
+        with contextlib.ExitStack() as stack, torch.no_grad():
+            stack.enter_context(turn_of(self.module))
+            stack.enter_context(evaluating(self.module))
+            for module in self.module.modules():
+                stack.callback(module.register_forward_pre_hook(lambda m, _: seen.add(id(m))).remove)
+            self.answer(ids, torch.ones_like(ids))
+        return {name for name, module in self.module.named_modules(remove_duplicate=False) if id(module) in seen}
 
     def _check_sites(self) -> None:
         """Refuse taps at modules that are not there."""
@@ -167,49 +236,55 @@ class PlainModule(PretrainedModel):
                     )
 
 
+def _taken(given: Any) -> Any:
+    """Logits, or the final hidden state, of what a module gives."""
+    if isinstance(given, Mapping):
+        return given.get("logits", given.get("last_hidden_state"))
+    if isinstance(given, tuple | list):
+        return given[0] if given else None
+    return getattr(given, "logits", getattr(given, "last_hidden_state", given))
+
+
+def _described(given: Any) -> str:
+    if isinstance(given, Mapping):
+        return f"a table of {', '.join(map(str, given)) or 'nothing'}"
+    if isinstance(given, tuple | list):
+        return f"({', '.join(type(each).__name__ for each in given)})"
+    return type(given).__name__
+
+
 def open_module(spec: ModelSpec) -> PlainModule:
-    """Take a plain module passed from Python with its mapping."""
+    """Take a plain module passed from Python with its mapping, once that is proved to say what the module computes."""
+    from ..capture.plain_capture import PlainEngine
+
     if spec.model is None:
         raise ModelError(f"{spec.path}: `loader: torch` is for a module passed from Python: gausslens.run(..., model=)")
-    return PlainModule(spec)
+    model = PlainModule(spec)
+    findings = PlainEngine().prove(model)
+    wrong = sorted((f for f in findings if not f.holds), key=lambda f: f.share, reverse=True)
+    if wrong:
+        lines = [f"  {f.what}: differs by {f.difference:.2g}, allowed is {f.tolerance:.2g}" for f in wrong[:SHOWN]]
+        more = [f"  and {len(wrong) - SHOWN} more"] if len(wrong) > SHOWN else []
+        first = f"{model.name}: the module does not compute what its mapping says: {len(wrong)} of {len(findings)} "
+        raise ModelError("\n".join([first + "comparisons differ, the worst first:", *lines, *more]))
+    model.tell(findings)
+    return model
 
 
-def digest_of_code(module: torch.nn.Module) -> str:
-    """What a module computes besides its tensors: the code of its classes, and the plain values that they hold."""
-    classes = {type(m) for m in module.modules()}
-    own = sorted(c for c in ((c.__qualname__, _source(c)) for c in classes if not c.__module__.startswith("torch.")))
-    values = [(path, _plain(vars(m))) for path, m in module.named_modules()]
-    kinds = [(path, type(m).__qualname__) for path, m in module.named_modules()]
-    return hashlib.sha256(repr((own, values, kinds)).encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _plain(value: Any) -> Any:
-    """Numbers and texts, also in lists, tables and objects that only hold such (a dataclass); else the type alone."""
-    if isinstance(value, bool | int | float | str | None):
-        return value
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if dataclasses.is_dataclass(value) or isinstance(value, SimpleNamespace):
-        value = getattr(value, "__dict__", {})
-    if isinstance(value, dict):
-        kept = {str(k): v for k, v in value.items() if not str(k).startswith("_") and k != "training"}
-        return {name: _plain(kept[name]) for name in sorted(kept)}
-    return type(value).__qualname__
-
-
-def _source(what: Any) -> str:
-    """The source of a class or function; of one typed in where none is kept, its compiled code."""
-    try:
-        return inspect.getsource(what)
-    except (OSError, TypeError):
-        functions = vars(what).values() if isinstance(what, type) else [what]
-        codes = [f.__code__ for f in functions if inspect.isfunction(f)]
-        return repr([(c.co_name, c.co_code.hex(), c.co_names, _constants(c.co_consts)) for c in codes])
-
-
-def _constants(constants: tuple[Any, ...]) -> list[str]:
-    """Constants of compiled code; code within it by its own, for its name has its address."""
-    return [c.co_code.hex() if inspect.iscode(c) else repr(c) for c in constants]
+def unproved(names: Collection[str], findings: Sequence[Finding], norm_first: bool) -> tuple[str, ...]:
+    """Those of our tensors that stand in no comparison which was made."""
+    made = {f.what.split(" of ")[0].removesuffix(" from weights") for f in findings if not f.left_out}
+    made -= {"pattern", "scores"} if "z" not in made else set()
+    gated = "W_gate" in names
+    shown = {
+        **{f"{kind}_{n}": site for kind in "Wb" for n, site in (("Q", "q"), ("K", "k"), ("V", "v"), ("O", "attn_out"))},
+        **{f"{kind}_in": "mlp_post" if gated else "mlp_pre" for kind in "Wb"},
+        **{f"{kind}_{n}": site for kind in "Wb" for n, site in (("gate", "mlp_pre"), ("out", "mlp_out"))},
+        **{f"ln1.{kind}": "q" if norm_first else "resid_mid" for kind in "wb"},
+        **{f"ln2.{kind}": "mlp_pre" if norm_first else "resid_post" for kind in "wb"},
+        **{f"{n}_norm.{kind}": "z" for kind in "wb" for n in "qk"},
+    }
+    return tuple(name for name, site in shown.items() if name in names and site not in made)
 
 
 def _function(name: str) -> Any:

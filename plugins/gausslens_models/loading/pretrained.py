@@ -15,6 +15,7 @@ from ..families.refused import advice
 from ..families.slots import STREAM
 from .adapter import adapter_of
 from .checkpoint import Checkpoint, refuse_not_finite
+from .code_of_module import digest_of_hooks
 from .config_and_tokenizer import LIVE, quiet_transformers, read_config, refuse_quantised, where_pretrained
 from .fingerprint import fingerprint, of_stack
 from .skeleton import BUFFERS, NO_SITE, by_transformers, tensors_of
@@ -311,10 +312,11 @@ class LiveModel(PretrainedModel):
 
 
 def module_fingerprint(module: Any) -> str:
-    """The fingerprint of a module in memory: its config and its parameters."""
+    """The fingerprint of a module in memory: its config, its parameters, and hooks that the caller hung on it."""
     with turn_of(module):
         parameters = sorted(module.named_parameters(), key=lambda item: item[0])
-    return fingerprint(module.config.to_dict(), parameters)
+        hooks = digest_of_hooks(module)
+    return fingerprint(module.config.to_dict() | hooks, parameters)
 
 
 @dataclass(frozen=True)

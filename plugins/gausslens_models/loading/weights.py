@@ -76,8 +76,12 @@ class CheckpointModel:
     def info(self) -> ModelInfo:
         """The facts, from config, headers and fingerprint."""
         dtype = str(self.dtype).removeprefix("torch.")
-        notes = (*notes_of(self.spec), *([self.adapter.described] if self.adapter is not None else []))
-        return model_info(self.name, self.config, self.layout, self._fingerprint(), dtype, self.tokenizer, notes)
+        parts = (self.name, self.config, self.layout, self._fingerprint(), dtype)
+        return model_info(*parts, self.tokenizer, self.told())
+
+    def told(self) -> tuple[str, ...]:
+        """What this loader has to tell of the model beside its facts."""
+        return (*notes_of(self.spec), *([self.adapter.described] if self.adapter is not None else []))
 
     def tokenise(self, prompts: Sequence[Prompt]) -> Tokens:
         """Render, tokenise once with offsets, and map parts to tokens, words and segments."""

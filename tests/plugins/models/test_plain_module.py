@@ -20,8 +20,10 @@ from plain_gpt import GPT, GPT_MAPPING, ROTARY_MAPPING, Turned, gpt_twins, rotar
 from torch import nn
 
 import gausslens
-from gausslens import InputError, ModelError, Request, Tokens, Twin
+from gausslens import InputError, ModelError, ModelSpec, Request, Tokens, Twin
 from gausslens_models.capture.plain_capture import PlainEngine
+from gausslens_models.loading.plain_module import PlainModule
+from gausslens_models.parameters import TorchParameters
 
 ROOT = Path(__file__).parents[3]
 _spec = importlib.util.spec_from_file_location("every_type", ROOT / "benchmarks" / "every_type.py")
@@ -54,6 +56,11 @@ def of(*analyses: str) -> dict[str, Any]:
     del study["model"]
     study["variants"]["before"] = {"edits": [{"edit": "reinit.gaussian"}], "draws": 2}
     return study
+
+
+def unproved(module: nn.Module, mapping: dict[str, Any]) -> PlainModule:
+    """As the loader has it before its proof."""
+    return PlainModule(ModelSpec("live:unproved", TorchParameters.model_validate(mapping), None, "cpu", module, None))
 
 
 class Body(GPT):
@@ -195,7 +202,7 @@ class TestRefused:
             ({"tensors": {"W_Q": "attn.c_attn.weight"}}, r"\[96, 32\].*cannot be cut.*\[4, 32, 8\]"),
             ({"tensors": {"W_Q": "attn.c_attn.weight[r]"}}, "there is no part 'r'"),
             ({"tensors": {"ln1.b": None}}, "the mapping names no transformer.h.0.ln_1.bias"),
-            ({"tensors": {"W_X": "attn.c_proj.weight"}}, "W_X is no tensor of a layer"),
+            ({"tensors": {"W_X": "attn.c_proj.weight"}}, "W_X is no tensor of a layer.*ignored"),
             ({"outside": {"W_E": "transformer.wpe.weight"}}, "is both W_E and W_pos"),
             ({"sites": {"attn_out": "atn"}}, "no module transformer.h.0.atn, at which the mapping sees attn_out"),
             ({"facts": {"norms": "rms"}}, "norm"),
@@ -239,9 +246,10 @@ class TestRefused:
         mapping = changed(GPT_MAPPING, **blocks)
         if "arguments" in blocks:
             mapping["arguments"] = {"targets": "mask"}
-        model = gausslens.load(gpt_twins()[0], mapping=mapping)._opened.model
-        wrong = [f.what for f in PlainEngine().prove(model) if not f.holds]
+        wrong = [f.what for f in PlainEngine().prove(unproved(gpt_twins()[0], mapping)) if not f.holds]
         assert f"{what} from weights" in wrong
+        with pytest.raises(ModelError, match="does not compute what its mapping says"):
+            gausslens.load(gpt_twins()[0], mapping=mapping)
 
     def test_a_run_that_reads_patterns_alone_is_refused_by_its_z(self, tmp_path: Path) -> None:
         """Patterns are ours: where they are wrong, only z can tell."""
@@ -253,10 +261,89 @@ class TestRefused:
                 study, tmp_path, model=gpt_twins()[0], mapping=changed(GPT_MAPPING, facts={"scale": 1.0}), shown=False
             )
 
-    def test_padding_that_the_module_would_see(self) -> None:
-        model = gausslens.load(gpt_twins()[0], mapping=changed(GPT_MAPPING, facts={"causal": False}))._opened.model
-        with pytest.raises(ModelError, match=r"names no argument .* takes the mask: say arguments: \{NAME: mask\}"):
-            PlainEngine().prove(model)
+    def test_an_encoder_without_a_mask_reads_prompts_of_one_length(self, tmp_path: Path) -> None:
+        mapping = changed(GPT_MAPPING, facts={"causal": False})
+        study = of("model.attention") | {"variants": {"trained": []}}
+        del study["against"]
+        for ids in ([[3, 9, 4, 1, 7], [5, 2, 8, 8, 6]], [[3, 9, 4, 1, 7], [5, 2]]):
+            study["prompts"] = {"source": "tokens", "ids": ids}
+            if len(ids[1]) == 5:
+                assert gausslens.run(study, tmp_path, model=OddGPT("both ways"), mapping=mapping, shown=False)
+                continue
+            with pytest.raises(
+                gausslens.GausslensError, match=r"no argument .* takes the mask: say arguments: \{NAME: m"
+            ):
+                gausslens.run(study, tmp_path, model=OddGPT("both ways"), mapping=mapping, shown=False)
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            (lambda logits: {"logits": logits, "loss": None}, ""),
+            (lambda logits: [logits], ""),
+            (lambda logits: (None, logits), r"gives \(NoneType, Tensor\): what is taken .* the first of a tuple"),
+            (lambda logits: {"out": logits}, "gives a table of out: what is taken"),
+        ],
+    )
+    def test_what_is_taken_as_logits(self, given: Callable[[Any], Any], said: str) -> None:
+        class Given(GPT):
+            def forward(self, idx: torch.Tensor, targets: Any = None) -> Any:
+                return given(super().forward(idx)[0])
+
+        ours = Given()
+        ours.load_state_dict(gpt_twins()[0].state_dict())
+        if not said:
+            assert gausslens.load(ours, mapping=GPT_MAPPING).info.n_layers == 3
+            return
+        with pytest.raises(ModelError, match=said):
+            gausslens.load(ours, mapping=GPT_MAPPING)
+
+    def test_arguments_and_numbers_that_the_module_does_not_take(self) -> None:
+        with pytest.raises(ModelError, match=r"fails on token numbers \[1, 4\] and nask \(arguments .*TypeError.*nask"):
+            gausslens.load(GPT(), mapping=GPT_MAPPING | {"arguments": {"nask": "mask"}})
+        exchanged = {"W_E": "transformer.wpe.weight", "W_pos": "transformer.wte.weight"}
+        mapping = changed(GPT_MAPPING, outside=exchanged)
+        module = gpt_twins()[0]
+        module.lm_head.weight = nn.Parameter(module.lm_head.weight.detach().clone())
+        with pytest.raises(
+            ModelError, match=r"up to 6[123] \(.* W_E is transformer.wpe.weight, of 64 rows.*IndexError"
+        ):
+            gausslens.load(module, mapping=mapping)
+
+    def test_what_is_none_of_ours_is_ignored_and_told(self) -> None:
+        class Experts(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.router = nn.Linear(32, 2)
+                self.experts = nn.ModuleList([nn.Linear(32, 32) for _ in range(2)])
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                share = self.router(x).softmax(-1)
+                return sum(share[..., n, None] * e(x) for n, e in enumerate(self.experts))  # type: ignore[return-value]
+
+        class Mixture(GPT):
+            def __init__(self) -> None:
+                super().__init__()
+                self.load_state_dict(gpt_twins()[0].state_dict())
+                for block in self.transformer["h"]:
+                    experts = Experts()
+                    block.mlp = nn.ModuleDict({"c_fc": experts, "c_proj": nn.Identity()})
+                    block.forward = lambda x, b=block, e=experts: (y := x + b.attn(b.ln_1(x))) + e(b.ln_2(y))
+
+        torch.manual_seed(3)
+        dense = dict.fromkeys(("W_in", "b_in", "W_out", "b_out"))
+        mapping = changed(GPT_MAPPING, tensors=dense)
+        with pytest.raises(ModelError, match=r"names no .*mlp.c_fc.*`ignored`.*\[mlp.c_fc"):
+            gausslens.load(Mixture(), mapping=mapping)
+        with pytest.raises(ModelError, match="no tensor that the mapping leaves has 'expert_s'"):
+            gausslens.load(Mixture(), mapping=mapping | {"ignored": ["mlp.c_fc", "expert_s"]})
+        told = mapping | {"ignored": ["mlp.c_fc"], "sites": {"mlp_out": "mlp.c_fc"}}
+        found = gausslens.load(Mixture(), mapping=told)
+        notes = " ".join(found.info.facts["notes"])
+        assert "18 tensors are none of ours" in notes
+        findings = PlainEngine().prove(found._opened.model)
+        assert {"resid_post of layer 1 from weights", "z of layer 1 from weights"} <= {
+            f.what for f in findings if f.holds and not f.left_out
+        }
 
     def test_the_last_position_alone(self) -> None:
         class Last(GPT):
@@ -271,35 +358,168 @@ class TestRefused:
         whole = gausslens.load(ours, mapping=GPT_MAPPING | {"arguments": {"targets": "ids"}})
         assert all(f.holds for f in PlainEngine().prove(whole._opened.model))
 
-    def test_heads_that_no_module_shows(self) -> None:
+    def test_heads_that_no_module_shows(self, tmp_path: Path) -> None:
+        """What is not proved of nn.MultiheadAttention is told; the stream can be studied."""
+
         class Fused(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
-                self.wte = nn.Embedding(61, 32)
-                self.h = nn.ModuleList([nn.MultiheadAttention(32, 4, bias=False, batch_first=True)])
+                self.ln_1, self.ln_2 = nn.LayerNorm(32), nn.LayerNorm(32)
+                self.attn = nn.MultiheadAttention(32, 4, batch_first=True)
+                self.mlp = nn.ModuleDict({"c_fc": nn.Linear(32, 128), "c_proj": nn.Linear(128, 32)})
 
-            def forward(self, ids: torch.Tensor) -> torch.Tensor:
-                x = self.wte(ids)
-                return x + self.h[0](x, x, x, need_weights=False)[0]
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                read, seen = self.ln_1(x), ~torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+                x = x + self.attn(read, read, read, attn_mask=seen, need_weights=False)[0]
+                return x + self.mlp["c_proj"](torch.relu(self.mlp["c_fc"](self.ln_2(x))))
 
-        parts = {f"W_{n.upper()}": f"in_proj_weight[{n}]" for n in "qkv"}
-        mapping = {
-            "n_heads": 4,
-            "layers": "h",
-            "tensors": parts | {"W_O": "out_proj.weight"},
-            "outside": {"W_E": "wte.weight"},
-            "facts": {"norm": "rms", "position": "none", "activation": "relu"},
+        torch.manual_seed(4)
+        module = GPT()
+        module.transformer["h"] = nn.ModuleList([Fused() for _ in range(2)])
+        parts = {f"W_{n.upper()}": f"attn.in_proj_weight[{n}]" for n in "qkv"}
+        parts |= {f"b_{n.upper()}": f"attn.in_proj_bias[{n}]" for n in "qkv"}
+        parts |= {"W_O": "attn.out_proj.weight", "b_O": "attn.out_proj.bias"}
+        mapping = changed(GPT_MAPPING, tensors=parts, facts={"activation": "relu"})
+        model = gausslens.load(module, mapping=mapping)
+        assert {"q", "z", "pattern", "scores"} <= model.info.lacking[0].keys()
+        assert "never calls transformer.h.N.attn.out_proj" in model.info.lacking[0]["z"]
+        note = next(note for note in model.info.facts["notes"] if "not proved" in note)
+        assert set(note.split(" are ")[0].split(", ")) == {
+            *(f"{kind}_{n}" for kind in "Wb" for n in "QKVO"),
+            *("ln1.w", "ln1.b"),
         }
-        info = gausslens.load(Fused(), mapping=mapping).info
-        assert {"q", "pattern", "scores"} <= info.lacking[0].keys()
-        assert "names no module" in info.lacking[0]["pattern"]
+        study = of("model.capture") | {"variants": {"trained": []}}
+        study["analyses"] = [{"use": "model.capture", "with": {"sites": ["attn_out", "resid_mid", "resid_post"]}}]
+        study["prompts"] = {"source": "tokens", "ids": [[3, 9, 4, 1, 7]]}
+        del study["against"]
+        found = gausslens.run(study, tmp_path, model=module, mapping=mapping, shown=False)["trained", "model.capture"]
+        block, given = module.transformer["h"][0], []
+        block.attn.register_forward_hook(lambda _m, _a, out: given.append(out[0].detach()))
+        module.eval()(torch.tensor([[3, 9, 4, 1, 7]]))
+        ours = found["attn_out"].transpose("layer", "prompt", ...).values[0, 0]
+        np.testing.assert_allclose(ours, given[0][0].numpy(), rtol=0, atol=1e-5)
+        with pytest.raises(
+            ModelError, match=r"a pass never calls transformer.h.N.attn.out_proj, at which .* sees attn_out"
+        ):
+            gausslens.load(module, mapping=mapping | {"sites": {"attn_out": "attn.out_proj"}})
+
+    def test_weights_alone_are_proved_and_nothing_is_served_without(self, tmp_path: Path) -> None:
+        exchanged = {"W_Q": "attn.c_attn.weight[k]", "W_K": "attn.c_attn.weight[q]"}
+        exchanged |= {"b_Q": "attn.c_attn.bias[k]", "b_K": "attn.c_attn.bias[q]"}
+        mapping = changed(GPT_MAPPING, tensors=exchanged)
+        with pytest.raises(ModelError, match=r"z of layer . from weights: differs by"):
+            gausslens.load(gpt_twins()[0], mapping=mapping)
+        study = of("bilinear.spectrum") | {"variants": {"trained": []}}
+        del study["against"]
+        with pytest.raises(ModelError, match="does not compute what its mapping says"):
+            gausslens.run(study, tmp_path, model=gpt_twins()[0], mapping=mapping, shown=False)
+
+
+class OddAttention(nn.Module):
+    """That of GPT, with a mask and a scale that are set from outside."""
+
+    def __init__(self, plain: Any) -> None:
+        super().__init__()
+        self.c_attn, self.c_proj = plain.c_attn, plain.c_proj
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (t.unflatten(-1, (4, 8)).transpose(1, 2) for t in self.c_attn(x).split(32, dim=2))
+        pattern = (q @ k.mT * self._scale).masked_fill(~self._seen, -1e9).softmax(-1)
+        return self.c_proj((pattern @ v).transpose(1, 2).flatten(2))
+
+
+class OddGPT(GPT):
+    """What short prompts of random tokens do not show: ``kind`` is window, scale or documents."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.load_state_dict(gpt_twins()[0].state_dict())
+        self.kind = kind
+        for block in self.transformer["h"]:
+            block.attn = OddAttention(block.attn)
+
+    def forward(self, idx: torch.Tensor, targets: Any = None) -> Any:
+        length = idx.shape[1]
+        seen, scale = torch.ones(length, length, dtype=torch.bool).tril()[None, None], 8**-0.5
+        if self.kind == "both ways":
+            seen = torch.ones_like(seen)
+        elif self.kind == "window":
+            seen = seen.triu(-29)
+        elif self.kind == "documents":
+            document = (idx == 58).cumsum(1)
+            seen = seen & (document[:, None, :, None] == document[:, None, None, :])
+        elif length > 32:
+            scale = scale * 1.3
+        for block in self.transformer["h"]:
+            block.attn._seen, block.attn._scale = seen, scale
+        return super().forward(idx, targets)
+
+
+class TestHeldInEveryPass:
+    """The proof sees two short prompts; z is held against pattern times v wherever patterns are made."""
+
+    def study(self, use: str, **told: Any) -> dict[str, Any]:
+        ids = [[(7 * n + p) % 58 for n in range(40)] for p in (0, 3)]
+        ids[1][34] = 58  # which no prompt of the proof has
+        return {
+            "prompts": {"source": "tokens", "ids": ids},
+            "variants": {"trained": []},
+            "analyses": [{"use": use} | ({"with": told} if told else {})],
+        }
+
+    @pytest.mark.parametrize("kind", ["window", "scale", "documents"])
+    @pytest.mark.parametrize("sites", [["pattern"], ["scores"]])
+    def test_what_the_proof_did_not_show_is_refused(self, kind: str, sites: list[str], tmp_path: Path) -> None:
+        module = OddGPT(kind)
+        assert all(f.holds for f in PlainEngine().prove(gausslens.load(module, mapping=GPT_MAPPING)._opened.model))
+        place = {
+            "window": "prompt 0, position 30",
+            "scale": r"prompt 0, position 1\b",
+            "documents": "prompt 1, position 34",
+        }
+        study = self.study("model.capture", sites=sites)
+        with pytest.raises(gausslens.GausslensError, match=f"layer 0, {place[kind]}.*sliding_window.*scale.*mask"):
+            gausslens.run(study, tmp_path, model=module, mapping=GPT_MAPPING, shown=False)
+
+    def test_blocks_of_rows_and_replacement_are_held(self, tmp_path: Path) -> None:
+        for use, told in (("model.attention", {}), ("attention.swap", {"band": [2]})):
+            study = self.study(use, **told)
+            with pytest.raises(gausslens.GausslensError, match="layer 0, prompt 0, position 30"):
+                gausslens.run(study, tmp_path, model=OddGPT("window"), mapping=GPT_MAPPING, shown=False)
+
+    def test_the_rest_can_be_studied_and_a_window_that_is_told(self, tmp_path: Path) -> None:
+        study = self.study("model.capture", sites=["z", "resid_post"])
+        gausslens.run(study, tmp_path, model=OddGPT("window"), mapping=GPT_MAPPING, shown=False)
+        told = changed(GPT_MAPPING, facts={"sliding_window": 30})
+        found = gausslens.run(
+            self.study("model.capture", sites=["pattern"]), tmp_path, model=OddGPT("window"), mapping=told, shown=False
+        )
+        pattern = found["trained", "model.capture"]["pattern"].transpose("layer", "prompt", "head", ...).values
+        assert pattern.shape[-2:] == (40, 40)
+        assert np.abs(pattern[..., 39, :10]).max() == 0
+
+    @pytest.mark.parametrize("sharp", [1.0, 30.0])
+    @pytest.mark.parametrize(
+        ("sort", "dtype"), [("linear", torch.float32), ("linear", torch.bfloat16), ("rotary", torch.float32)]
+    )
+    def test_an_honest_module_is_never_refused(self, sort: str, dtype: torch.dtype, sharp: float) -> None:
+        """Neither one with scores of hundreds, where roundings move patterns."""
+        twins, mapping = TWINS[sort]
+        module = twins()[0]
+        for name, parameter in module.named_parameters():
+            if "attn.weight" in name or "qkv.weight" in name:
+                parameter.data *= sharp**0.5
+        model = gausslens.load(module.to(dtype), mapping=mapping)._opened.model
+        tokens = torch.randint(0, 61, (4, 64), generator=torch.Generator().manual_seed(2)).numpy()
+        found = PlainEngine().runner(Twin(model)).forward(tokens, ("pattern", "scores"))
+        assert all(bool(found[layer, "pattern"].isfinite().all()) for layer in range(3))
 
 
 class TestKey:
     """Parameters, buffers, mapping, code and the plain values of modules are what a model is."""
 
     def fingerprint(self, module: Any, mapping: dict[str, Any] = GPT_MAPPING) -> str:
-        found: str = gausslens.load(module, mapping=mapping).info.fingerprint
+        found: str = unproved(module, mapping).info.fingerprint
         return found
 
     def test_the_same_model_is_the_same(self) -> None:
@@ -319,6 +539,44 @@ class TestKey:
         held.config = {"sizes": [4, 8]}
         others = [self.fingerprint(m) for m in (weights, value, code, held)] + [self.fingerprint(gpt_twins()[0], told)]
         assert len({plain, *others}) == 6
+
+    @pytest.mark.parametrize("kind", ["plain", "transformers"])
+    def test_hooks_and_a_patched_forward_are_in_it(self, kind: str) -> None:
+        def scaled(by: Any) -> Callable[..., Any]:
+            return lambda _m, _a, out: out * by
+
+        def of_hook(hang: Callable[[Any], Any]) -> str:
+            module = gpt_twins()[kind == "transformers"]
+            hang(module.lm_head)
+            return self.fingerprint(module) if kind == "plain" else str(gausslens.load(module).info.fingerprint)
+
+        up, down = torch.ones(61), -torch.ones(61)
+        typed: dict[str, Any] = {}
+        exec(compile("def hook(m, a, out): return out * 3", "<typed>", "exec"), typed)
+        hung: list[Callable[[Any], Any]] = [
+            lambda _: None,
+            lambda head: head.register_forward_hook(scaled(0.5)),
+            lambda head: head.register_forward_hook(scaled(2.0)),
+            lambda head: head.register_forward_hook(scaled(up)),
+            lambda head: head.register_forward_hook(scaled(down)),
+            lambda head: head.register_forward_hook(typed["hook"]),
+            lambda head: head.register_forward_pre_hook(lambda _m, args: (args[0] * 2,)),
+            lambda head: head.register_forward_pre_hook(lambda _m, args: (args[0] * 3,)),
+            lambda head: setattr(head, "forward", lambda x: x @ head.weight.T * 2),
+        ]
+        found = [of_hook(hang) for hang in hung]
+        assert len(set(found)) == len(hung)
+        assert [of_hook(hang) for hang in hung] == found
+
+    @pytest.mark.parametrize("kind", ["plain", "transformers"])
+    def test_our_own_hooks_are_not(self, kind: str) -> None:
+        """Nor those that transformers leaves behind when it is asked for patterns."""
+        module, mapping = gpt_twins()[kind == "transformers"], GPT_MAPPING if kind == "plain" else None
+        before = gausslens.load(module, mapping=mapping)
+        assert before.info.fingerprint
+        assert before._opened.running is not None
+        before._opened.running.prove(before._opened.model)
+        assert gausslens.load(module, mapping=mapping).info.fingerprint == before.info.fingerprint
 
 
 class TestInitial:
