@@ -61,9 +61,9 @@ class Side:
         """Those of a prompt that are real."""
         return place.real if self.of_rows else place.keys
 
-    def cut(self, place: Place, length: int) -> Place:
-        """The prompt with so many of them."""
-        kept = np.arange(length)
+    def cut(self, place: Place, tokens: range) -> Place:
+        """The prompt with these of them."""
+        kept = np.array(tokens, dtype=np.int64)
         return replace(place, real=kept if self.of_rows else place.real, keys=kept if self.of_keys else place.keys)
 
 
@@ -320,7 +320,7 @@ class SavedMaps:
                 place = self.places[prompt]
                 if length > side.size(place.file.maps):
                     raise InputError(_too_long(place.file, side, place.number, length))
-                self.places[prompt] = side.cut(place, length)
+                self.places[prompt] = side.cut(place, range(length))
             return
         if lengths == "whole":
             return
@@ -329,28 +329,30 @@ class SavedMaps:
         found = {prompt: seen for prompt in untold if (seen := self._padding(side, self.places[prompt])) is not None}
         if found and lengths is None:
             raise InputError(self._padded(side, found))
-        for prompt, (length, _) in found.items():
-            self.places[prompt] = side.cut(self.places[prompt], length)
+        for prompt, (tokens, _) in found.items():
+            self.places[prompt] = side.cut(self.places[prompt], tokens)
 
-    def _padding(self, side: Side, place: Place) -> tuple[int, str] | None:
+    def _padding(self, side: Side, place: Place) -> tuple[range, str] | None:
         padding = Padding()
         for _, _, P in self._each(place):
             padding.show(P)
         return padding.found(side.of_rows, side.of_keys)
 
-    def _padded(self, side: Side, found: Mapping[int, tuple[int, str]]) -> str:
+    def _padded(self, side: Side, found: Mapping[int, tuple[range, str]]) -> str:
         """The refusal of maps that look padded, with what settles it."""
-        prompt, (length, said) = next(iter(found.items()))
-        place, name = self.places[prompt], f"{side.prefix}lengths"
+        prompt, (tokens, said) = next(iter(found.items()))
+        place, name, length = self.places[prompt], f"{side.prefix}lengths", len(tokens)
         n = side.size(place.file.maps)
         real = f"{length} x {length} of {n} x {n}" if side in BOTH else f"{length} of {n} {side.called}"
-        most = max(length for length, _ in found.values())
+        most = max(len(tokens) for tokens, _ in found.values())
         also = f", and so in {len(found) - 1} more of {len(self.places)} prompts" if len(found) > 1 else ""
+        # Lengths are counted from the first token.
+        counted = "" if tokens.start else f"`{name}: [{length}, ...]` for each prompt, an array {name} [prompt] or "
         return (
             f"{_of(place)}: {said} in every layer and head{also}: this looks like padding, {real} real, and numbers "
             f"over all of it would be of the padding. Say how much is real: `{name}: found` (here up to {most}), "
-            f"`{name}: [{length}, ...]` for each prompt, an array {name} [prompt] or {side.prefix}mask [prompt, token] "
-            f"in the file, or `{name}: whole` if nothing is padding"
+            f"{counted}{'an array ' if tokens.start else ''}{side.prefix}mask [prompt, token] in the file, or "
+            f"`{name}: whole` if nothing is padding"
         )
 
     def _each(self, place: Place) -> Iterator[tuple[int, int, Floats]]:

@@ -136,10 +136,21 @@ def _padded(kind: str) -> np.ndarray:
             rest[..., :n] = maps(2, 2, 12 - n, n, causal=False)
         elif kind == "nan":
             rest[:] = np.nan
+        elif kind == "in view":
+            rest[:] = (np.tri(12) / np.arange(1, 13)[:, None])[n:]
+        elif kind == "diagonal":
+            rest[:] = np.eye(12)[n:]
+        elif kind == "of padding":
+            rest[..., n:] = 1 / (12 - n)
+        elif kind == "of padding in view":
+            rest[..., n:] = np.tri(12 - n) / np.arange(1, 13 - n)[:, None]
     return P
 
 
-@pytest.mark.parametrize("kind", ["empty", "uniform", "alike", "unseen", "nan"])
+SETTLED = ["uniform", "alike", "unseen", "in view", "diagonal", "of padding", "of padding in view"]
+
+
+@pytest.mark.parametrize("kind", ["empty", "nan", *SETTLED])
 def test_padding_is_noticed_and_what_settles_it_does(tmp_path: Path, kind: str) -> None:
     path = saved(tmp_path, pattern=_padded(kind))
     message = refused(path)
@@ -151,7 +162,7 @@ def test_padding_is_noticed_and_what_settles_it_does(tmp_path: Path, kind: str) 
         assert [len(place.real) for place in model.maps.places] == [5, 7]
         np.testing.assert_array_equal(model.maps.take("pattern", 0, 1), _padded(kind)[0, 1, :, :5, :5])
         assert any("2 of 2 maps are cut" in note for note in model.info.facts["notes"])
-    if kind in ("uniform", "alike", "unseen"):  # which are attention, as numbers go
+    if kind in SETTLED:  # which are attention, as numbers go
         assert len(opened(path, lengths="whole").maps.places[0].real) == 12
     else:
         assert "row 5" in refused(path, lengths="whole")
@@ -164,6 +175,30 @@ def test_a_mask_may_pad_on_the_left(tmp_path: Path) -> None:
     model = opened(saved(tmp_path, pattern=P, mask=mask, tokens=np.array(list("##abcd"))))
     np.testing.assert_array_equal(model.maps.take("pattern", 0, 0), P[0, :, 2:, 2:])
     assert model.tokenise([Prompt(ids=(0, 1, 2, 3))]).pieces == (("a", "b", "c", "d"),)
+
+
+@pytest.mark.parametrize("kind", ["empty", "nan", "first key", "in view", "diagonal", "uniform"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_padding_before_the_text_is_noticed(tmp_path: Path, kind: str, causal: bool) -> None:
+    P = np.zeros((2, 3, 12, 12))
+    P[:, :, 5:, 5:] = maps(2, 3, 7, 7, causal=causal)
+    rows = {"nan": np.nan, "first key": np.eye(1, 12), "diagonal": np.eye(5, 12), "uniform": np.full((5, 12), 1 / 12)}
+    rows["in view"] = np.tri(5, 12) / np.arange(1, 6)[:, None]
+    P[:, :, :5] = rows.get(kind, 0)
+    path = saved(tmp_path, pattern=P[None])
+    message = refused(path)
+    assert "prompt 0: rows 0 to 4 " in message
+    assert "7 x 7 of 12 x 12 real" in message
+    assert "lengths: [" not in message  # which are counted from the first token
+    model = opened(path, lengths="found")
+    np.testing.assert_array_equal(model.maps.take("pattern", 0, 1), P[1, :, 5:, 5:])
+
+
+def test_documents_in_one_prompt_are_no_padding(tmp_path: Path) -> None:
+    """Texts that do not see each other leave blocks: rows of the first are not those of padding."""
+    P = np.zeros((2, 3, 12, 12))
+    P[:, :, :5, :5], P[:, :, 5:, 5:] = maps(2, 3, 5, 5), maps(2, 3, 7, 7, seed=1)
+    assert len(opened(saved(tmp_path, pattern=P[None])).maps.places[0].real) == 12
 
 
 @given(n=st.integers(2, 9), seed=st.integers(0, 50), causal=st.booleans())
