@@ -137,7 +137,7 @@ class MapFile:
         size = {name: shape[axes.index(name)] if name in axes else 1 for name in LEADING}
         if 0 in shape:
             raise InputError(f"{self.path}: {site} has shape {shape}: it is empty")
-        if self.held[site].dtype.startswith(("complex", "str", "<U", "|S", "datetime")):
+        if self.held[site].dtype.startswith(("complex", "str", "<U", "|S", "|V", "[(", "datetime")):
             raise InputError(f"{self.path}: {site} is of dtype {self.held[site].dtype}; attention is real numbers")
         return Sizes(**size, rows=shape[-2], columns=shape[-1])
 

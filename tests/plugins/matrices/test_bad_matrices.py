@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import mmap
 import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -246,6 +248,60 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert "matrices are read from .npy" in refused(tmp_path / "maps.csv")
     (tmp_path / "empty").mkdir()
     assert "holds no .npy" in refused(tmp_path / "empty")
+
+
+def _header(shape: str, dtype: str = "<f8") -> bytes:
+    """A .npy file that says it holds so much, and holds next to nothing."""
+    told = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}}}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00\x76\x00" + told.encode() + bytes(64)
+
+
+@pytest.mark.parametrize("shape", ["(1000000, 100, 100, 10000, 10000)", "(10000, 2, 2, 100, 100)"])
+@pytest.mark.parametrize("how", ["npy", "no width", "stored", "deflated", "h5"])
+def test_more_numbers_than_a_file_can_hold_are_refused_before_they_are_asked_for(
+    tmp_path: Path, shape: str, how: str
+) -> None:
+    path = tmp_path / f"maps.{ {'npy': 'npy', 'no width': 'npy', 'h5': 'h5'}.get(how, 'npz') }"
+    if how == "h5":
+        with h5py.File(path, "w") as file:
+            file.create_dataset("pattern", shape=eval(shape), dtype="f4", chunks=(1, 1, 1, 100, 100))
+    elif path.suffix == ".npy":
+        path.write_bytes(_header(shape, "|V0" if how == "no width" else "<f8"))
+    else:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED if how == "stored" else zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("pattern.npy", _header(shape))
+    message = refused(path)
+    assert f"is said to have shape {shape}" in message
+    assert f"more than its {path.stat().st_size:,} bytes can hold" in message
+
+
+def test_maps_that_are_mostly_zeros_are_small_and_read_all_the_same(tmp_path: Path) -> None:
+    P = np.tile(np.eye(300), (4, 4, 1, 1))
+    np.savez_compressed(tmp_path / "maps.npz", pattern=P)
+    with h5py.File(tmp_path / "maps.h5", "w") as file:
+        file.create_dataset("pattern", data=P, chunks=(1, 1, 300, 300), compression="gzip", compression_opts=9)
+    for name in ("maps.npz", "maps.h5"):
+        assert P.nbytes > 300 * (tmp_path / name).stat().st_size
+        assert opened(tmp_path / name).info.n_layers == 4
+
+
+def test_numbers_of_other_files_are_not_followed(tmp_path: Path) -> None:
+    """Neither would be part of the key under which results are kept."""
+    P = maps(2, 4, 4)
+    P.tofile(tmp_path / "raw.bin")
+    with h5py.File(tmp_path / "outside.h5", "w") as file:
+        file.create_dataset("pattern", shape=P.shape, dtype="f8", external=[(tmp_path / "raw.bin", 0, P.nbytes)])
+    with h5py.File(tmp_path / "own.h5", "w") as file:
+        file["pattern"] = P
+    layout = h5py.VirtualLayout(shape=P.shape, dtype="f8")
+    layout[:] = h5py.VirtualSource(tmp_path / "own.h5", "pattern", shape=P.shape)
+    with h5py.File(tmp_path / "virtual.h5", "w") as file:
+        file.create_virtual_dataset("pattern", layout)
+    assert "outside.h5: pattern is external storage, whose numbers are in other files" in refused(
+        tmp_path / "outside.h5"
+    )
+    assert "virtual.h5: pattern is a virtual dataset" in refused(tmp_path / "virtual.h5")
+    assert opened(tmp_path / "own.h5").info.n_heads == 2
 
 
 def test_files_of_a_directory_must_go_together(tmp_path: Path) -> None:
