@@ -27,7 +27,7 @@ LEADING = ("prompt", "layer", "head")
 # What a file may hold beside the maps; k, v and k_rot have key/value heads.
 BESIDE = ("q", "k", "v", "z", "q_rot", "k_rot", "scores")
 OF_KV_HEADS = ("k", "v", "k_rot")
-ABOUT = ("lengths", "mask", "tokens")
+ABOUT = ("lengths", "mask", "tokens", "text")
 _SHOWN = 8
 # A softmax of q and k that is further from the maps than this is told.
 _GAP = 1e-2
@@ -83,6 +83,8 @@ class MapFile:
         self.held |= {site: named[site] for site in BESIDE if site in named and site != chosen}
         about = [f"{side.prefix}{name}" for side in (APART if self.crossed else BOTH) for name in ABOUT]
         self.about = {name: named[name] for name in about if name in named and name != chosen}
+        # Words, or numbers of tokens, may be called text too; they do not say which tokens are text.
+        self.about = {n: a for n, a in self.about.items() if not n.endswith("text") or _says_which(a)}
         self.unread = sorted(set(named) - set(self.held) - set(self.about) - {chosen})
         self.axes = {site: self._axes(site, options.axes) for site in self.held}
         self.sizes = {site: self._sizes(site) for site in self.held}
@@ -247,6 +249,14 @@ class SavedMaps:
         row = _row(place.file, side, "tokens", place.number)[real]
         return tuple(each.decode("utf-8", "replace") if isinstance(each, bytes) else str(each) for each in row)
 
+    def text(self, prompt: int, side: Side = BOTH[0]) -> NDArray[np.bool_]:
+        """Which tokens are text, not special: as the array text (of keys: key_text) says, else all."""
+        place = self.places[prompt]
+        real = side.real(place)
+        if f"{side.prefix}text" not in place.file.about:
+            return np.ones(len(real), dtype=bool)
+        return _row(place.file, side, "text", place.number)[real].astype(bool)
+
     def notes(self) -> tuple[str, ...]:
         """What a plan tells: arrays that are not read, tokens left out, queries and keys that do not make the maps."""
         told = []
@@ -300,8 +310,9 @@ class SavedMaps:
                 for side in sides
             ]
             for side in sides:
-                if f"{side.prefix}tokens" in file.about:
-                    _row(file, side, "tokens", number)
+                for what in ("tokens", "text"):
+                    if f"{side.prefix}{what}" in file.about:
+                        _row(file, side, what, number)
             yield Place(file, number, name, real[0], real[-1])
 
     def _lengths(self, side: Side) -> str | list[int] | None:
@@ -379,7 +390,7 @@ class SavedMaps:
                 if wrong is not None:
                     row, said = wrong
                     raise InputError(
-                        f"{_of(place)}, layer {layer}, head {head}, row {row}: {self._advised(said, tolerance)}"
+                        f"{_of(place)}, layer {layer}, head {head}, row {row}: {self._advised(place, said, tolerance)}"
                     )
             for site in self.widths:
                 for layer in range(self.layers):
@@ -391,7 +402,10 @@ class SavedMaps:
                             f"{_of(place)}, layer {layer}, head {head}: {site} of token {row} is not finite"
                         )
 
-    def _advised(self, said: str, tolerance: float) -> str:
+    def _advised(self, place: Place, said: str, tolerance: float) -> str:
+        masks = [name for name in ("mask", "key_mask") if name in place.file.about]
+        if masks and said.startswith(("sums", "holds nan")):
+            return f"{said}, and {' and '.join(masks)} says that it is real: is that 1 at real tokens and 0 at padding?"
         if said.startswith("sums"):
             return (
                 f"{said}, not to one (within {tolerance:.2g}); are these probabilities, and is all of it real "
@@ -438,13 +452,26 @@ def _row(file: MapFile, side: Side, what: str, number: int) -> NDArray[Any]:
     return row
 
 
+def _says_which(stored: Stored) -> bool:
+    """Whether an array is of truth values, or of zeros and ones."""
+    whole = stored.dtype.lstrip("<>|=").startswith(("i", "u"))
+    return stored.dtype == "bool" or (whole and bool(np.isin(stored.whole, (0, 1)).all()))
+
+
 def _told(file: MapFile, side: Side, number: int) -> NDArray[np.int64]:
     """The real tokens of a prompt, as mask or lengths of the file tell; all where there are none."""
     n = side.size(file.maps)
     real = np.arange(n)
     mask, named = f"{side.prefix}mask", f"{side.prefix}lengths"
     if mask in file.about:
-        real = np.flatnonzero(_row(file, side, "mask", number))
+        row = _row(file, side, "mask", number)
+        if not np.isin(row, (0, 1)).all():
+            odd = row[~np.isin(row, (0, 1))].flat[0]
+            raise InputError(
+                f"{file.path}: prompt {number}: {mask} holds {odd:.6g}; it is 1 where a token is real and 0 where it "
+                "is padding, not what is added to scores"
+            )
+        real = np.flatnonzero(row)
     if named in file.about:
         lengths = np.atleast_1d(file.about[named].whole)
         if lengths.shape != (file.maps.prompt,):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import mmap
 import pickle
 import zipfile
@@ -16,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+import gausslens
 import gausslens_matrices.plugin
 from gausslens import InputError, ModelSpec, Prompt
 from gausslens.testing import check_references
@@ -302,6 +304,44 @@ def test_numbers_of_other_files_are_not_followed(tmp_path: Path) -> None:
     )
     assert "virtual.h5: pattern is a virtual dataset" in refused(tmp_path / "virtual.h5")
     assert opened(tmp_path / "own.h5").info.n_heads == 2
+
+
+def test_a_mask_that_is_added_to_scores_or_the_other_way_round_is_told(tmp_path: Path) -> None:
+    P = np.zeros((2, 8, 8))
+    P[:, :5, :5] = maps(2, 5, 5)
+    real = np.arange(8) < 5
+    assert len(opened(saved(tmp_path, pattern=P, mask=real * 1.0)).maps.places[0].real) == 5
+    message = refused(saved(tmp_path, pattern=P, mask=np.where(real, 0.0, -1e9)))
+    assert "prompt 0: mask holds -1e+09; it is 1 where a token is real and 0 where it is padding" in message
+    message = refused(saved(tmp_path, pattern=P, mask=~real))
+    assert "sums to 0, and mask says that it is real: is that 1 at real tokens and 0 at padding?" in message
+
+
+def test_which_tokens_are_text_is_told_by_truth_values_alone(tmp_path: Path) -> None:
+    P = maps(2, 4, 4)
+    for text in (np.array([False, True, True, True]), np.array([[0, 1, 1, 1]])):
+        assert opened(saved(tmp_path, pattern=P, text=text)).maps.text(0).tolist() == [False, True, True, True]
+    for text in (np.array(["a b c d"]), np.array([7, 3, 9, 4])):
+        model = opened(saved(tmp_path, pattern=P, text=text))
+        assert model.maps.text(0).all()
+        assert model.info.facts["notes"] == ("arrays that are not read: text",)
+    assert "text has shape (3,)" in refused(saved(tmp_path, pattern=P, text=np.ones(3, bool)))
+
+
+def test_a_path_of_prompts_where_nothing_is_speaks_of_files_of_maps(tmp_path: Path) -> None:
+    saved(tmp_path, pattern=maps(2, 4, 4))
+    for named, near in (("maps.npy", "did you mean maps.npz?"), ("b/nope.npy", "paths are relative to the run file")):
+        study = {"prompts": {"source": "matrices", "path": named}, "analyses": [{"use": "model.attention"}]}
+        (tmp_path / "run.yaml").write_text(json.dumps({"gausslens": 1, "name": "maps", **study}))
+        with pytest.raises(InputError) as caught:
+            gausslens.run(tmp_path / "run.yaml", store=tmp_path / "store")
+        said = str(caught.value)
+        assert "prompts.path: there is nothing at '" in said
+        assert (
+            "it should be attention matrices in .npy, .npz, .safetensors or HDF5 files, or a directory of them" in said
+        )
+        assert near in said
+        assert "hub" not in said
 
 
 def test_files_of_a_directory_must_go_together(tmp_path: Path) -> None:
