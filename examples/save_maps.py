@@ -3,7 +3,7 @@
 python examples/save_maps.py matrices.npz
 
 Whoever has maps from elsewhere writes them in the same way: one array [prompt, layer, head, query, key] called pattern,
-whatever else there is beside it, and how many tokens of each prompt are real.
+whatever else there is beside it, how many tokens of each prompt are real, and which of these are text (BOS is not).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TEXTS = [
 
 
 def captured(model: str = "builtin:clue-tiny", texts: list[str] = TEXTS) -> dict[str, np.ndarray]:
-    """Patterns and values of a model on texts, half precision, with the lengths and the tokens of the texts."""
+    """Patterns and values of a model on texts, half precision, with the lengths, the tokens and which are text."""
     study: dict[str, Any] = {
         "model": {"path": model},
         "prompts": {"source": "text", "text": texts},
@@ -41,7 +41,8 @@ def captured(model: str = "builtin:clue-tiny", texts: list[str] = TEXTS) -> dict
     pieces = [[*each, *[""] * (max(tokens.lengths) - len(each))] for each in tokens.pieces]
     # Behind the end of a shorter prompt the store holds no numbers.
     arrays = {"pattern": np.nan_to_num(pattern).astype(np.float16), "v": np.nan_to_num(v).astype(np.float16)}
-    return arrays | {"lengths": np.array(tokens.lengths), "tokens": np.array(pieces)}
+    text = tokens.padded(range(len(texts)))[1]
+    return arrays | {"lengths": np.array(tokens.lengths), "tokens": np.array(pieces), "text": text}
 
 
 if __name__ == "__main__":

@@ -68,15 +68,18 @@ class MatricesModel:
         """The tokens of these maps, or of one side of them."""
         pieces = [self.maps.pieces(number, side) for number in found]
         counts = [len(each) for each in ids]
+        text = [self.maps.text(number, side) for number in found]
+        # Special tokens are a segment, as those of models are; segments are in the order in which tokens have them.
+        segments = tuple(dict.fromkeys("text" if each else "special" for row in text for each in row))
         return Tokens(
             ids=tuple(ids),
-            text=tuple(np.ones(n, dtype=bool) for n in counts),
+            text=tuple(text),
             word=tuple(np.full(n, -1, dtype=np.int32) for n in counts),
-            segment=tuple(np.zeros(n, dtype=np.int16) for n in counts),
+            segment=tuple((row != (segments[0] == "text")).astype(np.int16) for row in text),
             span=tuple(np.zeros((n, 2), dtype=np.int32) for n in counts),
             pieces=tuple(pieces),
             rendered=tuple(" ".join(each) for each in pieces),
-            segments=("text",),
+            segments=segments,
             names=names,
         )
 

@@ -29,9 +29,9 @@ class MatricesParameters(Parameters):
     )
     lengths: Literal["whole", "found"] | list[Length] | None = Field(
         None,
-        description="How many tokens of each map are real, the rest padding; whole: all of each; found: up to where "
-        "rows are empty, uniform or alike, or columns empty. Else the array lengths or mask of the file, and maps that "
-        "look padded are refused.",
+        description="How many tokens of each map are real, the rest padding; whole: all of each; found: without "
+        "rows at either end that are empty, uniform, alike or even, or empty columns. Else array lengths or mask of "
+        "the file, and maps that look padded are refused.",
     )
     crossed: bool = Field(
         False,

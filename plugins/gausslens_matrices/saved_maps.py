@@ -27,7 +27,7 @@ LEADING = ("prompt", "layer", "head")
 # What a file may hold beside the maps; k, v and k_rot have key/value heads.
 BESIDE = ("q", "k", "v", "z", "q_rot", "k_rot", "scores")
 OF_KV_HEADS = ("k", "v", "k_rot")
-ABOUT = ("lengths", "mask", "tokens")
+ABOUT = ("lengths", "mask", "tokens", "text")
 _SHOWN = 8
 # A softmax of q and k that is further from the maps than this is told.
 _GAP = 1e-2
@@ -61,9 +61,9 @@ class Side:
         """Those of a prompt that are real."""
         return place.real if self.of_rows else place.keys
 
-    def cut(self, place: Place, length: int) -> Place:
-        """The prompt with so many of them."""
-        kept = np.arange(length)
+    def cut(self, place: Place, tokens: range) -> Place:
+        """The prompt with these of them."""
+        kept = np.array(tokens, dtype=np.int64)
         return replace(place, real=kept if self.of_rows else place.real, keys=kept if self.of_keys else place.keys)
 
 
@@ -83,6 +83,8 @@ class MapFile:
         self.held |= {site: named[site] for site in BESIDE if site in named and site != chosen}
         about = [f"{side.prefix}{name}" for side in (APART if self.crossed else BOTH) for name in ABOUT]
         self.about = {name: named[name] for name in about if name in named and name != chosen}
+        # Words, or numbers of tokens, may be called text too; they do not say which tokens are text.
+        self.about = {n: a for n, a in self.about.items() if not n.endswith("text") or _says_which(a)}
         self.unread = sorted(set(named) - set(self.held) - set(self.about) - {chosen})
         self.axes = {site: self._axes(site, options.axes) for site in self.held}
         self.sizes = {site: self._sizes(site) for site in self.held}
@@ -137,7 +139,7 @@ class MapFile:
         size = {name: shape[axes.index(name)] if name in axes else 1 for name in LEADING}
         if 0 in shape:
             raise InputError(f"{self.path}: {site} has shape {shape}: it is empty")
-        if self.held[site].dtype.startswith(("complex", "str", "<U", "|S", "datetime")):
+        if self.held[site].dtype.startswith(("complex", "str", "<U", "|S", "|V", "[(", "datetime")):
             raise InputError(f"{self.path}: {site} is of dtype {self.held[site].dtype}; attention is real numbers")
         return Sizes(**size, rows=shape[-2], columns=shape[-1])
 
@@ -247,6 +249,14 @@ class SavedMaps:
         row = _row(place.file, side, "tokens", place.number)[real]
         return tuple(each.decode("utf-8", "replace") if isinstance(each, bytes) else str(each) for each in row)
 
+    def text(self, prompt: int, side: Side = BOTH[0]) -> NDArray[np.bool_]:
+        """Which tokens are text, not special: as the array text (of keys: key_text) says, else all."""
+        place = self.places[prompt]
+        real = side.real(place)
+        if f"{side.prefix}text" not in place.file.about:
+            return np.ones(len(real), dtype=bool)
+        return _row(place.file, side, "text", place.number)[real].astype(bool)
+
     def notes(self) -> tuple[str, ...]:
         """What a plan tells: arrays that are not read, tokens left out, queries and keys that do not make the maps."""
         told = []
@@ -300,8 +310,9 @@ class SavedMaps:
                 for side in sides
             ]
             for side in sides:
-                if f"{side.prefix}tokens" in file.about:
-                    _row(file, side, "tokens", number)
+                for what in ("tokens", "text"):
+                    if f"{side.prefix}{what}" in file.about:
+                        _row(file, side, what, number)
             yield Place(file, number, name, real[0], real[-1])
 
     def _lengths(self, side: Side) -> str | list[int] | None:
@@ -320,7 +331,7 @@ class SavedMaps:
                 place = self.places[prompt]
                 if length > side.size(place.file.maps):
                     raise InputError(_too_long(place.file, side, place.number, length))
-                self.places[prompt] = side.cut(place, length)
+                self.places[prompt] = side.cut(place, range(length))
             return
         if lengths == "whole":
             return
@@ -329,28 +340,30 @@ class SavedMaps:
         found = {prompt: seen for prompt in untold if (seen := self._padding(side, self.places[prompt])) is not None}
         if found and lengths is None:
             raise InputError(self._padded(side, found))
-        for prompt, (length, _) in found.items():
-            self.places[prompt] = side.cut(self.places[prompt], length)
+        for prompt, (tokens, _) in found.items():
+            self.places[prompt] = side.cut(self.places[prompt], tokens)
 
-    def _padding(self, side: Side, place: Place) -> tuple[int, str] | None:
+    def _padding(self, side: Side, place: Place) -> tuple[range, str] | None:
         padding = Padding()
         for _, _, P in self._each(place):
             padding.show(P)
         return padding.found(side.of_rows, side.of_keys)
 
-    def _padded(self, side: Side, found: Mapping[int, tuple[int, str]]) -> str:
+    def _padded(self, side: Side, found: Mapping[int, tuple[range, str]]) -> str:
         """The refusal of maps that look padded, with what settles it."""
-        prompt, (length, said) = next(iter(found.items()))
-        place, name = self.places[prompt], f"{side.prefix}lengths"
+        prompt, (tokens, said) = next(iter(found.items()))
+        place, name, length = self.places[prompt], f"{side.prefix}lengths", len(tokens)
         n = side.size(place.file.maps)
         real = f"{length} x {length} of {n} x {n}" if side in BOTH else f"{length} of {n} {side.called}"
-        most = max(length for length, _ in found.values())
+        most = max(len(tokens) for tokens, _ in found.values())
         also = f", and so in {len(found) - 1} more of {len(self.places)} prompts" if len(found) > 1 else ""
+        # Lengths are counted from the first token.
+        counted = "" if tokens.start else f"`{name}: [{length}, ...]` for each prompt, an array {name} [prompt] or "
         return (
             f"{_of(place)}: {said} in every layer and head{also}: this looks like padding, {real} real, and numbers "
             f"over all of it would be of the padding. Say how much is real: `{name}: found` (here up to {most}), "
-            f"`{name}: [{length}, ...]` for each prompt, an array {name} [prompt] or {side.prefix}mask [prompt, token] "
-            f"in the file, or `{name}: whole` if nothing is padding"
+            f"{counted}{'an array ' if tokens.start else ''}{side.prefix}mask [prompt, token] in the file, or "
+            f"`{name}: whole` if nothing is padding"
         )
 
     def _each(self, place: Place) -> Iterator[tuple[int, int, Floats]]:
@@ -377,7 +390,7 @@ class SavedMaps:
                 if wrong is not None:
                     row, said = wrong
                     raise InputError(
-                        f"{_of(place)}, layer {layer}, head {head}, row {row}: {self._advised(said, tolerance)}"
+                        f"{_of(place)}, layer {layer}, head {head}, row {row}: {self._advised(place, said, tolerance)}"
                     )
             for site in self.widths:
                 for layer in range(self.layers):
@@ -389,7 +402,10 @@ class SavedMaps:
                             f"{_of(place)}, layer {layer}, head {head}: {site} of token {row} is not finite"
                         )
 
-    def _advised(self, said: str, tolerance: float) -> str:
+    def _advised(self, place: Place, said: str, tolerance: float) -> str:
+        masks = [name for name in ("mask", "key_mask") if name in place.file.about]
+        if masks and said.startswith(("sums", "holds nan")):
+            return f"{said}, and {' and '.join(masks)} says that it is real: is that 1 at real tokens and 0 at padding?"
         if said.startswith("sums"):
             return (
                 f"{said}, not to one (within {tolerance:.2g}); are these probabilities, and is all of it real "
@@ -436,13 +452,26 @@ def _row(file: MapFile, side: Side, what: str, number: int) -> NDArray[Any]:
     return row
 
 
+def _says_which(stored: Stored) -> bool:
+    """Whether an array is of truth values, or of zeros and ones."""
+    whole = stored.dtype.lstrip("<>|=").startswith(("i", "u"))
+    return stored.dtype == "bool" or (whole and bool(np.isin(stored.whole, (0, 1)).all()))
+
+
 def _told(file: MapFile, side: Side, number: int) -> NDArray[np.int64]:
     """The real tokens of a prompt, as mask or lengths of the file tell; all where there are none."""
     n = side.size(file.maps)
     real = np.arange(n)
     mask, named = f"{side.prefix}mask", f"{side.prefix}lengths"
     if mask in file.about:
-        real = np.flatnonzero(_row(file, side, "mask", number))
+        row = _row(file, side, "mask", number)
+        if not np.isin(row, (0, 1)).all():
+            odd = row[~np.isin(row, (0, 1))].flat[0]
+            raise InputError(
+                f"{file.path}: prompt {number}: {mask} holds {odd:.6g}; it is 1 where a token is real and 0 where it "
+                "is padding, not what is added to scores"
+            )
+        real = np.flatnonzero(row)
     if named in file.about:
         lengths = np.atleast_1d(file.about[named].whole)
         if lengths.shape != (file.maps.prompt,):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import zipfile
 from collections.abc import Callable, Mapping
@@ -21,6 +22,8 @@ MAPS = ("pattern", "attention", "attn")
 FORMATS = (".npy", ".npz", ".safetensors", ".h5", ".hdf5")
 PICKLES = (".pkl", ".pickle")
 TORCH_PICKLES = (".pt", ".pth", ".bin")
+# No file holds more numbers for each of its bytes: deflate, of zeros alone, makes one byte of a thousand.
+_MOST = 10_000
 # Files by which a directory is known as a checkpoint: it is left to those who open these.
 _OF_MODELS = ("config.json", "adapter_config.json")
 
@@ -91,7 +94,16 @@ def read(path: Path) -> Mapping[str, Stored]:
         raise InputError(f"{path}: cannot be read as {path.suffix}: {type(error).__name__}: {error}") from error
     if not found:
         raise InputError(f"{path}: holds no array")
+    for name, stored in found.items():
+        if math.prod(stored.shape) > _MOST * path.stat().st_size:
+            raise InputError(_too_large(path, name, stored.shape))
     return found
+
+
+def _too_large(path: Path, name: str, shape: tuple[int, ...]) -> str:
+    """The refusal of an array whose header says more than can be there, before anything is made of its shape."""
+    held = f"more than its {path.stat().st_size:,} bytes can hold: is it cut short, or was nothing written?"
+    return f"{path}: {name} is said to have shape {shape}, which is {math.prod(shape):.3g} numbers, {held}"
 
 
 def _refused(path: Path, arrays: bool = False) -> str:
@@ -156,6 +168,8 @@ def _mapped(path: Path, file: IO[bytes], start: int) -> Stored:
     if 0 in shape:
         return _of_array(np.zeros(shape, dtype))
     offset = file.tell()
+    if math.prod(shape) * dtype.itemsize > path.stat().st_size - offset:
+        raise InputError(_too_large(path, "an array", shape))
     return _of_array(np.memmap(path, dtype, "r", offset, shape, "F" if fortran else "C"))
 
 
@@ -163,6 +177,8 @@ def _compressed(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) ->
     """An array of a compressed file, which is read whole when it is first looked at."""
     with archive.open(entry) as stream:
         shape, _, dtype = _header(path, stream)
+    if math.prod(shape) * dtype.itemsize > entry.file_size:
+        raise InputError(_too_large(path, entry.filename, shape))
 
     @cache
     def whole() -> NDArray[Any]:
@@ -205,6 +221,9 @@ def _hdf5(path: Path) -> dict[str, Stored]:
     def visit(name: str, item: Any) -> None:
         if not isinstance(item, h5py.Dataset):
             return
+        if item.external or item.is_virtual:
+            kind = "external storage" if item.external else "a virtual dataset"
+            raise InputError(f"{path}: {name} is {kind}, whose numbers are in other files: write them into this one")
         text = h5py.check_string_dtype(item.dtype) is not None
         if item.dtype.hasobject and not text:
             raise InputError(f"{path}: {name} holds rows of unequal length; maps are plain numbers, padded")

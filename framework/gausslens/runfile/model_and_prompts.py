@@ -40,7 +40,9 @@ def read_model_block(reading: Reading, table: Node) -> ModelCall | None:
     table = with_name(table, blocks.ModelBlock, reading.problems)
     values, ours, rest = split_keys(table, blocks.ModelBlock, reading.problems)
     path, named = ours.get("path"), ours.get("loader")
-    place = _place(reading, path) if path is not None and isinstance(path.value, str) and path.value else None
+    known = reading.host.loaders.get(named.value) if named is not None and isinstance(named.value, str) else None
+    opens = f"it should be {known.descriptor.summary}" if known is not None else "it is a model"
+    place = _place(reading, path, opens) if path is not None and isinstance(path.value, str) and path.value else None
     loader: Owned[Any] | None = None
     if named is not None and named.value != "auto":
         loader = find("loader", named, reading.host, reading.problems)
@@ -144,8 +146,8 @@ def _claiming(reading: Reading, path: Node, place: str) -> Owned[Any] | None:
     return None
 
 
-def _place(reading: Reading, path: Node) -> str | None:
-    """Where the model is: absolute, or with one of the prefixes."""
+def _place(reading: Reading, path: Node, opens: str) -> str | None:
+    """Where the model is: absolute, or with one of the prefixes; ``opens`` says what its loader opens."""
     text = path.value
     if text.startswith(LIVE) and reading.live is None:
         reading.problems.value(path, "a live model is passed from Python", "gausslens.run(..., model=...)")
@@ -157,6 +159,10 @@ def _place(reading: Reading, path: Node) -> str | None:
         return str(text)
     home = text == "~" or text.startswith("~/")
     place = Path(os.path.normpath(reading.directory / (Path(text).expanduser() if home else text)))
+    if not _exists(place) and path.path[:1] == ("prompts",):  # a source brings it, which opens what it says
+        near_by = _near_by(place, text, files=True) or "paths are relative to the run file"
+        reading.problems.value(path, f"there is nothing at {shortened(str(place), 200)}", f"{opens}; {near_by}")
+        return None
     if not _exists(place):
         reading.problems.value(path, f"there is no directory {shortened(str(place), 200)}", _elsewhere(place, text))
         return None
@@ -172,16 +178,22 @@ def _exists(place: Path) -> bool:
 
 def _elsewhere(place: Path, text: str) -> str:
     """Directories with a near name; or the prefix that was forgotten."""
-    try:
-        names = [entry.name for entry in os.scandir(place.parent) if entry.is_dir()]
-    except OSError:
-        names = []
-    found = near(place.name, names)
-    if found:
-        return f"did you mean {' or '.join(str(Path(text).with_name(name)) for name in found)}?"
+    found = _near_by(place, text)
+    if found is not None:
+        return found
     if re.fullmatch(_REPOSITORY, text):
         return f"paths are relative to the run file; a model of the hub is hub:{text}"
     return "paths are relative to the run file"
+
+
+def _near_by(place: Path, text: str, files: bool = False) -> str | None:
+    """Directories (and files) with a near name, as a question."""
+    try:
+        names = [entry.name for entry in os.scandir(place.parent) if files or entry.is_dir()]
+    except OSError:
+        return None
+    found = near(place.name, names)
+    return f"did you mean {' or '.join(str(Path(text).with_name(name)) for name in found)}?" if found else None
 
 
 def resolved_model(call: ModelCall) -> dict[str, Any]:

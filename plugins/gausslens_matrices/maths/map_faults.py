@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 # Rows whose cells differ by less than this, relative to their mean, are uniform; rows that do are alike.
 _EQUAL = 1e-6
+EVEN = "look evenly at keys that end at their own or the last, and at no other"
 
 
 def tolerance_of(dtype: str) -> float:
@@ -59,30 +60,44 @@ def _first(row: Floats, wrong: NDArray[np.bool_]) -> str:
 class Padding:
     """Where all maps of one prompt look padded: shown one head after the other, it keeps what holds for all.
 
-    Rows behind the text are empty (all zero, or no numbers), uniform over all keys, or equal to the last; columns
-    behind it are empty. A text has rows of its own in some head, and a token that some other sees, so two uniform rows
-    and two columns are enough; rows that are alike, or columns that are empty, all but for one, may be a sink and are
-    not told.
+    Rows behind the text are empty (all zero, or no numbers), uniform over all keys, equal to the last, or even: each is
+    uniform over keys in a row that end at itself or at the last key, as are one that sees its own key alone, one that
+    sees all before it alike, and one that sees padding alone; columns behind the text are empty. A text has rows of its
+    own in some head, and a token that some other sees, so two uniform rows and two columns are enough; rows that are
+    alike or even, or columns that are empty, all but for one, may be a sink or so meant and are not told. Before the
+    text likewise, where no row of it looks at what is before.
     """
 
     rows: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
+    first: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    last: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     def show(self, P: Floats) -> None:
         """One more map [n, m] of the prompt."""
         nothing = ~np.isfinite(P) | (P == 0)
+        n, m = P.shape
         span = P.max(axis=1) - P.min(axis=1)
+        # The first and the last key that each row looks at; of one that looks at none, none.
+        first = np.where(nothing.all(axis=1), m, np.argmin(nothing, axis=1))
+        last = np.where(nothing.all(axis=1), -1, m - 1 - np.argmin(nothing[:, ::-1], axis=1))
+        least = np.where(nothing, np.inf, P).min(axis=1)
         with np.errstate(invalid="ignore"):
+            even = ((~nothing).sum(axis=1) == last - first + 1) & (P.max(axis=1) - least <= _EQUAL * least)
             seen = {
                 "empty": nothing.all(axis=1),
                 "uniform": (span <= _EQUAL * P.mean(axis=1)) & ~nothing.all(axis=1),
                 "alike": np.abs(P - P[-1]).max(axis=1) <= _EQUAL,
+                "as the first": np.abs(P - P[0]).max(axis=1) <= _EQUAL,
+                "even": even & ((last == np.arange(n)) | (last == m - 1)),
                 "unseen": nothing.all(axis=0),
             }
         for name, marks in seen.items():
             self.rows[name] = self.rows.get(name, True) & marks
+        self.first = np.minimum(self.first, first) if len(self.first) else first
+        self.last = np.maximum(self.last, last) if len(self.last) else last
 
-    def found(self, of_rows: bool = True, of_keys: bool = True) -> tuple[int, str] | None:
-        """The length of the text and what is behind it, in words; None where nothing looks padded.
+    def found(self, of_rows: bool = True, of_keys: bool = True) -> tuple[range, str] | None:
+        """The tokens of the text and what the others are, in words; None where nothing looks padded.
 
         Told by rows, keys or both, which are the same tokens but in attention from one stack to another.
         """
@@ -90,22 +105,37 @@ class Padding:
             "empty": ("rows", "are empty", 1, 1),
             "uniform": ("rows", "are uniform", 2, 1),
             "alike": ("rows", "are all alike", 2, 2),
+            "even": ("rows", EVEN, 2, 2),
             "unseen": ("keys", "are looked at by no row", 2, 2),
         }
-        best: tuple[int, str] | None = None
+        best: tuple[range, str] | None = None
         for name, (what, said, fewest, shortest) in words.items():
-            if not (of_keys if name == "unseen" else of_rows):
+            if not (of_keys if name == "unseen" else of_rows) or (name == "even" and not of_keys):
                 continue
             n = len(self.rows[name])
-            real = n - _run_at_the_end(self.rows[name])
-            if n - real >= fewest and real >= shortest and (best is None or real < best[0]):
-                best = real, f"{what} {real} to {n - 1} {said}"
-        return best
+            real = n - _run(self.rows[name][::-1])
+            while name == "even" and real < n and self.last[:real].max(initial=-1) >= real:
+                real += 1  # what the text looks at is of it
+            if n - real >= fewest and real >= shortest and (best is None or real < best[0].stop):
+                best = range(real), f"{what} {real} to {n - 1} {said}"
+        return best or (self._before() if of_rows and of_keys else None)
+
+    def _before(self) -> tuple[range, str] | None:
+        """Padding before the text: rows as they may be behind it, at whose keys no row of the text looks."""
+        words = {"empty": ("are empty", 1), "as the first": ("are all alike", 2), "even": (EVEN, 2)}
+        for name, (said, fewest) in words.items():
+            n = len(self.rows[name])
+            real = _run(self.rows[name]) % n  # where all rows are so, they are no padding
+            while real and (real > n - 2 or self.first[real:].min() < real):
+                real -= 1
+            if real >= fewest:
+                return range(real, n), f"rows 0 to {real - 1} {said}"
+        return None
 
 
-def _run_at_the_end(marks: NDArray[np.bool_]) -> int:
-    """How many marks in a row there are at the end."""
-    return int(np.argmin(marks[::-1])) if not marks.all() else len(marks)
+def _run(marks: NDArray[np.bool_]) -> int:
+    """How many marks in a row there are at the beginning."""
+    return int(np.argmin(marks)) if not marks.all() else len(marks)
 
 
 def softmax_gap(P: Floats, q: Floats, k: Floats, scale: float, causal: bool) -> float:

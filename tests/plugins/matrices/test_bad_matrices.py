@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import mmap
 import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -14,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+import gausslens
 import gausslens_matrices.plugin
 from gausslens import InputError, ModelSpec, Prompt
 from gausslens.testing import check_references
@@ -136,10 +140,21 @@ def _padded(kind: str) -> np.ndarray:
             rest[..., :n] = maps(2, 2, 12 - n, n, causal=False)
         elif kind == "nan":
             rest[:] = np.nan
+        elif kind == "in view":
+            rest[:] = (np.tri(12) / np.arange(1, 13)[:, None])[n:]
+        elif kind == "diagonal":
+            rest[:] = np.eye(12)[n:]
+        elif kind == "of padding":
+            rest[..., n:] = 1 / (12 - n)
+        elif kind == "of padding in view":
+            rest[..., n:] = np.tri(12 - n) / np.arange(1, 13 - n)[:, None]
     return P
 
 
-@pytest.mark.parametrize("kind", ["empty", "uniform", "alike", "unseen", "nan"])
+SETTLED = ["uniform", "alike", "unseen", "in view", "diagonal", "of padding", "of padding in view"]
+
+
+@pytest.mark.parametrize("kind", ["empty", "nan", *SETTLED])
 def test_padding_is_noticed_and_what_settles_it_does(tmp_path: Path, kind: str) -> None:
     path = saved(tmp_path, pattern=_padded(kind))
     message = refused(path)
@@ -151,7 +166,7 @@ def test_padding_is_noticed_and_what_settles_it_does(tmp_path: Path, kind: str) 
         assert [len(place.real) for place in model.maps.places] == [5, 7]
         np.testing.assert_array_equal(model.maps.take("pattern", 0, 1), _padded(kind)[0, 1, :, :5, :5])
         assert any("2 of 2 maps are cut" in note for note in model.info.facts["notes"])
-    if kind in ("uniform", "alike", "unseen"):  # which are attention, as numbers go
+    if kind in SETTLED:  # which are attention, as numbers go
         assert len(opened(path, lengths="whole").maps.places[0].real) == 12
     else:
         assert "row 5" in refused(path, lengths="whole")
@@ -164,6 +179,30 @@ def test_a_mask_may_pad_on_the_left(tmp_path: Path) -> None:
     model = opened(saved(tmp_path, pattern=P, mask=mask, tokens=np.array(list("##abcd"))))
     np.testing.assert_array_equal(model.maps.take("pattern", 0, 0), P[0, :, 2:, 2:])
     assert model.tokenise([Prompt(ids=(0, 1, 2, 3))]).pieces == (("a", "b", "c", "d"),)
+
+
+@pytest.mark.parametrize("kind", ["empty", "nan", "first key", "in view", "diagonal", "uniform"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_padding_before_the_text_is_noticed(tmp_path: Path, kind: str, causal: bool) -> None:
+    P = np.zeros((2, 3, 12, 12))
+    P[:, :, 5:, 5:] = maps(2, 3, 7, 7, causal=causal)
+    rows = {"nan": np.nan, "first key": np.eye(1, 12), "diagonal": np.eye(5, 12), "uniform": np.full((5, 12), 1 / 12)}
+    rows["in view"] = np.tri(5, 12) / np.arange(1, 6)[:, None]
+    P[:, :, :5] = rows.get(kind, 0)
+    path = saved(tmp_path, pattern=P[None])
+    message = refused(path)
+    assert "prompt 0: rows 0 to 4 " in message
+    assert "7 x 7 of 12 x 12 real" in message
+    assert "lengths: [" not in message  # which are counted from the first token
+    model = opened(path, lengths="found")
+    np.testing.assert_array_equal(model.maps.take("pattern", 0, 1), P[1, :, 5:, 5:])
+
+
+def test_documents_in_one_prompt_are_no_padding(tmp_path: Path) -> None:
+    """Texts that do not see each other leave blocks: rows of the first are not those of padding."""
+    P = np.zeros((2, 3, 12, 12))
+    P[:, :, :5, :5], P[:, :, 5:, 5:] = maps(2, 3, 5, 5), maps(2, 3, 7, 7, seed=1)
+    assert len(opened(saved(tmp_path, pattern=P[None])).maps.places[0].real) == 12
 
 
 @given(n=st.integers(2, 9), seed=st.integers(0, 50), causal=st.booleans())
@@ -211,6 +250,98 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert "matrices are read from .npy" in refused(tmp_path / "maps.csv")
     (tmp_path / "empty").mkdir()
     assert "holds no .npy" in refused(tmp_path / "empty")
+
+
+def _header(shape: str, dtype: str = "<f8") -> bytes:
+    """A .npy file that says it holds so much, and holds next to nothing."""
+    told = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}}}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00\x76\x00" + told.encode() + bytes(64)
+
+
+@pytest.mark.parametrize("shape", ["(1000000, 100, 100, 10000, 10000)", "(10000, 2, 2, 100, 100)"])
+@pytest.mark.parametrize("how", ["npy", "no width", "stored", "deflated", "h5"])
+def test_more_numbers_than_a_file_can_hold_are_refused_before_they_are_asked_for(
+    tmp_path: Path, shape: str, how: str
+) -> None:
+    path = tmp_path / f"maps.{ {'npy': 'npy', 'no width': 'npy', 'h5': 'h5'}.get(how, 'npz') }"
+    if how == "h5":
+        with h5py.File(path, "w") as file:
+            file.create_dataset("pattern", shape=eval(shape), dtype="f4", chunks=(1, 1, 1, 100, 100))
+    elif path.suffix == ".npy":
+        path.write_bytes(_header(shape, "|V0" if how == "no width" else "<f8"))
+    else:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED if how == "stored" else zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("pattern.npy", _header(shape))
+    message = refused(path)
+    assert f"is said to have shape {shape}" in message
+    assert f"more than its {path.stat().st_size:,} bytes can hold" in message
+
+
+def test_maps_that_are_mostly_zeros_are_small_and_read_all_the_same(tmp_path: Path) -> None:
+    P = np.tile(np.eye(300), (4, 4, 1, 1))
+    np.savez_compressed(tmp_path / "maps.npz", pattern=P)
+    with h5py.File(tmp_path / "maps.h5", "w") as file:
+        file.create_dataset("pattern", data=P, chunks=(1, 1, 300, 300), compression="gzip", compression_opts=9)
+    for name in ("maps.npz", "maps.h5"):
+        assert P.nbytes > 300 * (tmp_path / name).stat().st_size
+        assert opened(tmp_path / name).info.n_layers == 4
+
+
+def test_numbers_of_other_files_are_not_followed(tmp_path: Path) -> None:
+    """Neither would be part of the key under which results are kept."""
+    P = maps(2, 4, 4)
+    P.tofile(tmp_path / "raw.bin")
+    with h5py.File(tmp_path / "outside.h5", "w") as file:
+        file.create_dataset("pattern", shape=P.shape, dtype="f8", external=[(tmp_path / "raw.bin", 0, P.nbytes)])
+    with h5py.File(tmp_path / "own.h5", "w") as file:
+        file["pattern"] = P
+    layout = h5py.VirtualLayout(shape=P.shape, dtype="f8")
+    layout[:] = h5py.VirtualSource(tmp_path / "own.h5", "pattern", shape=P.shape)
+    with h5py.File(tmp_path / "virtual.h5", "w") as file:
+        file.create_virtual_dataset("pattern", layout)
+    assert "outside.h5: pattern is external storage, whose numbers are in other files" in refused(
+        tmp_path / "outside.h5"
+    )
+    assert "virtual.h5: pattern is a virtual dataset" in refused(tmp_path / "virtual.h5")
+    assert opened(tmp_path / "own.h5").info.n_heads == 2
+
+
+def test_a_mask_that_is_added_to_scores_or_the_other_way_round_is_told(tmp_path: Path) -> None:
+    P = np.zeros((2, 8, 8))
+    P[:, :5, :5] = maps(2, 5, 5)
+    real = np.arange(8) < 5
+    assert len(opened(saved(tmp_path, pattern=P, mask=real * 1.0)).maps.places[0].real) == 5
+    message = refused(saved(tmp_path, pattern=P, mask=np.where(real, 0.0, -1e9)))
+    assert "prompt 0: mask holds -1e+09; it is 1 where a token is real and 0 where it is padding" in message
+    message = refused(saved(tmp_path, pattern=P, mask=~real))
+    assert "sums to 0, and mask says that it is real: is that 1 at real tokens and 0 at padding?" in message
+
+
+def test_which_tokens_are_text_is_told_by_truth_values_alone(tmp_path: Path) -> None:
+    P = maps(2, 4, 4)
+    for text in (np.array([False, True, True, True]), np.array([[0, 1, 1, 1]])):
+        assert opened(saved(tmp_path, pattern=P, text=text)).maps.text(0).tolist() == [False, True, True, True]
+    for text in (np.array(["a b c d"]), np.array([7, 3, 9, 4])):
+        model = opened(saved(tmp_path, pattern=P, text=text))
+        assert model.maps.text(0).all()
+        assert model.info.facts["notes"] == ("arrays that are not read: text",)
+    assert "text has shape (3,)" in refused(saved(tmp_path, pattern=P, text=np.ones(3, bool)))
+
+
+def test_a_path_of_prompts_where_nothing_is_speaks_of_files_of_maps(tmp_path: Path) -> None:
+    saved(tmp_path, pattern=maps(2, 4, 4))
+    for named, near in (("maps.npy", "did you mean maps.npz?"), ("b/nope.npy", "paths are relative to the run file")):
+        study = {"prompts": {"source": "matrices", "path": named}, "analyses": [{"use": "model.attention"}]}
+        (tmp_path / "run.yaml").write_text(json.dumps({"gausslens": 1, "name": "maps", **study}))
+        with pytest.raises(InputError) as caught:
+            gausslens.run(tmp_path / "run.yaml", store=tmp_path / "store")
+        said = str(caught.value)
+        assert "prompts.path: there is nothing at '" in said
+        assert (
+            "it should be attention matrices in .npy, .npz, .safetensors or HDF5 files, or a directory of them" in said
+        )
+        assert near in said
+        assert "hub" not in said
 
 
 def test_files_of_a_directory_must_go_together(tmp_path: Path) -> None:

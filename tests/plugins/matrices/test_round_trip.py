@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,38 @@ def test_maps_without_values_have_distances_and_no_output_errors(
     assert not any("enough" in title for title in titles)
     with pytest.raises(gausslens.GausslensError, match="holds no array q"):
         _run({"prompts": prompts}, [{"use": "attention.kernels"}], tmp_path_factory)
+
+
+def test_special_tokens_are_those_that_the_file_says(tmp_path_factory: pytest.TempPathFactory, root: Path) -> None:
+    """builtin:clue-tiny begins each prompt with BOS, from which no number of model.attention is taken."""
+    path = tmp_path_factory.mktemp("maps") / "maps.npz"
+    script = runpy.run_path(str(root / "examples/save_maps.py"))
+    arrays = script["captured"]()
+    assert (~arrays["text"]).any(axis=1).all()
+    maps = {"use": "model.attention", "with": {"maps": "heads"}}
+    what = {"model": {"path": "builtin:clue-tiny"}, "prompts": {"source": "text", "text": script["TEXTS"]}}
+    capture = {"use": "model.capture", "with": {"sites": ["pattern", "v"]}}
+    analyses = [maps, ANALYSES[0], ANALYSES[4]]
+    own = _run(what, [*analyses, capture], tmp_path_factory)
+    for name, heads, last in (("pattern", "head", ("query", "key")), ("v", "kv_head", ("position", "d_head"))):
+        captured = own["trained", "model.capture"][name].transpose("prompt", "layer", heads, *last).values
+        arrays[name] = np.nan_to_num(captured)  # in full, where the script saves half precision
+
+    def of_saved(**arrays: np.ndarray) -> Results:
+        np.savez(path, **arrays)  # type: ignore[arg-type]
+        return _run({"prompts": {"source": "matrices", "path": str(path)}}, analyses, tmp_path_factory)
+
+    saved = of_saved(**arrays)
+    numbers = ("to_first", "to_self", "entropy")
+    for each in analyses:
+        one, other = (results["trained", str(each["use"])] for results in (saved, own))
+        for variable, value in other.items():
+            if value.dtype.kind == "f":
+                np.testing.assert_allclose(one[variable], value, rtol=1e-4, atol=1e-5)
+    all_text = of_saved(**{name: array for name, array in arrays.items() if name != "text"})
+    for name in numbers:
+        gap = np.abs(all_text["trained", "model.attention"][name] - own["trained", "model.attention"][name])
+        assert float(gap.max()) > 0.01, name
 
 
 def test_the_example_runs_and_draws_figures(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
