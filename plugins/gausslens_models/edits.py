@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gausslens import Generators, LayerWeights, ModelError
+from gausslens import Generators, LayerWeights, ModelError, OpenModel
 
 from .families.layout import FAMILIES, Layout
 from .families.two_stacks import TWO_STACKS
@@ -15,18 +15,14 @@ if TYPE_CHECKING:
     import torch
 
     from .families.slots import Family, Slot
+    from .loading.adapter import Adapter, Change
     from .parameters import LoraParameters
 
 
 def lora(weights: LayerWeights, parameters: LoraParameters, generators: Generators) -> dict[str, torch.Tensor]:  # noqa: ARG001
     """W + scale B A for every tensor of this layer that the adapter changes, cut into heads as the model's are."""
     adapter = adapter_at(parameters.path)
-    layout = getattr(weights.model, "layout", None)
-    if not isinstance(layout, Layout):
-        raise ModelError(
-            f"the loader of {weights.info.name} does not say as what its tensors are stored: no adapter fits"
-        )
-    changes = adapter.placed(layout, weights.info.name)
+    layout, changes = _placed(adapter, weights.model)
     places = layout.places[weights.layer]
     made: dict[str, torch.Tensor] = {}
     for theirs in {place.theirs: None for place in places.values() if place.theirs in changes}:
@@ -38,6 +34,21 @@ def lora(weights: LayerWeights, parameters: LoraParameters, generators: Generato
         changed = adapter.changed(changes[theirs], stored, parts[first])
         made |= {ours: layout.ours(place, changed, changed.dtype) for ours, place in parts.items()}
     return made
+
+
+def check_lora(model: OpenModel, parameters: LoraParameters) -> None:
+    """Hold the names and shapes of the adapter's tensors against those of the model."""
+    _placed(adapter_at(parameters.path), model)
+
+
+def _placed(adapter: Adapter, model: OpenModel) -> tuple[Layout, dict[str, Change]]:
+    """Where the model has its tensors, and what the adapter changes of them; ModelError where it does not fit."""
+    layout = getattr(model, "layout", None)
+    if not isinstance(layout, Layout):
+        raise ModelError(
+            f"the loader of {model.info.name} does not say as what its tensors are stored: no adapter fits"
+        )
+    return layout, adapter.placed(layout, model.info.name)
 
 
 def touched_by_lora(parameters: LoraParameters) -> tuple[str, ...]:

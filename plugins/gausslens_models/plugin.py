@@ -128,6 +128,7 @@ def edits() -> list[Edit]:
             parameters="gausslens_models.parameters:LoraParameters",
             edit="gausslens_models.edits:lora",
             touches="gausslens_models.edits:touched_by_lora",
+            check="gausslens_models.edits:check_lora",
         )
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import probe_analyses
@@ -13,7 +14,7 @@ from gausslens import LayerWeights, NoParameters
 from gausslens.contract.descriptors import Edit, Owned, Owner
 from gausslens.contract.errors import GausslensError, Mark, ModelError
 from gausslens.contract.reference import resolve
-from gausslens.contract.twin import EditCall, Generators, Twin, check_edit
+from gausslens.contract.twin import EditCall, EditFailed, Generators, Twin, check_edit
 from gausslens.testing import TinyModel, TinyParameters
 
 MODEL = TinyModel(TinyParameters(layers=3))
@@ -157,6 +158,21 @@ def test_with_heads_tensors_that_have_none_are_left_alone():
 def test_an_edit_that_would_change_nothing_is_refused_at_plan(edit, options, said):
     with pytest.raises(ModelError, match=said):
         check_edit(call(edit, probes.Scale() if edit is probes.SCALE else None, **options), MODEL)
+
+
+def refuse_unless_one(model, parameters):
+    """What an edit asks of the model and its parameters, when the run is planned."""
+    if model.info.n_layers / parameters.alpha != 3:
+        raise ModelError(f"{model.info.name} is scaled by one alone")
+
+
+def test_an_edit_may_say_that_it_cannot_be_made():
+    edit = replace(probes.SCALE, check=f"{__name__}:refuse_unless_one")
+    check_edit(call(edit, probes.Scale(alpha=1)), MODEL)
+    with pytest.raises(ModelError, match="is scaled by one alone"):
+        check_edit(call(edit, probes.Scale(alpha=2)), MODEL)
+    with pytest.raises(EditFailed, match=r"cannot say whether it can be made: ZeroDivisionError"):
+        check_edit(call(edit, probes.Scale(alpha=0)), MODEL)
 
 
 def test_weights_in_view():

@@ -71,13 +71,15 @@ class Edit(Descriptor):
     A ``random`` edit draws from its generators, and must change each tensor it returns. ``keeps`` is the rung of its
     twins on the ladder of nulls (gausslens.maths.ladder), by what they share with the model: "before" (training:
     nothing), "gains", "scale", "entries", "spectrum", or a word of your own; or ``"package.module:function"`` of the
-    parameters, which may give None. Without it the name of the variant stands there.
+    parameters, which may give None. Without it the name of the variant stands there. ``check`` is
+    ``"package.module:function"`` of (model, parameters), which raises a GausslensError where the edit cannot be made.
     """
 
     edit: str
     touches: tuple[str, ...] | str
     random: bool = False
     keeps: str | None = None
+    check: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -114,7 +114,7 @@ def touched(call: EditCall) -> tuple[str, ...]:
 
 
 def check_edit(call: EditCall, model: OpenModel) -> None:
-    """Refuse an edit that would change nothing, or is restricted to layers or heads that the model does not have."""
+    """Refuse an edit that would change nothing, names layers or heads that there are not, or says it cannot be made."""
     name, info = call.edit.descriptor.name, model.info
     info.narrowed(call.layers, call.heads)
     if call.layers is not None and info.facts.one_layer and len(call.layers) < info.n_layers:
@@ -129,6 +129,13 @@ def check_edit(call: EditCall, model: OpenModel) -> None:
             f"edit {name} would change nothing: it touches {', '.join(touched(call)) or 'no tensor that has heads'}; "
             f"there the model has {', '.join(has) or 'nothing'}"
         )
+    if call.edit.descriptor.check is not None:
+        try:
+            resolve(call.edit.descriptor.check)(model, call.parameters)
+        except GausslensError:
+            raise
+        except Exception as error:
+            raise EditFailed(f"edit {name} cannot say whether it can be made: {error!r}") from error
 
 
 def edit_seed(call: EditCall, run_seed: int, draw: int | None) -> int:

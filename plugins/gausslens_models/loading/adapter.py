@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -14,7 +15,16 @@ from gausslens import InputError, ModelError, did_you_mean
 
 from ..maths import low_rank
 from .checkpoint import Checkpoint, refuse_not_finite
-from .config_and_tokenizer import ADAPTER, BUILTIN, HUB, directory_of_builtin, first_line, is_adapter, where_pretrained
+from .config_and_tokenizer import (
+    ADAPTER,
+    BUILTIN,
+    HUB,
+    both_in,
+    directory_of_builtin,
+    first_line,
+    is_adapter,
+    where_pretrained,
+)
 from .fingerprint import fingerprint
 
 if TYPE_CHECKING:
@@ -39,6 +49,8 @@ KNOWN = frozenset({
 # How A and B may have begun: of other ways (pissa, olora, corda, loftq, ...) the base's own weights are changed too.
 BEGUN = (None, True, False, "gaussian", "eva", "orthogonal")
 NAMED = 8
+# Seconds in which a pattern must be matched: some take longer than the world with a name that they do not fit.
+PATIENCE = 1.0
 
 
 @dataclass(frozen=True)
@@ -120,6 +132,8 @@ class Adapter:
 
     def changed(self, change: Change, tensor: torch.Tensor, place: Place) -> torch.Tensor:
         """The tensor of the base as the adapter leaves it, in the type that it has."""
+        import torch
+
         if change.whole is not None:
             tensor = self._finite(change.whole).to(tensor)
         found = tensor
@@ -132,7 +146,14 @@ class Adapter:
             found = seen.mT if turned else seen
         if change.added is not None:
             found = tensor + change.scale * self._finite(change.added).to(tensor)
-        return found.to(tensor.dtype).contiguous()
+        made = found.to(tensor.dtype).contiguous()
+        if not bool(torch.isfinite(made).all()) and bool(torch.isfinite(tensor).all()):
+            part = change.A or change.added or change.whole
+            raise ModelError(
+                f"{self.checkpoint.tensors[str(part)].file}: {part}, scaled by {change.scale:.3g} (lora_alpha and r in "
+                f"{ADAPTER}), makes numbers that are NaN or infinite in {made.dtype}"
+            )
+        return made
 
     def _read(self, name: str) -> torch.Tensor:
         return self.checkpoint.read(name)
@@ -169,9 +190,13 @@ class Adapter:
     def _pattern(self, patterns: str, default: str, module: str) -> float:
         """Rank or alpha of a module: that of the first pattern that its name ends with, else that of all."""
         known: Mapping[str, Any] = self.config.get(patterns) or {}
-        value = next((v for k, v in known.items() if re.match(rf"(.*\.)?({k})$", module)), self.config.get(default, 8))
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-            raise ModelError(f"{self.directory / ADAPTER}: {default} of {module} is {value!r}: it is a number above 0")
+        file = self.directory / ADAPTER
+        if not isinstance(known, Mapping):
+            raise ModelError(f"{file}: {patterns} is {known!r}: it is a table of patterns and numbers")
+        value = next((v for k, v in known.items() if _ends_as(k, module, file)), self.config.get(default, 8))
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not math.isfinite(value) or value <= 0:
+            raise ModelError(f"{file}: {default} of {module} is {value!r}: it is a number above 0")
         return float(value)
 
     def _refuse_parts(self, name: str, change: Change) -> None:
@@ -226,6 +251,8 @@ def adapter_of(spec: ModelSpec) -> tuple[ModelSpec, Adapter | None]:
     given = getattr(spec.parameters, "base", None)
     directory = Path(where_pretrained(spec)[0])
     if not is_adapter(directory):
+        if given is not None and (directory / ADAPTER).is_file():
+            raise ModelError(both_in(directory))
         if given is not None:
             raise InputError(f"{spec.path} is no adapter (it has no {ADAPTER} of its own): leave `base` out")
         return spec, None
@@ -257,9 +284,11 @@ def _read_config(file: Path) -> dict[str, Any]:
     """The config of an adapter; what is no LoRA, or one of a kind that merges otherwise, is refused by name."""
     try:
         config = json.loads(file.read_text("utf-8"))
-        kind = config.get("peft_type")
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{file}: cannot be read: {first_line(error)}") from error
+    if not isinstance(config, dict):
+        raise ModelError(f"{file}: holds a {type(config).__name__}, not the settings of an adapter by name")
+    kind = config.get("peft_type")
     merge = "merge it into its base with peft (merge_and_unload) and save_pretrained() that to a new directory"
     if kind != "LORA":
         raise ModelError(f"{file}: holds an adapter of type {kind}, which is not LORA: {merge}, if it can be merged")
@@ -273,6 +302,19 @@ def _read_config(file: Path) -> dict[str, Any]:
             f"convert it to a plain one (peft's path_initial_model_for_weight_conversion), or {merge}"
         )
     return dict(config)
+
+
+def _ends_as(pattern: str, module: str, file: Path) -> bool:
+    """Whether a module's name ends so, at a dot, as peft asks; ``regex`` can be stopped, ``re`` cannot."""
+    import regex
+
+    try:
+        return regex.match(rf"(.*\.)?({pattern})$", module, timeout=PATIENCE) is not None
+    except TimeoutError:
+        why = f"is not matched with {module} in {PATIENCE:g} s: write it simpler"
+    except regex.error as error:
+        why = f"is no regular expression: {error}"
+    raise ModelError(f"{file}: the pattern {pattern[: NAMED * NAMED]!r} {why}")
 
 
 def _parted(key: str) -> tuple[str, str | None]:
@@ -300,4 +342,4 @@ def _among(name: str, places: Iterable[str], shapes: Mapping[str, tuple[int, ...
     if name in shapes:
         return " that a site goes through"
     near = did_you_mean(name, list(places))
-    return f" {near.strip()}" if near else ""
+    return f" ({near.lstrip(':; ')})" if near else ""

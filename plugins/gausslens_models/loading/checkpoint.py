@@ -155,7 +155,8 @@ def refuse_no_weights(directory: Path) -> None:
                 "with queries and keys in another order than transformers': get the files of transformers' format "
                 "(model.safetensors), or convert it with the script that transformers has for this model"
             )
-    hint = '; if one of them holds the model, say so in config.json ("transformers_weights")' if others else ""
+    may_be = [f for f in others if not f.name.startswith(("adapter_", "consolidated"))]
+    hint = '; if one of them holds the model, say so in config.json ("transformers_weights")' if may_be else ""
     raise ModelError(f"{directory}: no weights there: neither model.safetensors nor pytorch_model.bin{told}{hint}")
 
 

@@ -43,6 +43,8 @@ AT_LEAST_ONE = re.compile(
 )
 # What the files of an adapter say that it is, and of weights without a config.
 ADAPTER, WEIGHTS = "adapter_config.json", ("*.safetensors", "*.bin")
+# How files of weights begin under the names of their publisher, which are not read.
+CONSOLIDATED = "consolidated"
 # Which modules a directory of sentence-transformers has, in order.
 MODULES = "modules.json"
 
@@ -75,12 +77,12 @@ def is_adapter(directory: Path) -> bool:
     """Whether a directory holds an adapter and no model; some trainers leave the base's config beside it."""
     if not (directory / ADAPTER).is_file():
         return False
-    return not ((directory / "config.json").is_file() and _has_weights(directory, but="adapter_"))
+    return not ((directory / "config.json").is_file() and _has_weights(directory, but=("adapter_",)))
 
 
-def _has_weights(directory: Path, but: str = "\0") -> bool:
+def _has_weights(directory: Path, but: tuple[str, ...] = ()) -> bool:
     files = (file for pattern in WEIGHTS for file in directory.glob(pattern))
-    return any(not file.name.startswith((but, "training_args", "optimizer", "scheduler")) for file in files)
+    return any(not file.name.startswith((*but, "training_args", "optimizer", "scheduler")) for file in files)
 
 
 def claims_bridge(path: str) -> bool:
@@ -126,7 +128,9 @@ def transformer_inside(directory: Path) -> str:
             f"{directory}: a model of sentence-transformers whose first module is a {kind}, no Transformer"
         )
     if Path(name).name != name or name in ("", ".."):
-        raise ModelError(f"{directory / MODULES}: its transformer is in {name!r}, where there is no config.json")
+        raise ModelError(
+            f"{directory / MODULES}: its transformer is in {name!r}; it should be in a directory of this one"
+        )
     return name
 
 
@@ -182,15 +186,25 @@ def _refuse_no_config(directory: Path) -> None:
             "it with its base; for others merge it into that (peft's merge_and_unload) and save_pretrained() the result"
         )
     if (directory / ADAPTER).is_file():
-        raise ModelError(
-            f"{directory} holds a model and, beside it, an adapter ({ADAPTER}): which is meant? For the model alone "
-            f"move {ADAPTER} and adapter_model.* elsewhere; for both, move them into a directory ADAPTER and write "
-            f"`model: {{path: ADAPTER, base: {directory.name}}}`"
-        )
+        raise ModelError(both_in(directory))
     if not (directory / "config.json").is_file():
         raise ModelError(
             f"there is no config.json in {directory}, which says what model its weights are of: put it beside them"
         )
+
+
+def both_in(directory: Path) -> str:
+    """The refusal of a directory with a model and an adapter."""
+    if not _has_weights(directory, but=("adapter_", CONSOLIDATED)):
+        return (
+            f"{directory} holds an adapter ({ADAPTER}) and, beside it, a model in {CONSOLIDATED}.*, which is not read: "
+            "move that elsewhere, and it is the directory of the adapter"
+        )
+    return (
+        f"{directory} holds a model and, beside it, an adapter ({ADAPTER}): which is meant? For the model alone "
+        f"move {ADAPTER} and adapter_model.* elsewhere; for both, move them into a directory ADAPTER and write "
+        f"`model: {{path: ADAPTER, base: {directory.name}}}`"
+    )
 
 
 def refuse_absurd_sizes(file: Path) -> None:

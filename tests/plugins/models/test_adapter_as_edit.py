@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -208,6 +209,29 @@ def test_an_adapter_of_another_model_is_refused_before_it_is_laid_over(directory
         edited(tiny, tmp_path / "a", 0)
     with pytest.raises(ModelError, match="does not say as what its tensors are stored"):
         check_edit(plugin.edits()[0], LoraParameters(path=str(tmp_path / "a")))
+
+
+@pytest.mark.parametrize(
+    ("base", "told"),
+    [
+        ("llama", r"no such tensor|which in .* is \[24, 24\]"),
+        ("llama-tied", "one tensor for embedding and head"),
+    ],
+)
+def test_an_adapter_that_does_not_fit_is_refused_when_the_run_is_planned(
+    base: str, told: str, directory: Directory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if base == "llama":
+        plant(tmp_path / "a", TINY, ("q_proj",))
+    else:
+        write(tmp_path / "a", {f"{PREFIX}lm_head.weight": torch.ones(61, 24)}, {})
+    file = tmp_path / "tuned.json"
+    variants = {"tuned": [{"edit": "model.lora", "path": str(tmp_path / "a")}]}
+    block = study({"path": str(directory(base))}, variants, ("q",)) | {"prompts": {"source": "tokens", "ids": [[1, 2]]}}
+    file.write_text(json.dumps(block))
+    assert main(["plan", str(file), "--store", str(tmp_path / "store")]) != 0
+    said = capsys.readouterr()
+    assert re.search(told, (said.out + said.err).replace("\n", " "))
 
 
 def test_ranks_stack(tmp_path: Path) -> None:

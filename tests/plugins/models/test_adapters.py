@@ -345,6 +345,15 @@ def test_an_adapter_is_claimed_and_told(
         ({"r": 3}, r"lora_A of model\.layers\.0\.self_attn\.q_proj is \[2, 24\], its rank in adapter_config.json 3"),
         ({"lora_alpha": "much"}, "lora_alpha of .* is 'much': it is a number above 0"),
         ({"rank_pattern": {"q_proj": 0}}, "r of .* is 0: it is a number above 0"),
+        ({"lora_alpha": math.nan}, r"adapter_config\.json: lora_alpha of .* is nan: it is a number above 0"),
+        ({"r": math.inf}, "r of .* is inf: it is a number above 0"),
+        ({"rank_pattern": ["q_proj"]}, r"rank_pattern is \['q_proj'\]: it is a table"),
+        ({"alpha_pattern": {"(": 2}}, r"the pattern '\(' is no regular expression: missing \)"),
+        # Backtracking tries all ways to cut a name that does not fit.
+        (
+            {"alpha_pattern": {"(.|..|...)" * 25 + "[XY]": 2}},
+            r"is not matched with model\.layers.*in 1 s: write it simpler",
+        ),
     ],
 )
 @pytest.mark.parametrize("opens", [run, files])
@@ -408,6 +417,54 @@ def test_numbers_that_are_none_are_refused(directory: Directory, tmp_path: Path)
     (tmp_path / "a" / "adapter_config.json").write_text("{")
     with pytest.raises(ModelError, match=r"adapter_config\.json: cannot be read"):
         run(tmp_path / "a")
+
+
+def test_a_config_that_is_a_list_is_told(directory: Directory, tmp_path: Path) -> None:
+    plant(tmp_path / "a", directory("llama"), ("q_proj",))
+    (tmp_path / "a" / "adapter_config.json").write_text("[1]")
+    with pytest.raises(ModelError, match=r"adapter_config\.json: holds a list, not the settings of an adapter"):
+        run(tmp_path / "a")
+
+
+def _laid_over(path: Path) -> torch.Tensor:
+    base = files(Path(json.loads((path / "adapter_config.json").read_text())["base_model_name_or_path"]))
+    return lora(LayerWeights(base, 0), LoraParameters(path=str(path)), Generators(0, 0))["W_Q"]
+
+
+@pytest.mark.parametrize("opens", [built, lambda path: files(path).tensor(0, "W_Q"), _laid_over])
+def test_a_scale_that_makes_infinities_is_told_by_file_and_tensor(
+    opens: Callable[..., Any], directory: Directory, tmp_path: Path
+) -> None:
+    plant(tmp_path / "a", directory("llama"), ("q_proj",), {"lora_alpha": 1e60})
+    told = r"a/adapter_model\.safetensors: .*layers\.0\.self_attn\.q_proj\.lora_A\.weight, scaled by 5e\+59 .*infinite"
+    with pytest.raises(ModelError, match=told):
+        opens(tmp_path / "a")
+
+
+@pytest.mark.parametrize("opens", [run, files])
+def test_weights_under_names_of_their_publisher_are_no_model_beside_an_adapter(
+    opens: Callable[..., Any], directory: Directory, tmp_path: Path
+) -> None:
+    both = copied(directory("llama"), tmp_path / "both")
+    (both / "model.safetensors").rename(both / "consolidated.safetensors")
+    plant(both, directory("llama"), ("q_proj",))
+    for base in (None, str(directory("llama"))):
+        with pytest.raises(ModelError, match=r"a model in consolidated\.\*, which is not read: move that elsewhere"):
+            opens(both, base)
+    (both / "adapter_config.json").unlink()
+    with pytest.raises(ModelError, match="no weights there") as caught:
+        opens(both)
+    assert "transformers_weights" not in str(caught.value)
+
+
+def test_what_may_be_meant_is_said_in_brackets(directory: Directory, tmp_path: Path) -> None:
+    tensors = {f"{PREFIX}model.layers.0.self_attn.q_prj.weight": torch.ones(24, 24)}
+    write(tmp_path / "a", tensors, {"base_model_name_or_path": str(directory("llama"))})
+    with pytest.raises(ModelError, match=r"no such tensor \(did you mean .*q_proj\.weight.*\?\): is this the model"):
+        files(tmp_path / "a")
+    write(tmp_path / "a", {f"{PREFIX}quite.other": torch.ones(2)}, {"base_model_name_or_path": str(directory("llama"))})
+    with pytest.raises(ModelError, match=r"no such tensor \(there are .*\.\.\.\): is this the model"):
+        files(tmp_path / "a")
 
 
 @pytest.mark.parametrize("opens", [run, files])

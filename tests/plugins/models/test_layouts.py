@@ -68,7 +68,7 @@ def test_the_transformer_of_sentence_transformers_is_opened(
     ("told", "match"),
     [
         (modules("", "WordEmbeddings"), "whose first module is a WordEmbeddings, no Transformer"),
-        (modules("../elsewhere"), r"its transformer is in '\.\./elsewhere'"),
+        (modules("../elsewhere"), r"its transformer is in '\.\./elsewhere'; it should be in a directory of this one"),
         (modules(""), "its transformer is in ''"),
         ("[]", "not a list of modules"),
         ("{", "not a list of modules"),
