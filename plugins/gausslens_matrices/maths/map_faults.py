@@ -116,6 +116,8 @@ class Padding:
             real = n - _run(self.rows[name][::-1])
             while name == "even" and real < n and self.last[:real].max(initial=-1) >= real:
                 real += 1  # what the text looks at is of it
+            if name == "alike" and real < n and self.last[-1] == real:
+                real += 1  # the last row of the text, which sees itself, is what padding repeats
             if n - real >= fewest and real >= shortest and (best is None or real < best[0].stop):
                 best = range(real), f"{what} {real} to {n - 1} {said}"
         return best or (self._before() if of_rows and of_keys else None)

@@ -136,6 +136,8 @@ def _padded(kind: str) -> np.ndarray:
             rest[:] = 1 / 12
         elif kind == "alike":
             rest[:] = maps(2, 2, 1, 12, causal=False)
+        elif kind == "as the last":
+            rest[..., :n] = P[prompt, :, :, n - 1 : n, :n]
         elif kind == "unseen":
             rest[..., :n] = maps(2, 2, 12 - n, n, causal=False)
         elif kind == "nan":
@@ -151,7 +153,7 @@ def _padded(kind: str) -> np.ndarray:
     return P
 
 
-SETTLED = ["uniform", "alike", "unseen", "in view", "diagonal", "of padding", "of padding in view"]
+SETTLED = ["uniform", "alike", "as the last", "unseen", "in view", "diagonal", "of padding", "of padding in view"]
 
 
 @pytest.mark.parametrize("kind", ["empty", "nan", *SETTLED])
