@@ -265,6 +265,8 @@ def open_module(spec: ModelSpec) -> PlainModule:
     if wrong:
         lines = [f"  {f.what}: differs by {f.difference:.2g}, allowed is {f.tolerance:.2g}" for f in wrong[:SHOWN]]
         more = [f"  and {len(wrong) - SHOWN} more"] if len(wrong) > SHOWN else []
+        if digest_of_hooks(spec.model):
+            more.append("  forward hooks hang on it, or its forward was put in place of the class's: are they meant?")
         first = f"{model.name}: the module does not compute what its mapping says: {len(wrong)} of {len(findings)} "
         raise ModelError("\n".join([first + "comparisons differ, the worst first:", *lines, *more]))
     model.tell(findings)
@@ -273,9 +275,9 @@ def open_module(spec: ModelSpec) -> PlainModule:
 
 def unproved(names: Collection[str], findings: Sequence[Finding], norm_first: bool) -> tuple[str, ...]:
     """Those of our tensors that stand in no comparison which was made."""
-    made = {f.what.split(" of ")[0].removesuffix(" from weights") for f in findings if not f.left_out}
-    made -= {"pattern", "scores"} if "z" not in made else set()
-    gated = "W_gate" in names
+    proved = [f.what for f in findings if f.what.endswith(" from weights") and not f.left_out]
+    made = {what.removesuffix(" from weights").split(" of ")[0] for what in proved}
+    gated, end = "W_gate" in names, "logits" if "W_U" in names else "final hidden state"
     shown = {
         **{f"{kind}_{n}": site for kind in "Wb" for n, site in (("Q", "q"), ("K", "k"), ("V", "v"), ("O", "attn_out"))},
         **{f"{kind}_in": "mlp_post" if gated else "mlp_pre" for kind in "Wb"},
@@ -283,6 +285,8 @@ def unproved(names: Collection[str], findings: Sequence[Finding], norm_first: bo
         **{f"ln1.{kind}": "q" if norm_first else "resid_mid" for kind in "wb"},
         **{f"ln2.{kind}": "mlp_pre" if norm_first else "resid_post" for kind in "wb"},
         **{f"{n}_norm.{kind}": "z" for kind in "wb" for n in "qk"},
+        **dict.fromkeys(("W_E", "W_pos", "ln_embed.w", "ln_embed.b"), "resid_pre"),
+        **dict.fromkeys(("W_U", "b_U", "ln_final.w", "ln_final.b"), end),
     }
     return tuple(name for name, site in shown.items() if name in names and site not in made)
 

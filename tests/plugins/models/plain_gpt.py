@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
+
+from gausslens import ModelSpec
+from gausslens_models.loading.plain_module import PlainModule
+from gausslens_models.parameters import TorchParameters
 
 VOCABULARY, POSITIONS, WIDTH, HEADS, LAYERS = 61, 64, 32, 4, 3
 
@@ -242,3 +247,17 @@ def rotary_twins() -> tuple[Rotary, Any]:
     for one, other in pairs:
         one.weight.data = other.weight.data.clone()
     return ours, theirs
+
+
+def changed(mapping: dict[str, Any], **blocks: dict[str, Any]) -> dict[str, Any]:
+    """A mapping with some entries of its blocks changed; None takes one out."""
+    found = copy.deepcopy(mapping)
+    for name, entries in blocks.items():
+        merged = found.get(name, {}) | entries
+        found[name] = {key: value for key, value in merged.items() if value is not None}
+    return found
+
+
+def unproved(module: nn.Module, mapping: dict[str, Any]) -> PlainModule:
+    """As the loader has it before its proof."""
+    return PlainModule(ModelSpec("live:unproved", TorchParameters.model_validate(mapping), None, "cpu", module, None))

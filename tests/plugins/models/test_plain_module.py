@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import importlib.util
 import os
 import re
@@ -16,14 +15,12 @@ import numpy as np
 import plain_gpt
 import pytest
 import torch
-from plain_gpt import GPT, GPT_MAPPING, ROTARY_MAPPING, Turned, gpt_twins, rotary_twins
+from plain_gpt import GPT, GPT_MAPPING, ROTARY_MAPPING, Turned, changed, gpt_twins, rotary_twins, unproved
 from torch import nn
 
 import gausslens
-from gausslens import InputError, ModelError, ModelSpec, Request, Tokens, Twin
+from gausslens import InputError, ModelError, Request, Tokens, Twin
 from gausslens_models.capture.plain_capture import PlainEngine
-from gausslens_models.loading.plain_module import PlainModule
-from gausslens_models.parameters import TorchParameters
 
 ROOT = Path(__file__).parents[3]
 _spec = importlib.util.spec_from_file_location("every_type", ROOT / "benchmarks" / "every_type.py")
@@ -42,25 +39,11 @@ TWINS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
 }
 
 
-def changed(mapping: dict[str, Any], **blocks: dict[str, Any]) -> dict[str, Any]:
-    """A mapping with some entries of its blocks changed; None takes one out."""
-    found = copy.deepcopy(mapping)
-    for name, entries in blocks.items():
-        merged = found.get(name, {}) | entries
-        found[name] = {key: value for key, value in merged.items() if value is not None}
-    return found
-
-
 def of(*analyses: str) -> dict[str, Any]:
     study = every_type.study("", analyses)
     del study["model"]
     study["variants"]["before"] = {"edits": [{"edit": "reinit.gaussian"}], "draws": 2}
     return study
-
-
-def unproved(module: nn.Module, mapping: dict[str, Any]) -> PlainModule:
-    """As the loader has it before its proof."""
-    return PlainModule(ModelSpec("live:unproved", TorchParameters.model_validate(mapping), None, "cpu", module, None))
 
 
 class Body(GPT):
@@ -92,8 +75,10 @@ class TestTwins:
     @pytest.mark.parametrize("sort", TWINS)
     def test_everything_is_proved(self, sort: str) -> None:
         twins, mapping = TWINS[sort]
-        findings = PlainEngine().prove(gausslens.load(twins()[0], mapping=mapping)._opened.model)
+        model = gausslens.load(twins()[0], mapping=mapping)._opened.model
+        findings = PlainEngine().prove(model)
         assert [f for f in findings if not f.holds or f.left_out] == []
+        assert not model.info.facts["notes"]
         proved = {f.what.split(" of layer")[0] for f in findings}
         rotated = {"q_rot", "k_rot"} if sort == "rotary" else set()
         assert rotated | {"logits", "q", "k", "v", "scores", "pattern", "z", "attn_out", "mlp_post"} <= proved
@@ -261,20 +246,6 @@ class TestRefused:
                 study, tmp_path, model=gpt_twins()[0], mapping=changed(GPT_MAPPING, facts={"scale": 1.0}), shown=False
             )
 
-    def test_an_encoder_without_a_mask_reads_prompts_of_one_length(self, tmp_path: Path) -> None:
-        mapping = changed(GPT_MAPPING, facts={"causal": False})
-        study = of("model.attention") | {"variants": {"trained": []}}
-        del study["against"]
-        for ids in ([[3, 9, 4, 1, 7], [5, 2, 8, 8, 6]], [[3, 9, 4, 1, 7], [5, 2]]):
-            study["prompts"] = {"source": "tokens", "ids": ids}
-            if len(ids[1]) == 5:
-                assert gausslens.run(study, tmp_path, model=OddGPT("both ways"), mapping=mapping, shown=False)
-                continue
-            with pytest.raises(
-                gausslens.GausslensError, match=r"no argument .* takes the mask: say arguments: \{NAME: m"
-            ):
-                gausslens.run(study, tmp_path, model=OddGPT("both ways"), mapping=mapping, shown=False)
-
     @pytest.mark.parametrize(
         ("given", "said"),
         [
@@ -413,170 +384,6 @@ class TestRefused:
         del study["against"]
         with pytest.raises(ModelError, match="does not compute what its mapping says"):
             gausslens.run(study, tmp_path, model=gpt_twins()[0], mapping=mapping, shown=False)
-
-
-class OddAttention(nn.Module):
-    """That of GPT, with a mask and a scale that are set from outside."""
-
-    def __init__(self, plain: Any) -> None:
-        super().__init__()
-        self.c_attn, self.c_proj = plain.c_attn, plain.c_proj
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = (t.unflatten(-1, (4, 8)).transpose(1, 2) for t in self.c_attn(x).split(32, dim=2))
-        pattern = (q @ k.mT * self._scale).masked_fill(~self._seen, -1e9).softmax(-1)
-        return self.c_proj((pattern @ v).transpose(1, 2).flatten(2))
-
-
-class OddGPT(GPT):
-    """What short prompts of random tokens do not show: ``kind`` is window, scale or documents."""
-
-    def __init__(self, kind: str) -> None:
-        super().__init__()
-        self.load_state_dict(gpt_twins()[0].state_dict())
-        self.kind = kind
-        for block in self.transformer["h"]:
-            block.attn = OddAttention(block.attn)
-
-    def forward(self, idx: torch.Tensor, targets: Any = None) -> Any:
-        length = idx.shape[1]
-        seen, scale = torch.ones(length, length, dtype=torch.bool).tril()[None, None], 8**-0.5
-        if self.kind == "both ways":
-            seen = torch.ones_like(seen)
-        elif self.kind == "window":
-            seen = seen.triu(-29)
-        elif self.kind == "documents":
-            document = (idx == 58).cumsum(1)
-            seen = seen & (document[:, None, :, None] == document[:, None, None, :])
-        elif length > 32:
-            scale = scale * 1.3
-        for block in self.transformer["h"]:
-            block.attn._seen, block.attn._scale = seen, scale
-        return super().forward(idx, targets)
-
-
-class TestHeldInEveryPass:
-    """The proof sees two short prompts; z is held against pattern times v wherever patterns are made."""
-
-    def study(self, use: str, **told: Any) -> dict[str, Any]:
-        ids = [[(7 * n + p) % 58 for n in range(40)] for p in (0, 3)]
-        ids[1][34] = 58  # which no prompt of the proof has
-        return {
-            "prompts": {"source": "tokens", "ids": ids},
-            "variants": {"trained": []},
-            "analyses": [{"use": use} | ({"with": told} if told else {})],
-        }
-
-    @pytest.mark.parametrize("kind", ["window", "scale", "documents"])
-    @pytest.mark.parametrize("sites", [["pattern"], ["scores"]])
-    def test_what_the_proof_did_not_show_is_refused(self, kind: str, sites: list[str], tmp_path: Path) -> None:
-        module = OddGPT(kind)
-        assert all(f.holds for f in PlainEngine().prove(gausslens.load(module, mapping=GPT_MAPPING)._opened.model))
-        place = {
-            "window": "prompt 0, position 30",
-            "scale": r"prompt 0, position 1\b",
-            "documents": "prompt 1, position 34",
-        }
-        study = self.study("model.capture", sites=sites)
-        with pytest.raises(gausslens.GausslensError, match=f"layer 0, {place[kind]}.*sliding_window.*scale.*mask"):
-            gausslens.run(study, tmp_path, model=module, mapping=GPT_MAPPING, shown=False)
-
-    def test_blocks_of_rows_and_replacement_are_held(self, tmp_path: Path) -> None:
-        for use, told in (("model.attention", {}), ("attention.swap", {"band": [2]})):
-            study = self.study(use, **told)
-            with pytest.raises(gausslens.GausslensError, match="layer 0, prompt 0, position 30"):
-                gausslens.run(study, tmp_path, model=OddGPT("window"), mapping=GPT_MAPPING, shown=False)
-
-    def test_the_rest_can_be_studied_and_a_window_that_is_told(self, tmp_path: Path) -> None:
-        study = self.study("model.capture", sites=["z", "resid_post"])
-        gausslens.run(study, tmp_path, model=OddGPT("window"), mapping=GPT_MAPPING, shown=False)
-        told = changed(GPT_MAPPING, facts={"sliding_window": 30})
-        found = gausslens.run(
-            self.study("model.capture", sites=["pattern"]), tmp_path, model=OddGPT("window"), mapping=told, shown=False
-        )
-        pattern = found["trained", "model.capture"]["pattern"].transpose("layer", "prompt", "head", ...).values
-        assert pattern.shape[-2:] == (40, 40)
-        assert np.abs(pattern[..., 39, :10]).max() == 0
-
-    @pytest.mark.parametrize("sharp", [1.0, 30.0])
-    @pytest.mark.parametrize(
-        ("sort", "dtype"), [("linear", torch.float32), ("linear", torch.bfloat16), ("rotary", torch.float32)]
-    )
-    def test_an_honest_module_is_never_refused(self, sort: str, dtype: torch.dtype, sharp: float) -> None:
-        """Neither one with scores of hundreds, where roundings move patterns."""
-        twins, mapping = TWINS[sort]
-        module = twins()[0]
-        for name, parameter in module.named_parameters():
-            if "attn.weight" in name or "qkv.weight" in name:
-                parameter.data *= sharp**0.5
-        model = gausslens.load(module.to(dtype), mapping=mapping)._opened.model
-        tokens = torch.randint(0, 61, (4, 64), generator=torch.Generator().manual_seed(2)).numpy()
-        found = PlainEngine().runner(Twin(model)).forward(tokens, ("pattern", "scores"))
-        assert all(bool(found[layer, "pattern"].isfinite().all()) for layer in range(3))
-
-
-class TestKey:
-    """Parameters, buffers, mapping, code and the plain values of modules are what a model is."""
-
-    def fingerprint(self, module: Any, mapping: dict[str, Any] = GPT_MAPPING) -> str:
-        found: str = unproved(module, mapping).info.fingerprint
-        return found
-
-    def test_the_same_model_is_the_same(self) -> None:
-        assert self.fingerprint(gpt_twins()[0]) == self.fingerprint(gpt_twins()[0].eval())
-
-    def test_another_is_another(self) -> None:
-        class Other(GPT):
-            """Of the same tensors."""
-
-        plain = self.fingerprint(gpt_twins()[0])
-        weights, value, code = gpt_twins()[0], gpt_twins()[0], Other()
-        weights.lm_head.weight.data[0, 0] += 1
-        value.transformer["h"][0].attn.n_head = 8
-        code.load_state_dict(gpt_twins()[0].state_dict())
-        told = changed(GPT_MAPPING, facts={"norm_epsilon": 1e-6})
-        held = gpt_twins()[0]
-        held.config = {"sizes": [4, 8]}
-        others = [self.fingerprint(m) for m in (weights, value, code, held)] + [self.fingerprint(gpt_twins()[0], told)]
-        assert len({plain, *others}) == 6
-
-    @pytest.mark.parametrize("kind", ["plain", "transformers"])
-    def test_hooks_and_a_patched_forward_are_in_it(self, kind: str) -> None:
-        def scaled(by: Any) -> Callable[..., Any]:
-            return lambda _m, _a, out: out * by
-
-        def of_hook(hang: Callable[[Any], Any]) -> str:
-            module = gpt_twins()[kind == "transformers"]
-            hang(module.lm_head)
-            return self.fingerprint(module) if kind == "plain" else str(gausslens.load(module).info.fingerprint)
-
-        up, down = torch.ones(61), -torch.ones(61)
-        typed: dict[str, Any] = {}
-        exec(compile("def hook(m, a, out): return out * 3", "<typed>", "exec"), typed)
-        hung: list[Callable[[Any], Any]] = [
-            lambda _: None,
-            lambda head: head.register_forward_hook(scaled(0.5)),
-            lambda head: head.register_forward_hook(scaled(2.0)),
-            lambda head: head.register_forward_hook(scaled(up)),
-            lambda head: head.register_forward_hook(scaled(down)),
-            lambda head: head.register_forward_hook(typed["hook"]),
-            lambda head: head.register_forward_pre_hook(lambda _m, args: (args[0] * 2,)),
-            lambda head: head.register_forward_pre_hook(lambda _m, args: (args[0] * 3,)),
-            lambda head: setattr(head, "forward", lambda x: x @ head.weight.T * 2),
-        ]
-        found = [of_hook(hang) for hang in hung]
-        assert len(set(found)) == len(hung)
-        assert [of_hook(hang) for hang in hung] == found
-
-    @pytest.mark.parametrize("kind", ["plain", "transformers"])
-    def test_our_own_hooks_are_not(self, kind: str) -> None:
-        """Nor those that transformers leaves behind when it is asked for patterns."""
-        module, mapping = gpt_twins()[kind == "transformers"], GPT_MAPPING if kind == "plain" else None
-        before = gausslens.load(module, mapping=mapping)
-        assert before.info.fingerprint
-        assert before._opened.running is not None
-        before._opened.running.prove(before._opened.model)
-        assert gausslens.load(module, mapping=mapping).info.fingerprint == before.info.fingerprint
 
 
 class TestInitial:
