@@ -58,7 +58,7 @@ def test_all_of_it_runs_and_is_compared(name: str, stack: str, tmp_path: Path) -
     results = gausslens.run(study, store=tmp_path / "store", shown=False)
     for use in wanted:
         frame = results.frame("trained", use)
-        assert use == "model.generate" or np.isfinite(frame["q"].to_numpy(float)).any(), use
+        assert use == "model.generate" or np.isfinite(frame["null_mean"].to_numpy(float)).any(), use
     maps = results["trained", "model.attention"]["pattern"]
     sums = maps.sum("key", skipna=True).where(maps.notnull().any("key"))
     np.testing.assert_allclose(sums.values[np.isfinite(sums.values)], 1.0, atol=1e-5)
