@@ -11,11 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-import numpy as np
-
 from gausslens import InputError
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 MAPS = ("pattern", "attention", "attn")
@@ -151,6 +150,8 @@ def _npz(path: Path) -> dict[str, Stored]:
 
 
 def _header(path: Path, file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    import numpy as np
+
     version = np.lib.format.read_magic(file)
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     if version not in readers:
@@ -163,6 +164,8 @@ def _header(path: Path, file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtyp
 
 def _mapped(path: Path, file: IO[bytes], start: int) -> Stored:
     """An array that lies in a file as it is: mapped into memory, read where it is looked at."""
+    import numpy as np
+
     file.seek(start)
     shape, fortran, dtype = _header(path, file)
     if 0 in shape:
@@ -175,6 +178,8 @@ def _mapped(path: Path, file: IO[bytes], start: int) -> Stored:
 
 def _compressed(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Stored:
     """An array of a compressed file, which is read whole when it is first looked at."""
+    import numpy as np
+
     with archive.open(entry) as stream:
         shape, _, dtype = _header(path, stream)
     if math.prod(shape) * dtype.itemsize > entry.file_size:
@@ -189,10 +194,13 @@ def _compressed(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) ->
 
 
 def _of_array(array: NDArray[Any]) -> Stored:
+    import numpy as np
+
     return Stored(array.shape, str(array.dtype), lambda index: np.asarray(array[index]))
 
 
 def _safetensors(path: Path) -> dict[str, Stored]:
+    import numpy as np
     from safetensors import safe_open
 
     names = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool"}
@@ -214,6 +222,7 @@ def _safetensors(path: Path) -> dict[str, Stored]:
 
 def _hdf5(path: Path) -> dict[str, Stored]:
     import h5py
+    import numpy as np
 
     file = h5py.File(path, "r")
     found: dict[str, Stored] = {}

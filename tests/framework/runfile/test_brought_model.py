@@ -57,7 +57,7 @@ def test_a_model_is_brought_where_there_is_none(bringing: Host, tmp_path: Path, 
 def test_mistakes_are_told_where_the_prompts_are_and_once(bringing: Host, tmp_path: Path, stream: str) -> None:
     run = RUN.replace("probe.stream", stream)
     [said] = _said(bringing, tmp_path, run.format("path: maps"))
-    assert said.startswith("2:32: prompts.path: there is no ")
+    assert said.startswith("2:32: prompts.path: there is nothing at ")
     (tmp_path / "maps").mkdir()
     [said] = _said(bringing, tmp_path, run.format("path: maps, cuasal: true"))
     assert "did you mean causal?" in said

@@ -12,9 +12,9 @@ import pytest
 import torch
 import transformers
 from planted_adapters import PREFIX, configured, copied, factors, plant, write
+from random_models import build
 from safetensors.torch import load_file, save_file
 
-from conftest import build
 from gausslens import Generators, InputError, LayerWeights, ModelError, ModelSpec, OpenModel
 from gausslens.__main__ import main
 from gausslens_models.capture.engine import TransformersEngine

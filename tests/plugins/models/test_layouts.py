@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from random_models import build
 from safetensors.torch import load_file, save_file
 
-from conftest import build
 from gausslens import ModelError, ModelSpec
 from gausslens_models.capture.engine import TransformersEngine
 from gausslens_models.loading.config_and_tokenizer import claims_directory

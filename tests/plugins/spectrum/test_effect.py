@@ -183,7 +183,8 @@ def test_models_without_a_head_and_layers_without_attention(
 
 def test_a_model_that_is_not_edited_is_run_all_the_same(twin_of: Any) -> None:
     model = TinyModel()
-    one = run_both(TinyEngine().runner(Twin(model)), np.arange(40, 50), np.ones(10, dtype=bool), (), (), True)
+    tokens = tokenise(None, [Prompt(ids=tuple(range(40, 50)))], "tiny")
+    one = run_both(TinyEngine().runner(Twin(model)), tokens, 0, (), (), True)
     assert one.attended is None
     assert one.predicted is not None
     assert one.predicted["kl"] == 0
