@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 def lora(weights: LayerWeights, parameters: LoraParameters, generators: Generators) -> dict[str, torch.Tensor]:  # noqa: ARG001
-    """W + scale B A for every tensor of this layer that the adapter changes, cut into heads as the model's are."""
+    """W + scale B A for every tensor of this layer that the adapter changes, cut into heads as the model's are.
+
+    Of a model of two stacks it reaches the one that is studied, as every edit does; as a model (`model: DIR`) both.
+    """
     adapter = adapter_at(parameters.path)
     layout, changes = _placed(adapter, weights.model)
     places = layout.places[weights.layer]
@@ -48,7 +51,13 @@ def _placed(adapter: Adapter, model: OpenModel) -> tuple[Layout, dict[str, Chang
         raise ModelError(
             f"the loader of {model.info.name} does not say as what its tensors are stored: no adapter fits"
         )
-    return layout, adapter.placed(layout, model.info.name)
+    changes = adapter.placed(layout, model.info.name)
+    if not any(place.theirs in changes for places in layout.places.values() for place in places.values()):
+        raise ModelError(
+            f"{adapter.directory}: it changes nothing of the {layout.family.stack} of {model.info.name}, which is the "
+            "stack that is studied"
+        )
+    return layout, changes
 
 
 def touched_by_lora(parameters: LoraParameters) -> tuple[str, ...]:

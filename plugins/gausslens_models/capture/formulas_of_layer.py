@@ -117,7 +117,7 @@ def embedding_of(model: PretrainedModel, ids: torch.Tensor, outside: LayerWeight
     if reason:
         yield Left("resid_pre of layer 0", ("resid_pre",), reason)
         return
-    value = stream.embedded(ids, outside, model.info, working_type(model.dtype))
+    value = stream.embedded(ids, outside, model.info, working_type(model.dtype), model.waves())
     size = value.abs().amax(-1, keepdim=True)
     yield Made("resid_pre", value, allowed(value, size, 2, model.dtype))
 

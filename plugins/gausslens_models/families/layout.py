@@ -86,6 +86,13 @@ class Layout:
         return (*self.places[layer], *self.products(layer))
 
     @property
+    def table_of_waves(self) -> str | None:
+        """The tensor that holds positions that are waves, where there is one: nothing of it is learned."""
+        side = "encoder" if self.family.stack == "encoder" else "decoder"
+        known = self.shapes if self.family.waves is not None else ()
+        return next((name for name in known if name.endswith(f"{side}.embed_positions.weight")), None)
+
+    @property
     def in_files(self) -> set[str]:
         """The names in the files of all tensors that are read."""
         found: set[str] = set()

@@ -114,11 +114,13 @@ class Adapter:
         """{tensor of the base: change}; an error where the base has none of that name, or one of another shape.
 
         The base may be saved with its language-model head or without: names then differ by what stands before them.
+        Of a base of two stacks they are tensors of both, whichever is studied: the stack that is read reads the other.
         """
-        places = {p.theirs: p for places in layout.places.values() for p in places.values()}
+        places: dict[str, Place | None] = dict.fromkeys(layout.shapes) if layout.family.stack else {}
+        places |= {p.theirs: p for places in layout.places.values() for p in places.values()}
         found: dict[str, Change] = {}
         for name, change in self.changes.items():
-            theirs = _same_tensor(name, places)
+            theirs = same_tensor(name, places)
             if layout.tied and (theirs is None or theirs == layout.places[None]["W_E"].theirs):
                 self._refuse_tied(name, theirs)
             if theirs is None:
@@ -130,15 +132,15 @@ class Adapter:
             found[theirs] = change
         return found
 
-    def changed(self, change: Change, tensor: torch.Tensor, place: Place) -> torch.Tensor:
-        """The tensor of the base as the adapter leaves it, in the type that it has."""
+    def changed(self, change: Change, tensor: torch.Tensor, place: Place | None) -> torch.Tensor:
+        """The tensor of the base as the adapter leaves it, in its type; ``place`` is where it is studied."""
         import torch
 
         if change.whole is not None:
             tensor = self._finite(change.whole).to(tensor)
         found = tensor
         if change.A is not None and change.B is not None:
-            turned = change.turned or place.slot.turned
+            turned = change.turned or _is_turned(place)
             seen = tensor.mT if turned else tensor
             seen = low_rank.changed(seen, self._finite(change.A), self._finite(change.B), change.scale)
             if change.magnitude is not None:
@@ -223,9 +225,11 @@ class Adapter:
             return made[::-1] if change.turned else made
         return shapes[change.whole or change.added or ""]
 
-    def _refuse_other_shape(self, name: str, change: Change, place: Place, shape: tuple[int, ...], path: str) -> None:
+    def _refuse_other_shape(
+        self, name: str, change: Change, place: Place | None, shape: tuple[int, ...], path: str
+    ) -> None:
         made = self._shape(change)
-        if change.A is not None and place.slot.turned:
+        if change.A is not None and _is_turned(place):
             made = made[::-1]
         for found in (made, *([self.checkpoint.shapes[change.whole]] if change.whole else [])):
             if found != shape:
@@ -328,7 +332,12 @@ def _parted(key: str) -> tuple[str, str | None]:
     return found[1], f"{part}.bias" if found[3] == ".bias" else part
 
 
-def _same_tensor(name: str, places: Iterable[str]) -> str | None:
+def _is_turned(place: Place | None) -> bool:
+    """Whether the base stores it as [reads, writes]; the stack of two that is not studied has linear layers alone."""
+    return place is not None and place.slot.turned
+
+
+def same_tensor(name: str, places: Iterable[str]) -> str | None:
     """The tensor of that name, or with more or fewer modules before it."""
     known = set(places)
     if name in known:

@@ -13,7 +13,7 @@ from gausslens import HEAD_AXIS, KV_HEAD_AXIS, SITES, ModelError, ModelSpec, sit
 from ..families.layout import Layout, Place, families_of, make_layout
 from ..families.refused import advice
 from ..families.slots import STREAM
-from .adapter import adapter_of
+from .adapter import adapter_of, same_tensor
 from .checkpoint import Checkpoint, refuse_not_finite
 from .code_of_module import digest_of_hooks
 from .config_and_tokenizer import LIVE, quiet_transformers, read_config, refuse_quantised, where_pretrained
@@ -73,6 +73,11 @@ class PretrainedModel(CheckpointModel):
             refuse_not_finite(self.spec.path, [(place.theirs, theirs)])
             self._looked_at.add(place.theirs)
         return layout.ours(place, theirs, theirs.dtype)
+
+    def waves(self) -> torch.Tensor | None:
+        """The table of positions that are waves, of the checkpoint, else of the module."""
+        name = self.layout.table_of_waves
+        return super().waves() if self.checkpoint is not None or name is None else self.parameter(name)
 
     def parameter(self, name: str) -> torch.Tensor:
         """A parameter of the module by its name."""
@@ -251,18 +256,19 @@ class PretrainedModel(CheckpointModel):
         """Put what the adapter makes of the base's tensors into the module, which was held against their files."""
         if self.adapter is None:
             return
+        places = {
+            place.theirs: (place, self.module_layout.places[layer][ours].theirs)
+            for layer, placed in self.layout.places.items()
+            for ours, place in placed.items()
+        }
         parameters = dict(module.named_parameters())
-        merged: set[str] = set()
-        for layer, places in self.layout.places.items():
-            for ours, place in places.items():
-                if place.theirs in self.changes and place.theirs not in merged:
-                    merged.add(place.theirs)
-                    parameter = parameters[self.module_layout.places[layer][ours].theirs]
-                    if parameter.is_meta:
-                        raise ModelError(
-                            f"{place.theirs} is not in memory (device_map): an adapter needs all weights there"
-                        )
-                    parameter.data.copy_(self.adapter.changed(self.changes[place.theirs], parameter.data, place))
+        for theirs, change in self.changes.items():
+            # Of two stacks the one that is not studied has no places: its names are the file's.
+            place, name = places.get(theirs) or (None, same_tensor(theirs, parameters))
+            parameter = parameters[str(name)]
+            if parameter.is_meta:
+                raise ModelError(f"{theirs} is not in memory (device_map): an adapter needs all weights there")
+            parameter.data.copy_(self.adapter.changed(change, parameter.data, place))
 
 
 def open_pretrained(spec: ModelSpec) -> PretrainedModel:

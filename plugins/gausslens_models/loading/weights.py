@@ -15,7 +15,7 @@ from ..families.facts import model_info
 from ..families.layout import Layout, families_of, make_layout
 from ..families.stored_names import as_in_module
 from ..maths.latent_products import product
-from ..prompts.pairs import PairReader, unpaired
+from ..prompts.pairs import PairReader
 from ..prompts.tokenise import tokenise
 from .adapter import Adapter, adapter_of
 from .checkpoint import Checkpoint, refuse_no_weights, refuse_not_finite
@@ -86,7 +86,7 @@ class CheckpointModel:
     def tokenise(self, prompts: Sequence[Prompt]) -> Tokens:
         """Render, tokenise once with offsets, and map parts to tokens, words and segments."""
         if self.stack is None:
-            return tokenise(self.tokenizer, unpaired(prompts, self.name), self.name)
+            return tokenise(self.tokenizer, prompts, self.name)
         reader = PairReader(self.name, self.stack, self.layout.family.start, self._start(), self.info.max_positions)
         return reader.tokens(self.tokenizer, prompts)
 
@@ -116,6 +116,11 @@ class CheckpointModel:
         if self.adapter is not None and place.theirs in self.changes:
             theirs = self.adapter.changed(self.changes[place.theirs], theirs.to(self.dtype), place)
         return self.layout.ours(place, theirs, self.dtype)
+
+    def waves(self) -> torch.Tensor | None:
+        """The table [position, d_model] of positions that are waves, where the checkpoint has it: as that rounds it."""
+        name = self.layout.table_of_waves
+        return None if name is None else self._stored(name)
 
     def initial(self, layer: int | None, name: str, seed: int) -> torch.Tensor:
         """A fresh draw of a tensor from the initialisation of the model's own class."""

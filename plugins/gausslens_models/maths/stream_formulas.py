@@ -47,8 +47,13 @@ def waves(length: int, width: int, first: int, steps: int) -> torch.Tensor:
     return torch.cat([angles.sin(), angles.cos()], dim=1)
 
 
-def embedded(ids: torch.Tensor, outside: LayerWeights, info: ModelInfo, dtype: torch.dtype) -> torch.Tensor:
-    """The stream before the first layer: token and position embeddings, widened and normed where the family does so."""
+def embedded(
+    ids: torch.Tensor, outside: LayerWeights, info: ModelInfo, dtype: torch.dtype, table: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The stream before the first layer: token and position embeddings, widened and normed where the family does so.
+
+    ``table`` are positions that are waves as the model holds them, in half precision perhaps; None: they are computed.
+    """
     found = outside["W_E"][ids].to(dtype) * info.facts.embedding_scale
     # OPT widens tokens before positions join them, ALBERT and its kind what all of it makes.
     wide_first = "W_pos" in outside and outside["W_pos"].shape[1] != found.shape[-1]
@@ -56,7 +61,9 @@ def embedded(ids: torch.Tensor, outside: LayerWeights, info: ModelInfo, dtype: t
     if "W_pos" in outside:
         found = found + outside["W_pos"][: ids.shape[1]]
     if "waves" in info.facts:
-        found = found + waves(ids.shape[1], found.shape[-1], *info.facts["waves"]).to(found)
+        length, (first, _) = ids.shape[1], info.facts["waves"]
+        held = waves(length, found.shape[-1], *info.facts["waves"]) if table is None else table[first : first + length]
+        found = found + held.to(found)
     if "W_token_type" in outside:
         found = found + outside["W_token_type"][0]
     found = normed(found, outside, "ln_embed", info) if "ln_embed.w" in outside else found

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_stacks import PAIRS, STACKED, built, pairs_of
+from tiny_stacks import PAIRS, STACKED, built, pairs_of, tokenizer
 
 import gausslens
 from gausslens import Batch, ModelSpec, Request, Tokens, Twin
@@ -292,3 +292,18 @@ def test_attention_to_a_source_goes_into_the_store_as_it_is(
         assert np.isnan(found["pattern"].values[:, prompt, :, :, m:]).all()
         assert np.isfinite(found["k"].values[:, prompt, :m]).all()
         assert found["source_token_id"].values[prompt, :m].tolist() == tokens.sources.ids[prompt].tolist()
+
+
+@pytest.mark.parametrize("stack", STACKS)
+@pytest.mark.parametrize("name", ["pegasus", "marian"])
+def test_positions_are_those_of_the_file_as_it_rounds_them(name: str, stack: str, tmp_path: Path) -> None:
+    """Saved in half precision waves keep three digits in float32 too: the proof reads what the model reads."""
+    built(name).half().save_pretrained(tmp_path / "half")
+    tokenizer().save_pretrained(tmp_path / "half")
+    for model in (str(tmp_path / "half"), built(name).half().float()):
+        opened = (
+            gausslens.load(model, stack=stack, dtype="float32")
+            if isinstance(model, str)
+            else gausslens.load(model, stack=stack)
+        )
+        assert [f for f in TransformersEngine().prove(opened._opened.model) if not f.holds] == []
