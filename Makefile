@@ -31,7 +31,7 @@ demo: $(STAMP)
 
 # All cores; PYTEST='-n 0 -k store -x' for one.
 test: $(STAMP)
-	$(BIN)/pytest -n auto $(PYTEST)
+	$(BIN)/pytest -n auto --dist worksteal $(PYTEST)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -54,6 +54,7 @@ soak: $(STAMP)
 	@for script in $(SOAK); do for model in $(SOAK_MODELS); do echo "== $$script $$model"; \
 	OMP_NUM_THREADS=1 $(BIN)/python $$script $$model --store $(SOAK_STORE)/$$(basename $$script .py) $(SOAK_OPTIONS) || exit 1; done; done
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/every_type.py
+	OMP_NUM_THREADS=1 GAUSSLENS_FULL=soak $(BIN)/pytest -q -n auto
 
 schemas: $(STAMP)
 	$(BIN)/gausslens schema --write schemas

@@ -59,7 +59,7 @@ ANALYSES: dict[str, dict[str, Any]] = {
 def families() -> Any:
     """The tables of tiny models, and what builds them."""
     sys.path.insert(0, str(TESTS))
-    return importlib.import_module("conftest")
+    return importlib.import_module("random_models")
 
 
 def tokenizer(size: int) -> Any:

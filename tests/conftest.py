@@ -31,11 +31,13 @@ REAL_MODELS = ("smollm2", "minilm")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what was not asked for; the reasons stand in QUARANTINES.md."""
-    full = os.environ.get("GAUSSLENS_FULL") == "1"
+    tier = os.environ.get("GAUSSLENS_FULL")
     models = os.environ.get("GAUSSLENS_MODELS")
     for item in items:
-        if item.get_closest_marker("full") and not full:
+        if item.get_closest_marker("full") and not tier:
             item.add_marker(pytest.mark.skip(reason="the long tier runs where GAUSSLENS_FULL=1"))
+        if item.get_closest_marker("soak") and tier != "soak":
+            item.add_marker(pytest.mark.skip(reason="all of it runs where GAUSSLENS_FULL=soak"))
         if item.get_closest_marker("real_model") and not models:
             item.add_marker(pytest.mark.skip(reason="GAUSSLENS_MODELS names no directory of real weights"))
 

@@ -19,7 +19,7 @@ ANALYSES = [
     ),
     Analysis(
         name="model.loss",
-        version=1,
+        version=2,
         summary="loss of each token, perplexity and bits per byte, in all and by prompt and segment",
         parameters="gausslens_models.parameters:LossParameters",
         shape="stream",

@@ -5,13 +5,13 @@ A test that asks for ``family`` runs once for each of them.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 import pytest
+import random_models
+from tiny_decoders import VOCABULARY
 
 from gausslens import Edit, ModelSpec, Prompt, Tokens, Twin
 from gausslens.contract.descriptors import Owned, Owner
@@ -23,17 +23,10 @@ from gausslens_models.loading.weights import CheckpointModel, open_weights
 from gausslens_models.parameters import TransformersParameters, WeightsParameters
 from gausslens_models.prompts.tokenise import tokenise
 
-_found = spec_from_file_location("tiny_families", Path(__file__).parent / "models" / "conftest.py")
-assert _found is not None
-assert _found.loader is not None
-FAMILIES = module_from_spec(_found)
-sys.modules[_found.name] = FAMILIES  # where dataclasses look for their own module
-_found.loader.exec_module(FAMILIES)
-
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "family" in metafunc.fixturenames:
-        metafunc.parametrize("family", FAMILIES.MODELS)
+        metafunc.parametrize("family", random_models.MODELS)
 
 
 @pytest.fixture(scope="session")
@@ -52,7 +45,7 @@ def family_directory(tmp_path_factory: pytest.TempPathFactory, cache_of_tests: A
     def of(name: str) -> Path:
         if name not in saved:
             saved[name] = tmp_path_factory.mktemp(name)
-            FAMILIES.build(name).save_pretrained(saved[name])
+            random_models.build(name).save_pretrained(saved[name])
         return saved[name]
 
     return of
@@ -73,7 +66,7 @@ def family_files(family_directory: Callable[[str], Path]) -> Callable[[str], Che
 @pytest.fixture(scope="session")
 def family_tokens() -> Tokens:
     """Three prompts of different lengths as token numbers."""
-    rows = [[3 + (7 * i * i + 5 * i * n) % (FAMILIES.VOCABULARY - 3) for i in range(n)] for n in (11, 7, 9)]
+    rows = [[3 + (7 * i * i + 5 * i * n) % (VOCABULARY - 3) for i in range(n)] for n in (11, 7, 9)]
     return tokenise(None, [Prompt(ids=tuple(row)) for row in rows], "tiny")
 
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from random_models import ALL, OTHERS, build
+from tiny_decoders import VOCABULARY
 
 from gausslens import ModelSpec, Twin
 from gausslens_models.capture.engine import TransformersEngine
 from gausslens_models.loading.pretrained import open_pretrained
 from gausslens_models.parameters import TransformersParameters
-
-from .conftest import FAMILIES
 
 _spec = importlib.util.spec_from_file_location("every_type", Path(__file__).parents[2] / "benchmarks" / "every_type.py")
 assert _spec is not None
@@ -26,8 +26,8 @@ every_type = importlib.util.module_from_spec(_spec)
 sys.modules[_spec.name] = every_type
 _spec.loader.exec_module(every_type)
 
-FULL = os.environ.get("GAUSSLENS_FULL") == "1"
-KINDS: dict[str, Any] = FAMILIES.ALL | FAMILIES.OTHERS
+TIER = os.environ.get("GAUSSLENS_FULL")
+KINDS: dict[str, Any] = ALL | OTHERS
 # Of each way to be unlike: norms, rotation, experts, sinks, latent attention, hybrids, encoders, what is not watched.
 SAMPLE = (
     *("olmo2", "deepseek_v3", "gpt_oss", "qwen3_next", "mpnet", "gemma3", "gpt_neox", "modernbert", "jamba", "bloom"),
@@ -46,14 +46,14 @@ ONE_EACH = (
 @pytest.fixture
 def saved(tmp_path: Path, cache_of_tests: Any) -> Callable[[str], Path]:
     def of(kind: str) -> Path:
-        FAMILIES.build(kind).save_pretrained(tmp_path / "model")
-        every_type.tokenizer(FAMILIES.VOCABULARY).save_pretrained(tmp_path / "model")
+        build(kind).save_pretrained(tmp_path / "model")
+        every_type.tokenizer(VOCABULARY).save_pretrained(tmp_path / "model")
         return tmp_path / "model"
 
     return of
 
 
-@pytest.mark.parametrize("kind", SAMPLE if FULL else SAMPLE[:2])
+@pytest.mark.parametrize("kind", SAMPLE if TIER else SAMPLE[:2])
 def test_all_analyses(kind: str, saved: Callable[[str], Path], tmp_path: Path) -> None:
     count, _, crashed = every_type.tried(saved(kind), tmp_path / "store")
     assert crashed == []
@@ -61,7 +61,7 @@ def test_all_analyses(kind: str, saved: Callable[[str], Path], tmp_path: Path) -
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("kind", sorted(KINDS)[:: 1 if FAMILIES.EVERY_TYPE else 6])  # all of them in `make soak`
+@pytest.mark.parametrize("kind", sorted(KINDS)[:: 1 if TIER == "soak" else 6])
 def test_one_of_each_plugin(kind: str, saved: Callable[[str], Path], tmp_path: Path) -> None:
     count, refused, crashed = every_type.tried(saved(kind), tmp_path / "store", ONE_EACH)
     assert crashed == []

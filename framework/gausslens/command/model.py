@@ -99,7 +99,7 @@ def _shapes(info: ModelInfo, weights: int) -> list[tuple[str, str]]:
         ("parameters", f"{info.n_parameters:,}"),
         ("weights", f"{weights / 1e6:,.1f} MB as {info.dtype}"),
         ("positions", f"{info.facts.get('position', 'unknown')}, at most {info.max_positions or 'any number'}"),
-        ("attention", "causal" if info.causal else "both ways"),
+        ("attention", "to the source" if info.facts.crossed else "causal" if info.causal else "both ways"),
     ]
     if windows:
         rows.append(("window", f"{windows[0]} tokens in {len(windows)} of {info.n_layers} layers"))

@@ -16,7 +16,8 @@ class Mark(NamedTuple):
     column: int
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}"
+        # What comes from Python has no lines.
+        return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
 
 
 class GausslensError(Exception):

@@ -30,7 +30,9 @@ class Problem:
 
     def __str__(self) -> str:
         where = self.mark.file if self.mark.file.startswith(SETTING) else str(self.mark)
-        said = [where, self.path, self.message] if self.path and where != SETTING + self.path else [where, self.message]
+        # What `--set` sets is its path; what comes from Python has no other place than its path.
+        places = [where] if not self.path or where == SETTING + self.path else [where, self.path][not self.mark.line :]
+        said = [*places, self.message]
         return printable(": ".join(said) + (f"; {self.suggestion}" if self.suggestion else ""))
 
 

@@ -250,20 +250,14 @@ class _Planner:
         try:
             analysis = resolve(use.analysis.descriptor.analysis)(use.parameters, context)
             check_request(analysis, opened.running, opened.model, context.model)
-            if not use.analysis.descriptor.crossed and any(site(s).of_keys for s in analysis.request().sites):
-                self._refuse_crossed(use, opened)
+            if any(site(s).of_keys for s in analysis.request().sites):
+                _refuse_crossed(use, opened)
+        except PlanError:
+            raise
         except GausslensError as error:
             raise PlanError(f"{use.mark}: {use.label}: {error}") from error
         except Exception:
             return  # a defect of the analysis: its steps fail, and say so, when the run comes to them
-
-    def _refuse_crossed(self, use: Use, opened: Opened) -> None:
-        """What does not say that it knows keys of another stack would take them for tokens of its own."""
-        if opened.model.info.facts.crossed:
-            raise PlanError(
-                f"{use.mark}: {use.label} does not know attention from one stack to another, whose keys are tokens of "
-                f"the source: take `stack: encoder` or `stack: decoder`, or leave {use.analysis.descriptor.name} out"
-            )
 
     def _leave_out(self, use: Use, ref: StepRef, why: str) -> None:
         self.left_out.add(ref)
@@ -290,8 +284,8 @@ class _Planner:
             if shape == "stream":
                 self._check_request(use, opened, reads)
                 groups = self._groups(use, reads)
-            elif not use.analysis.descriptor.crossed:
-                self._refuse_crossed(use, opened)
+            else:
+                _refuse_crossed(use, opened)
             made["engine"] = {"name": opened.engine.descriptor.name, "version": opened.engine.descriptor.version}
             made["tokens"] = reads.digest
             if use.analysis.descriptor.texts:
@@ -382,6 +376,15 @@ class _Planner:
         ref = StepRef(step.ref.variant, label, step.ref.analysis, step.ref.draw, step.ref.sweep)
         inputs = (step.ref, *(d.ref for d in draws))
         self.steps[ref] = Step(ref, keys.key_of(made), made, step.use, step.point, inputs=inputs, against=null)
+
+
+def _refuse_crossed(use: Use, opened: Opened) -> None:
+    """What does not say that it knows keys of another stack would take them for tokens of its own."""
+    if opened.model.info.facts.crossed and not use.analysis.descriptor.crossed:
+        raise PlanError(
+            f"{use.mark}: {use.label} does not know attention from one stack to another, whose keys are tokens of the "
+            f"source: take `stack: encoder` or `stack: decoder`, or leave {use.analysis.descriptor.name} out"
+        )
 
 
 def _twins(variant: Variant) -> list[tuple[Point, int | None]]:

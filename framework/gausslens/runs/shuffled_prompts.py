@@ -136,7 +136,9 @@ def _chosen(tokens: Tokens, patterns: Sequence[str]) -> list[int]:
     """The numbers of the segments that match a pattern; no pattern: all."""
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in tokens.segments):
-            raise InputError(f"no segment of these prompts is {pattern!r}{did_you_mean(pattern, tokens.segments)}")
+            beside = tokens.sources is not None and any(fnmatchcase(name, pattern) for name in tokens.sources.segments)
+            why = ": sources stay, targets are shuffled" if beside else did_you_mean(pattern, tokens.segments)
+            raise InputError(f"no segment of these prompts is {pattern!r}{why}")
     of = range(len(tokens.segments))
     return [i for i in of if not patterns or any(fnmatchcase(tokens.segments[i], p) for p in patterns)]
 
@@ -169,10 +171,10 @@ def _permuted(flat: _Flat, units: _Units, shuffle: Shuffle, generator: np.random
 def _swapped(
     tokens: Tokens, flat: _Flat, chosen: NDArray[np.bool_], units: _Units, generator: np.random.Generator
 ) -> Places:
-    """Which stretch comes to the place of each: all of a prompt's from one other prompt."""
+    """Which stretch comes to the place of each: all of a prompt's from one other prompt, beside its own source."""
     if len(tokens) < 2:
         raise InputError("there is one prompt alone: it has no other to swap its text with")
-    if chosen[flat.text].all():
+    if tokens.sources is None and chosen[flat.text].all():
         raise InputError(
             "all text is of these segments: swapped it is the same prompts in another order; choose some of "
             + ", ".join(tokens.segments[i] for i in np.unique(flat.segment[flat.text]))

@@ -32,12 +32,32 @@ def in_segments(tokens: Tokens, prompt: int, segments: Sequence[int]) -> NDArray
 
 
 def bytes_of(tokens: Tokens, prompt: int, counted: NDArray[np.bool_]) -> int:
-    """UTF-8 bytes of the characters under the counted tokens, each character once (tokens may share one)."""
-    rendered = tokens.rendered[prompt]
-    under = np.zeros(len(rendered), dtype=bool)
-    for start, end in tokens.span[prompt][counted]:
-        under[start:end] = True
+    """UTF-8 bytes of the characters that the counted tokens stand for, each character once (tokens may share one).
+
+    White space that a tokenizer gives to no token, as those do that cut at spaces, is of the token behind it: so that
+    the bytes of all tokens are those of the text.
+    """
+    rendered, spans = tokens.rendered[prompt], tokens.span[prompt].tolist()
+    covered = np.zeros(len(rendered), dtype=bool)
+    for start, end in spans:
+        covered[start:end] = True
+    under = np.zeros_like(covered)
+    for place, (start, end) in enumerate(spans):
+        if counted[place] and end > start:
+            under[start if _is_cut(rendered, spans, place) else _behind_space(rendered, covered, start) : end] = True
     return len("".join(c for c, held in zip(rendered, under, strict=True) if held).encode("utf-8", "surrogatepass"))
+
+
+def _behind_space(rendered: str, covered: NDArray[np.bool_], start: int) -> int:
+    """Where the white space before a character begins that no token has."""
+    while start and rendered[start - 1].isspace() and not covered[start - 1]:
+        start -= 1
+    return start
+
+
+def _is_cut(rendered: str, spans: Sequence[tuple[int, int]], place: int) -> bool:
+    """Whether text before the first token of a chunk is in another: what is between, that may have counted."""
+    return not any(end > start for start, end in spans[:place]) and bool(rendered[: spans[place][0]].strip())
 
 
 def group_texts(tokens: Tokens, prompt: int, groups: NDArray[np.int64]) -> list[str]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gausslens import InputError, ModelError, Part, Prompt
 
+from .rows import TABLES, rows_of, text_of
 from .tokenise import tokenise
 
 if TYPE_CHECKING:
@@ -29,6 +28,8 @@ HOW = (
 
 def pairs(parameters: PairsParameters, context: SourceContext) -> list[Prompt]:
     """One prompt for each pair, its two parts in segments `source` and `target`."""
+    if "stack" not in context.facts:
+        raise InputError("prompts in pairs are for models of two stacks; this one reads one text: give it that")
     found = [(one.source, one.target) for one in parameters.pairs]
     if parameters.path is not None:
         path = Path(context.directory) / parameters.path
@@ -44,44 +45,11 @@ def pairs(parameters: PairsParameters, context: SourceContext) -> list[Prompt]:
 
 def _rows(path: Path, fields: tuple[str, str]) -> Iterator[tuple[str, str]]:
     """The pairs of a file: columns of .csv and .tsv, keys of .jsonl and .json."""
-    if not path.is_file():
-        raise InputError(f"{path}: no such file")
-    if path.suffix not in (".csv", ".tsv", ".jsonl", ".json"):
-        raise InputError(f"{path}: pairs are read from .csv, .tsv, .jsonl or .json")
-    try:
-        with path.open(newline="", encoding="utf-8") as stream:
-            if path.suffix in (".csv", ".tsv"):
-                rows: Iterator[Any] = csv.DictReader(stream, delimiter="\t" if path.suffix == ".tsv" else ",")
-            elif path.suffix == ".json":
-                rows = iter(json.load(stream))
-            else:
-                rows = (json.loads(line) for line in stream if line.strip())
-            for number, row in enumerate(rows):
-                yield _pair(row, fields, f"{path}: entry {number}")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}: not JSON: {error}") from error
-
-
-def _pair(row: Any, fields: tuple[str, str], where: str) -> tuple[str, str]:
-    if not isinstance(row, Mapping):
-        raise InputError(f"{where} is no object with the keys {' and '.join(fields)}")
-    wrong = next((field for field in fields if not isinstance(row.get(field), str)), None)
-    if wrong is not None:
-        keys = ", ".join(str(key) for key in row if key is not None)
-        raise InputError(f"{where} has no text {wrong!r} (`fields:` names the two): it has {keys}")
-    return str(row[fields[0]]), str(row[fields[1]])
-
-
-def unpaired(prompts: Sequence[Prompt], model: str) -> Sequence[Prompt]:
-    """Prompts for a model of one stack, which reads no pairs: their two texts would run into each other."""
-    for prompt in prompts:
-        if {part.segment for part in prompt.parts} == {SOURCE, TARGET}:
-            raise ModelError(
-                f"{model}: prompts in pairs are for models of two stacks; this one reads one text: give that"
-            )
-    return prompts
+    if path.suffix not in TABLES:
+        raise InputError(f"{path}: pairs are read from {', '.join(TABLES)}")
+    for where, row in rows_of(path):
+        source, target = (text_of(row, field, where) for field in fields)
+        yield source, target
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gausslens import InputError, Part, Prompt
+
+from .rows import TABLES, lines_of, rows_of, text_of
 
 if TYPE_CHECKING:
     from gausslens import SourceContext
@@ -68,34 +68,8 @@ def file(parameters: FileParameters, context: SourceContext) -> list[Prompt]:
 
 
 def _texts(path: Path, field: str) -> Iterator[str]:
-    try:
-        if path.suffix in (".csv", ".tsv"):
-            with path.open(newline="", encoding="utf-8") as stream:
-                rows = csv.DictReader(stream, delimiter="\t" if path.suffix == ".tsv" else ",")
-                if field not in (rows.fieldnames or ()):
-                    raise InputError(f"{path}: no column {field!r}: it has {', '.join(rows.fieldnames or ())}")
-                yield from (row[field] or "" for row in rows)
-        elif path.suffix == ".json":
-            for number, entry in enumerate(json.loads(path.read_text("utf-8"))):
-                yield _field(entry, field, f"{path}: entry {number}")
-        elif path.suffix == ".jsonl":
-            with path.open(encoding="utf-8") as stream:
-                for number, line in enumerate(stream, 1):
-                    if line.strip():
-                        yield _field(json.loads(line), field, f"{path}:{number}")
-        else:
-            with path.open(encoding="utf-8") as stream:
-                yield from (line.rstrip("\n") for line in stream)
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}: not JSON: {error}") from error
-
-
-def _field(entry: Any, field: str, where: str) -> str:
-    if isinstance(entry, str):
-        return entry
-    if not isinstance(entry, dict) or not isinstance(entry.get(field), str):
-        known = ", ".join(entry) if isinstance(entry, dict) else type(entry).__name__
-        raise InputError(f"{where}: no text {field!r} in it: it has {known}")
-    return str(entry[field])
+    if path.suffix not in TABLES:
+        yield from lines_of(path)
+        return
+    for where, row in rows_of(path):
+        yield row if isinstance(row, str) else text_of(row, field, where)

@@ -25,7 +25,9 @@ def wrong(path: Path) -> list[Damage]:
     return [f for f in verify(path) if not f.harmless]
 
 
-@pytest.mark.parametrize("count", [50, pytest.param(600, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "count", [50, pytest.param(200, marks=pytest.mark.full), pytest.param(600, marks=pytest.mark.soak)]
+)
 @pytest.mark.parametrize("what", ["part", "pack", "store.h5", "manifest"])
 def test_every_flipped_bit_is_reported(tmp_path: Path, child: Child, what: str, count: int) -> None:
     store = Store(tmp_path / "store").create()

@@ -24,9 +24,8 @@ from gausslens_models.loading.pretrained import PretrainedModel, open_pretrained
 from gausslens_models.loading.weights import CheckpointModel, open_weights
 from gausslens_models.parameters import TransformersParameters, WeightsParameters
 
-FULL = os.environ.get("GAUSSLENS_FULL") == "1"
-EVERY_TYPE = os.environ.get("GAUSSLENS_TYPES") == "all"
-# The long tier takes every third besides, GAUSSLENS_TYPES=all all of them; the proof itself runs on all.
+TIER = os.environ.get("GAUSSLENS_FULL")
+# The long tier takes every sixth besides, the soak all of them; the proof itself runs on all.
 SAMPLE = (
     *("olmo2", "cohere2", "nanochat", "granite", "glm4", "gpt_bigcode", "phi", "mixtral", "gpt_oss", "qwen2_moe"),
 )
@@ -43,9 +42,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def _more() -> list[str]:
     """The new types that tests of many run on."""
-    if EVERY_TYPE:
+    if TIER == "soak":
         return list(MORE)
-    return [*SAMPLE, *list(MORE)[::3]] if FULL else list(SAMPLE)
+    return [*SAMPLE, *list(MORE)[::6]] if TIER else list(SAMPLE)
 
 
 @pytest.fixture(scope="session", autouse=True)

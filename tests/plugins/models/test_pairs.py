@@ -13,10 +13,12 @@ import torch
 from tiny_stacks import PAIRS, STACKED, built, pair, pairs_of, saved
 
 import gausslens
-from gausslens import GausslensError, ModelError, ModelSpec, Part, Prompt, Twin
+from gausslens import GausslensError, ModelError, ModelSpec, Part, Prompt, SourceContext, Twin
 from gausslens_models.capture.engine import TransformersEngine
+from gausslens_models.loading.config_and_tokenizer import DIRECTORY
 from gausslens_models.loading.pretrained import PretrainedModel, open_pretrained
-from gausslens_models.parameters import TransformersParameters
+from gausslens_models.parameters import PairsParameters, TransformersParameters
+from gausslens_models.prompts.pairs import pairs
 
 STACKS = ("encoder", "decoder", "cross")
 Open = Callable[..., PretrainedModel]
@@ -175,10 +177,18 @@ def test_what_cannot_be_read_is_refused_when_planned(
     assert not list(tmp_path.rglob("*.zarr"))
 
 
-def test_pairs_are_not_for_models_of_one_stack(directory: Callable[[str], Path]) -> None:
-    model = open_pretrained(ModelSpec(str(directory("gpt2")), TransformersParameters()))
-    with pytest.raises(ModelError, match="pairs are for models of two stacks"):
-        model.tokenise([pair("a", "b")])
+def test_pairs_are_not_for_models_of_one_stack(tmp_path: Path) -> None:
+    model = open_pretrained(ModelSpec(str(DIRECTORY / "tiny"), TransformersParameters()))
+    of_tiny = {
+        "gausslens": 1,
+        "model": {"path": "builtin:tiny"},
+        "prompts": {"source": "pairs", "pairs": [{"source": "a", "target": "b"}]},
+        "analyses": [{"use": "model.loss"}],
+    }
+    with pytest.raises(GausslensError, match="pairs are for models of two stacks"):
+        gausslens.run(of_tiny, store=tmp_path, shown=False)
+    # Others may call their parts so, in one text.
+    assert {"source", "target"} <= set(model.tokenise([pair("a", "b")]).segments)
 
 
 def test_a_runner_without_sources_says_what_is_missing(open_stack: Open) -> None:
@@ -215,7 +225,7 @@ def test_pairs_of_a_file(kind: str, tmp_path: Path, stacks_at: Callable[[str], P
     found = gausslens.run(study, store=tmp_path / "store", shown=False)["trained", "model.generate"]
     assert found["after"].values.tolist() == ["w5", "w7 w8"]
     study["prompts"] = prompts | {"fields": ["en", "fr"]}
-    with pytest.raises(GausslensError, match=r"entry 0 has no text 'fr'.*it has en, de"):
+    with pytest.raises(GausslensError, match=r"no text 'fr' in it: it has en, de"):
         gausslens.run(study, store=tmp_path / "store", shown=False)
 
 
@@ -295,3 +305,54 @@ def test_shards_hold_what_sources_take(open_stack: Open) -> None:
     assert [shard.tolist() for shard in shards] == [[1, 4, 3], [0], [2]]
     for side in (tokens, tokens.sources):
         assert all(len(shard) * max(side.lengths[i] for i in shard) <= 64 for shard in shards)
+
+
+def test_files_as_others_write_them(tmp_path: Path) -> None:
+    """A mark of byte order is no text, a quote in .tsv is a letter, and an empty target is one."""
+    written = {
+        "tsv": '\ufeffsource\ttarget\n"w5" w6\tw7\n"w8\t\n',
+        "csv": '\ufeffsource,target\r\n"""w5"" w6",w7\r\n"""w8",\r\n',
+        "json": '\ufeff[{"source": "\\"w5\\" w6", "target": "w7"}, {"source": "\\"w8", "target": null}]',
+        "jsonl": '\ufeff{"source": "\\"w5\\" w6", "target": "w7"}\n{"source": "\\"w8", "target": ""}\n',
+    }
+    for kind, text in written.items():
+        (tmp_path / f"pairs.{kind}").write_text(text, "utf-8", newline="")
+        found = pairs(PairsParameters(path=f"pairs.{kind}"), SourceContext(tmp_path, 0, {"stack": "cross"}))
+        assert [[part.text for part in one.parts] for one in found] == [['"w5" w6', "w7"], ['"w8', ""]], kind
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('source,target\n"w5" w6,w7\n', "quotes that do not fit"),
+        ("source,target\nw5,w6,w7\n", "pairs.csv:2: 1 more columns than the first line names"),
+        ("source\nw5\n", "no text 'target' in it: it has source"),
+    ],
+)
+def test_files_that_are_wrong_are_told_by_line(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "pairs.csv").write_text(text, "utf-8")
+    with pytest.raises(GausslensError, match=said):
+        pairs(PairsParameters(path="pairs.csv"), SourceContext(tmp_path, 0, {"stack": "cross"}))
+
+
+@pytest.mark.parametrize("segments", [["target"], ["t*"]])
+def test_targets_change_places_beside_their_sources(
+    segments: list[str], stacks_at: Callable[[str], Path], tmp_path: Path
+) -> None:
+    study: dict[str, Any] = {
+        "gausslens": 1,
+        "model": {"path": str(stacks_at("marian")), "stack": "cross"},
+        "prompts": {"source": "pairs", "pairs": [{"source": s, "target": t} for s, t in PAIRS]},
+        "variants": {"trained": [], "others": {"prompts": {"shuffle": "documents", "segments": segments}, "draws": 2}},
+        "against": "others",
+        "analyses": [{"use": "model.loss"}],
+        "report": False,
+    }
+    results = gausslens.run(study, store=tmp_path, shown=False)
+    whole = results["trained", "model.loss"]
+    for one in results.draws("others", "model.loss").values():
+        assert int(one["tokens"]) == int(whole["tokens"])
+        assert float(one["mean_loss"]) != float(whole["mean_loss"])
+    study["variants"]["others"]["prompts"]["segments"] = ["source"]
+    with pytest.raises(GausslensError, match="sources stay, targets are shuffled"):
+        gausslens.run(study, store=tmp_path, shown=False)

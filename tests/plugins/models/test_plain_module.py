@@ -30,7 +30,7 @@ every_type = importlib.util.module_from_spec(_spec)
 sys.modules.setdefault(_spec.name, every_type)
 _spec.loader.exec_module(every_type)
 
-FULL = os.environ.get("GAUSSLENS_FULL") == "1"
+TIER = os.environ.get("GAUSSLENS_FULL")
 SAMPLE = ("model.loss", "model.capture", "model.generate", "gaussian.moments", "bilinear.logits", "attention.swap")
 TWINS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "linear": (gpt_twins, GPT_MAPPING),
@@ -100,11 +100,12 @@ class TestTwins:
             for name in mine.weights(layer).names:
                 torch.testing.assert_close(mine.weights(layer)[name], other.weights(layer)[name], rtol=0, atol=0)
 
-    @pytest.mark.parametrize("sort", TWINS if FULL else ["linear"])
+    @pytest.mark.parametrize("sort", TWINS if TIER else ["linear"])
     def test_analyses_give_what_they_give_of_the_twin(self, sort: str, tmp_path: Path) -> None:
         twins, mapping = TWINS[sort]
         ours, theirs = twins()
-        study = of(*(() if FULL else SAMPLE))
+        whole = TIER == "soak" or (TIER and sort == "linear")
+        study = of(*(() if whole else SAMPLE))
         words = every_type.tokenizer(plain_gpt.VOCABULARY)
         one = gausslens.run(study, tmp_path / "ours", model=ours, tokenizer=words, mapping=mapping, shown=False)
         other = gausslens.run(study, tmp_path / "theirs", model=theirs, tokenizer=words, shown=False)

@@ -133,3 +133,22 @@ def test_against_chance_compares_sums_but_no_single_token(gausslens_run: Callabl
     found = gausslens_run(study, "models", "reinit").against("trained", "model.loss")
     assert {"mean_loss_z", "bits_per_byte_z", "segment_mean_loss_z"} <= set(found.data_vars)
     assert not {"loss_z", "prompt_mean_loss_z", "tokens_z"} & set(found.data_vars)
+
+
+def test_white_space_that_no_token_has_is_text_all_the_same() -> None:
+    """As where a tokenizer cuts at spaces: bytes are those of the text, whatever its offsets say."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    from gausslens_models.prompts.tokenise import tokenise
+
+    words = Tokenizer(models.WordLevel({w: i for i, w in enumerate(["?", "ant", "naïve", "bee"])}, unk_token="?"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    cutting = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?")
+    text = "ant  naïve\n bee ant"
+    tokens = tokenise(cutting, [Prompt((Part(text),)), Prompt((Part(text),), chunk=2)], "tiny")
+    assert bytes_of(tokens, 0, tokens.text[0]) == len(text.encode())
+    behind = tokens.text[0] & (np.arange(4) > 0)
+    assert bytes_of(tokens, 0, behind) == len(text.encode()) - len("ant")
+    # Of a second chunk, white space before it may have counted in the first.
+    assert [bytes_of(tokens, n, tokens.text[n]) for n in (1, 2)] == [len("ant  naïve".encode()), len("bee ant")]
