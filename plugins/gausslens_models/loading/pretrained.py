@@ -18,7 +18,7 @@ from .checkpoint import Checkpoint, refuse_not_finite
 from .code_of_module import digest_of_hooks
 from .config_and_tokenizer import LIVE, quiet_transformers, read_config, refuse_quantised, where_pretrained
 from .fingerprint import fingerprint, of_stack
-from .skeleton import BUFFERS, NO_SITE, by_transformers, tensors_of
+from .skeleton import BUFFERS, NO_SITE, by_transformers, tensor_of, tensors_of
 from .turns import turn_of
 from .weights import CheckpointModel
 
@@ -82,8 +82,7 @@ class PretrainedModel(CheckpointModel):
     def parameter(self, name: str) -> torch.Tensor:
         """A parameter of the module by its name."""
         with turn_of(self.module):  # a pass of another thread may have exchanged it
-            found: torch.Tensor = tensors_of(self.module)[name].detach()
-        return found
+            return tensor_of(self.module, name).detach()
 
     def check_finite(self) -> None:
         """Refuse a module that has NaN or infinite parameters, by name: it would run all the same."""

@@ -63,6 +63,14 @@ def tensors_of(module: Any) -> dict[str, torch.Tensor]:
     return {**dict(module.named_parameters()), **buffers}
 
 
+def tensor_of(module: Any, name: str) -> torch.Tensor:
+    """One of them: a twin asks for hundreds, and a list of all takes longer than what is done with one."""
+    place, _, leaf = name.rpartition(".")
+    holder = module.get_submodule(place)
+    found: torch.Tensor = getattr(holder, leaf)
+    return found
+
+
 def layout_of(skeleton: Any, family: Family, config: Any, path: str) -> Layout:
     """Where our tensors are in the modules of a class."""
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors_of(skeleton).items()}

@@ -29,13 +29,20 @@ def matched(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def moments(tensor: torch.Tensor) -> tuple[float, float]:
-    """Mean and standard deviation of all entries, summed in float64, the second around the first."""
-    n = tensor.numel()
-    mean = float(tensor.sum(dtype=torch.float64)) / n
-    total = 0.0
-    for chunk in chunks(tensor):
-        total += float((chunk.double() - mean).square_().sum())
-    return mean, math.sqrt(total / n)
+    """Mean and standard deviation of all entries, in float64 and one pass, around the mean of the first of them.
+
+    With a shift p near the mean nothing cancels: the variance is E (x - p)^2 - (E x - p)^2.
+    """
+    n, total, squares, shift = tensor.numel(), 0.0, 0.0, 0.0
+    for place, chunk in enumerate(chunks(tensor)):
+        wide = chunk.double()
+        if place == 0:
+            shift = float(wide.mean())
+        wide = wide - shift if wide is chunk else wide.sub_(shift)
+        total += float(wide.sum())
+        squares += float(wide.dot(wide))
+    off = total / n
+    return shift + off, math.sqrt(max(0.0, squares / n - off**2))
 
 
 def chunks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -18,7 +18,7 @@ from .browser import Browser, browser
 CHROMIUM, CHROMEDRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
 # What takes minutes on a real model though it is asked for little: CI has these on the built-in one.
-_LONG = ("attention-budgets", "attention-roles", "attention-swap")
+_LONG = ("attention-budgets", "attention-roles", "attention-swap", "bilinear-angles")
 REAL = [
     pytest.param(path, marks=[pytest.mark.soak] if path.stem in _LONG else [])
     for path in EXAMPLES
@@ -61,7 +61,8 @@ def driven(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_it_finishes_and_its_page_is_whole(driven: Browser, path: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
-    fewer = (*(["prompts.targets=[Ant]"] if path.stem == "attention-budgets" else []), *_few_draws(path))
+    one_prompt = ["prompts.targets=[Ant]"] if path.stem in ("attention-budgets", "attention-swap") else []
+    fewer = (*one_prompt, *_few_draws(path))
     options = [option for each in fewer for option in ("--set", each)]
     assert main(["run", str(path), "--store", str(store), *options]) == 0
     _whole(driven, store)
