@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 from .contract.errors import RunFailed
 from .contract.hooks import RunNews, StepNews
 from .runs.execute import execute, not_in_store, work
-from .runs.open import Opened, open_model
-from .runs.outcome import Began, Failure, Finished, Outcome, Progress, failures_in_words
+from .runs.open import Models
+from .runs.outcome import Began, Failure, Finished, Outcome, Progress, failures_in_words, progress
 from .runs.plan import Plan, Step, make_plan, manifest_of
-from .runs.progress import progress
 
 if TYPE_CHECKING:
     from .plugins import Host
@@ -77,7 +76,7 @@ def perform(
     """``run``, for the command line: returns what happened instead of raising for steps that failed."""
     from .store import Store
 
-    host, study, opened, plan = prepare(source, sets, without, model, tokenizer, host, mapping)
+    host, study, models, plan = prepare(source, sets, without, model, tokenizer, host, mapping)
     with_store = Store(chosen_store(study, store))
     news = RunNews(study.name, str(with_store.path), plan.digest, len(plan.steps))
     try:
@@ -85,7 +84,7 @@ def perform(
         with_store.manifest(study.name, manifest_of(plan))
         host.announce("run_started", run=news)
         try:
-            outcome = carry_out(plan, opened, with_store, host, news, shown)
+            outcome = carry_out(plan, with_store, host, news, shown)
         except BaseException as error:
             host.announce("run_failed", run=news, step=None, error=error)
             raise
@@ -96,18 +95,15 @@ def perform(
         page = _report(with_store.path, study.name, host) if drawn else None
         return Ran(plan, outcome, with_store.path, page)
     finally:
-        if opened is not None:
-            opened.model.close()
+        models.close()
 
 
-def carry_out(
-    plan: Plan, opened: Opened | None, store: Store, host: Host, news: RunNews, shown: bool | None = None
-) -> Outcome:
+def carry_out(plan: Plan, store: Store, host: Host, news: RunNews, shown: bool | None = None) -> Outcome:
     """Compute what the store does not hold; each result is committed and announced the moment it is handed out."""
     todo, found = not_in_store(plan, store)
     outcome = Outcome(found=found)
-    with progress(plan.study.name, work(todo, opened), shown) as advance:
-        for event in execute(plan, todo, opened, store):
+    with progress(plan.study.name, work(todo), shown) as advance:
+        for event in execute(plan, todo, store):
             if isinstance(event, Progress):
                 advance(event.text)
             elif isinstance(event, Began):
@@ -162,8 +158,8 @@ def prepare(
     tokenizer: Any = None,
     host: Host | None = None,
     mapping: Mapping[str, Any] | None = None,
-) -> tuple[Host, Study, Opened | None, Plan]:
-    """Everything before computing: plugins, run file, model, plan."""
+) -> tuple[Host, Study, Models, Plan]:
+    """Everything before computing: plugins, run file, models, plan."""
     from . import plugins, runfile
     from .contract.errors import InputError
 
@@ -173,8 +169,12 @@ def prepare(
     host = host or plugins.load(without=without)
     live = None if model is None else live_name(model, mapping)
     study = runfile.read(source, host, sets, live, mapping)
-    opened = open_model(study.model, host, model, tokenizer) if study.model is not None else None
-    return host, study, opened, make_plan(study, opened)
+    models = Models(study, host, model, tokenizer)
+    try:
+        return host, study, models, make_plan(study, models)
+    except BaseException:
+        models.close()
+        raise
 
 
 def live_name(model: Any, mapping: Mapping[str, Any] | None) -> str:

@@ -9,7 +9,6 @@ from . import add_run_file, load_host
 from .terminal import duration, size, table
 
 if TYPE_CHECKING:
-    from ..runs.open import Opened
     from ..runs.plan import Plan, Step
     from ..store import Store
 
@@ -29,39 +28,29 @@ def run(arguments: Namespace) -> int:
     from ..runs.plan import manifest_of
     from ..store import Store
 
-    _, study, opened, plan = prepare(arguments.file, arguments.set, host=load_host(arguments))
+    _, study, models, plan = prepare(arguments.file, arguments.set, host=load_host(arguments))
     try:
         if arguments.json:
             print(json.dumps(manifest_of(plan), indent=2, ensure_ascii=False))
         else:
-            print(_as_text(plan, opened, Store(chosen_store(study, arguments.store))))
+            print(_as_text(plan, Store(chosen_store(study, arguments.store))))
     finally:
-        if opened is not None:
-            opened.model.close()
+        models.close()
     return 0
 
 
-def _as_text(plan: Plan, opened: Opened | None, store: Store) -> str:
+def _as_text(plan: Plan, store: Store) -> str:
     """One line for each label and variant, then what the whole will need."""
-    from ..runs.resources import model_bytes
-
     groups: dict[tuple[str, str], list[Step]] = {}
     for step in plan.steps:
         groups.setdefault((step.ref.label, step.ref.variant), []).append(step)
-    rows = [(label, variant, *_row(steps, opened, store)) for (label, variant), steps in groups.items()]
+    rows = [(label, variant, *_row(steps, store)) for (label, variant), steps in groups.items()]
     head = ("label", "variant", "shape", "steps", "in store", "tokens", "errors", "memory", "disk", "time each")
     there = sum(store.has(s.folder, s.key) for s in plan.steps)
     lines = [f"{plan.study.name}: {len(plan.steps)} steps, {there} of them in {store.path}", ""]
     lines += table(head, rows, right=(3, 4, 5, 6, 7, 8, 9))
-    if plan.info is not None:
-        info = plan.info
-        lines += [
-            "",
-            f"model   {info.name}: {info.family}, "
-            f"{info.n_layers} layers of {info.n_heads} heads over {info.n_kv_heads}, "
-            f"{info.n_parameters:,} parameters, {size(model_bytes(info))} in memory as {info.dtype}",
-        ]
-    lines += _nulls(plan, opened)
+    lines += _models(plan)
+    lines += _nulls(plan)
     lines += [f"note: {note}" for note in plan.notes]
     if any(step.groups for step in plan.steps):
         lines.append(
@@ -70,7 +59,28 @@ def _as_text(plan: Plan, opened: Opened | None, store: Store) -> str:
     return "\n".join(lines)
 
 
-def _nulls(plan: Plan, opened: Opened | None) -> list[str]:
+def _models(plan: Plan) -> list[str]:
+    """Each model; those of one kind, as the checkpoints of a training, in one line."""
+    from ..runs.resources import model_bytes
+
+    alike: dict[str, list[str]] = {}
+    for opened in plan.models:
+        info = opened.model.info
+        kind = (
+            f"{info.family}, {info.n_layers} layers of {info.n_heads} heads over {info.n_kv_heads}, "
+            f"{info.n_parameters:,} parameters, {size(model_bytes(info))} in memory as {info.dtype}"
+        )
+        alike.setdefault(kind, []).append(info.name)
+    lines = []
+    for kind, names in alike.items():
+        several = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        lines.append(f"model   {names[0]}{several}: {kind}")
+    if len(plan.models) > 1:
+        lines.append(f"        {len(plan.models)} models, opened once each, one in memory at a time")
+    return ["", *lines] if lines else []
+
+
+def _nulls(plan: Plan) -> list[str]:
     """How many draws each null has, what claims need, and what more draws would cost."""
     from ..maths.nulls import FAMILY_DRAWS, FEWEST_DRAWS
     from ..runs.resources import needs
@@ -80,7 +90,7 @@ def _nulls(plan: Plan, opened: Opened | None) -> list[str]:
         drawn = [s for s in plan.steps if s.ref.variant == null and not s.inputs]
         draws = len({s.ref.draw for s in drawn})
         first = [s for s in drawn if s.ref.draw == 0]
-        each = sum(needs(step, opened.model.info).seconds for step in first) if opened is not None else 0.0
+        each = sum(needs(step, step.info).seconds for step in first)
         wanted = [(FEWEST_DRAWS, "p, q and cells"), (FAMILY_DRAWS, "the family-wise p of a statistic")]
         lacking = [_lacking(what, least - draws, each) for least, what in wanted if draws < least]
         told = f"; {'; '.join(lacking)}" if lacking else ": enough for every claim"
@@ -94,7 +104,7 @@ def _lacking(what: str, draws: int, seconds: float) -> str:
     return f"{what} need{'s' if what.startswith('the') else ''} {draws} draw{'s' if draws > 1 else ''} more, {cost}"
 
 
-def _row(steps: list[Step], opened: Opened | None, store: Store) -> tuple[str, ...]:
+def _row(steps: list[Step], store: Store) -> tuple[str, ...]:
     from ..runs.resources import needs
 
     first = steps[0]
@@ -103,7 +113,7 @@ def _row(steps: list[Step], opened: Opened | None, store: Store) -> tuple[str, .
     tokens = str(sum(first.tokens.lengths)) if first.tokens else ""
     groups = "" if first.groups is None else f"{first.groups} groups"
     counted = (shape, str(len(steps)), str(there), tokens, groups)
-    if first.inputs or opened is None:
+    if first.inputs or first.opened is None:
         return (*counted, "", "", "")
-    need = needs(first, opened.model.info)
+    need = needs(first, first.info)
     return (*counted, size(need.memory), size(need.disk), duration(need.seconds))

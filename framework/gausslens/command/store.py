@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..contract.errors import InputError
-from ..runs.progress import progress
+from ..runs.outcome import progress
 from . import outside
 from .terminal import plain, print_table, size
 

@@ -95,6 +95,7 @@ class Analysis(Descriptor):
     names        parameters of a derived analysis that only name labels or variants, and are not told in its result:
                  they are not part of the key, for the keys of its inputs are
     exchangeable dimensions over which the null may be pooled for an empirical p, as ("head",)
+    any_size     its numbers mean the same whatever the size of a model: a null of models of other sizes is compared
     crossed      knows attention between two stacks, whose keys are other tokens than its queries (stream, forward)
     prompts      prompts used where the run file gives none, as {"source": "text", "text": [...]}
     estimate     "package.module:function" of (parameters, info, tokens) -> Estimate of memory and disk
@@ -110,6 +111,7 @@ class Analysis(Descriptor):
     scope: Literal["variant", "run"] = "variant"
     names: tuple[str, ...] = ()
     exchangeable: tuple[str, ...] = ()
+    any_size: bool = False
     crossed: bool = False
     prompts: Mapping[str, Any] | None = None
     estimate: str | None = None

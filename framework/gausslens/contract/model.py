@@ -207,7 +207,14 @@ class LayerWeights:
             raise AttributeError(str(error)) from error
 
     def base(self, layer: int | None) -> LayerWeights:
-        """The tensors of any layer as the model has them, without edits: to graft from, or to compare with."""
+        """The tensors of any layer as the model has them, without edits: to graft from, or to compare with.
+
+        Of a difference of two models they are those of the one that is taken away.
+        """
+        of_difference = getattr(self._model, "base_weights", None)
+        if of_difference is not None:
+            taken_away: LayerWeights = of_difference(layer, self.info)
+            return taken_away
         return type(self)(self._model, layer, info=self.info)
 
     def initial(self, name: str) -> torch.Tensor:

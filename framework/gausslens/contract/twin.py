@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from .digests_and_seeds import derive
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .descriptors import Edit, Owned
     from .errors import Mark
     from .parameters import Parameters
+    from .prompts import Prompt, Tokens
 
 
 class EditFailed(GausslensError):
@@ -197,3 +198,77 @@ def _checked(where: str, call: EditCall, weights: LayerWeights, name: str, tenso
     if call.edit.descriptor.random and torch.equal(after, before):
         raise EditFailed(f"{where}: the edit is random and left the tensor bit-equal")
     return after
+
+
+class DifferenceModel:
+    """The weights of one twin less those of another, W_of - W_less, as a model that edits are laid over.
+
+    It has weights alone: nothing runs it, it reads no text, and has no initialisation of its own. ``weights.base``
+    gives the tensors of the twin that is taken away. What both have is there, in float32 at least.
+    """
+
+    def __init__(self, of: Twin, less: Twin, fingerprint: str) -> None:
+        self._of, self._less = of, less
+        self._layer: int | None = None
+        mine, theirs = of.info, less.info
+        facts = {"one_layer": mine.facts.one_layer and theirs.facts.one_layer}
+        self._info = replace(
+            mine,
+            name=f"{mine.name} less {theirs.name}",
+            fingerprint=fingerprint,
+            dtype="float64" if mine.dtype == "float64" else "float32",
+            n_parameters=max(mine.n_parameters, theirs.n_parameters),
+            facts=facts,
+        )
+        for what in ("n_layers", "n_heads", "n_kv_heads", "d_model", "d_head"):
+            if getattr(mine, what) != getattr(theirs, what):
+                raise ModelError(
+                    f"{mine.name} and {theirs.name} have no difference: {what} is {getattr(mine, what)} and "
+                    f"{getattr(theirs, what)}"
+                )
+
+    @property
+    def info(self) -> ModelInfo:
+        """The sizes of both, and none of the facts that hold of a model alone."""
+        return self._info
+
+    def tokenise(self, prompts: Sequence[Prompt]) -> Tokens:  # noqa: ARG002
+        """Refused."""
+        raise ModelError(f"{self._info.name} is a difference of weights: it reads no prompts")
+
+    def names(self, layer: int | None) -> tuple[str, ...]:
+        """The tensors that both have."""
+        theirs = set(self._less.base.names(layer))
+        return tuple(name for name in self._of.base.names(layer) if name in theirs)
+
+    def tensor(self, layer: int | None, name: str) -> torch.Tensor:
+        """One tensor of the difference."""
+        import torch
+
+        for twin in (self._of, self._less) if layer != self._layer else ():
+            twin.forget(self._layer)  # what edits made of the layer before
+        self._layer = layer
+        of, less = self._of.weights(layer)[name], self._less.weights(layer)[name]
+        if of.shape != less.shape:
+            where = "outside the layers" if layer is None else f"in layer {layer}"
+            raise ModelError(
+                f"{self._info.name}: {name} {where} is {tuple(of.shape)} in one and {tuple(less.shape)} in the other"
+            )
+        wide = getattr(torch, self._info.dtype)
+        return of.to(wide) - less.to(device=of.device, dtype=wide)
+
+    def base_weights(self, layer: int | None, info: ModelInfo) -> LayerWeights:
+        """The tensors of the twin that is taken away, narrowed to the heads in ``info``."""
+        return self._less.weights(layer, info)
+
+    def initial(self, layer: int | None, name: str, seed: int) -> torch.Tensor:  # noqa: ARG002
+        """Refused."""
+        raise ModelError(
+            f"{self._info.name} is a difference, which no class of models draws: take a null that keeps something of "
+            "it, as reinit.gaussian (its norm) or reinit.permute (its entries)"
+        )
+
+    def close(self) -> None:
+        """Let go of what both sides hold."""
+        for twin in (self._of, self._less):
+            twin.base.close()

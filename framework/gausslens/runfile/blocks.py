@@ -16,6 +16,7 @@ from ..contract.errors import near
 from ..contract.parameters import NO_PATH, Parameters
 from ..contract.reference import resolve
 from ..plugins.host import in_one_line
+from ..runs.study import WHOLE_RUN as WHOLE_RUN
 from .check_parameters import checked, names_at
 from .nodes import Node
 from .problems import Problems, RunFileErrors, instead, shortened
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from ..plugins.host import Host
 
 FORMAT = 1
-WHOLE_RUN = "all"  # the variant under which results of the whole run are kept: no variant may be called so
 MOST_DRAWS = 10_000
 GROUPS = 10  # of prompts, of which one at a time is left out for errors
 NAME_WORDS = "a name of 1 to 100 letters, digits, '-' and '_'"
@@ -137,7 +137,19 @@ class VariantBlock(Block):
     prompts: dict[str, Any] | None = Field(
         None, description="What it reads in place of the run's prompts: a source, or a shuffle of those."
     )
-    draws: int | None = Field(None, ge=1, le=MOST_DRAWS, description="How many random twins there are.")
+    model: dict[str, Any] | None = Field(
+        None, description="A model of its own in place of the run's; {name} in its path is filled by sweep or draws."
+    )
+    sweep: dict[str, list[Any] | Literal["all"]] = Field(
+        {},
+        description="What fills {name} in the path of its model, a dimension of the results; all: what is there.",
+    )
+    difference: list[str] | None = Field(
+        None, min_length=2, max_length=2, description="[a, b]: the weights of variant a less those of variant b."
+    )
+    draws: Annotated[int, Field(ge=1, le=MOST_DRAWS)] | dict[str, list[Any] | Literal["all"]] | None = Field(
+        None, description="How many random twins there are; or what fills {name} in the path: draws that are models."
+    )
 
 
 class EditBlock(Block):

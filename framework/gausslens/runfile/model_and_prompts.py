@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from .blocks import Reading
 
 LIVE = "live:"
+# Paths that are no place on this disk.
+ELSEWHERE = (LIVE, "builtin:", "hub:")
 _REPOSITORY = r"[A-Za-z0-9][\w.-]*/[\w.-]+"
 _HUB = re.compile(rf"hub:{_REPOSITORY}(@[\w./-]+)?")
 
@@ -155,21 +157,27 @@ def _place(reading: Reading, path: Node, opens: str) -> str | None:
     if text.startswith("hub:") and not _HUB.fullmatch(text):
         reading.problems.value(path, f"{shortened(text)} is no model of the hub", "write hub:OWNER/NAME@REVISION")
         return None
-    if text.startswith((LIVE, "builtin:", "hub:")):
+    if text.startswith(ELSEWHERE):
         return str(text)
-    home = text == "~" or text.startswith("~/")
-    place = Path(os.path.normpath(reading.directory / (Path(text).expanduser() if home else text)))
-    if not _exists(place) and path.path[:1] == ("prompts",):  # a source brings it, which opens what it says
+    place = local_place(reading, text)
+    if not exists(place) and path.path[:1] == ("prompts",):  # a source brings it, which opens what it says
         near_by = _near_by(place, text, files=True) or "paths are relative to the run file"
         reading.problems.value(path, f"there is nothing at {shortened(str(place), 200)}", f"{opens}; {near_by}")
         return None
-    if not _exists(place):
+    if not exists(place):
         reading.problems.value(path, f"there is no directory {shortened(str(place), 200)}", _elsewhere(place, text))
         return None
     return str(place)
 
 
-def _exists(place: Path) -> bool:
+def local_place(reading: Reading, text: str) -> Path:
+    """A path of the run file, absolute: relative ones begin at its directory."""
+    home = text == "~" or text.startswith("~/")
+    return Path(os.path.normpath(reading.directory / (Path(text).expanduser() if home else text)))
+
+
+def exists(place: Path) -> bool:
+    """Whether there is something at a path."""
     try:
         return place.exists()
     except OSError:  # a name too long, a directory that may not be looked into

@@ -27,7 +27,7 @@ from .nodes import FILE, Node, from_python
 from .problems import Problems, shortened
 from .settings import with_settings
 from .text import compose, read_text
-from .variants import read_against, read_variant, variants_by_name
+from .variants import read_against, read_variants, variants_by_name
 
 if TYPE_CHECKING:
     from ..plugins.host import Host
@@ -108,13 +108,12 @@ def _study(reading: Reading, root: Node, default_name: str) -> Study | None:
     if given is not None and given.is_table:
         prompts = read_prompts_block(reading, given)
     named = variants_by_name(root)
-    read = [read_variant(reading, name, node) for name, node in (named or {}).items()]
+    variants = read_variants(reading, named or {}, root.get("model"))
     analyses = root.get("analyses")
     has_prompts = given is not None and given.value is not None
     entries = analyses.value if analyses is not None and analyses.is_list else []
     errors = errors_of(top.errors if top is not None else None, "run", Errors(blocks.GROUPS))
     uses = read_uses(reading, entries, named, prompts, has_prompts, errors)
-    variants = {found[0].name: found for found in read if found is not None}
     against = read_against(reading, root.get("against"), named, {name: found[0] for name, found in variants.items()})
     if len(problems) or top is None or model is None:
         return None

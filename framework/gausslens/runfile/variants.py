@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,18 +16,17 @@ from .check_parameters import checked, names_at
 from .model_and_prompts import read_variant_prompts, resolved_prompts
 from .nodes import Node
 from .problems import Problems, instead, shortened
+from .sweeps import DIMENSIONS, MOST_POINTS, Values, checked_values
+from .variant_models import read_difference, read_variant_models
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ..contract.descriptors import Edit, Owned
+    from ..runs.study import ModelCall
     from .blocks import Reading
 
-MOST_POINTS = 10_000
-# Dimensions that results have already: a sweep must not make a second one.
-DIMENSIONS = ("draw", "layer", "head", "kv_head", "query", "key", "position", "token", "prompt", "feature", "d_model")
 KEYS = blocks.keys(blocks.EditBlock)
-Values = tuple[tuple[str, Any], ...]
 
 
 def variants_by_name(root: Node) -> dict[str, Node] | None:
@@ -40,8 +38,27 @@ def variants_by_name(root: Node) -> dict[str, Node] | None:
     return dict(node.value) if node.is_table else None
 
 
-def read_variant(reading: Reading, name: str, node: Node) -> tuple[Variant, Mapping[str, Any]] | None:
-    """A variant, and how it reads with every default filled in; None where something in it is wrong."""
+def read_variants(
+    reading: Reading, named: Mapping[str, Node], of_run: Node | None
+) -> dict[str, tuple[Variant, Mapping[str, Any]]]:
+    """The variants that are right, each with how it reads with every default filled in; ``of_run`` is `model:`."""
+    read = {name: _read_variant(reading, name, node, of_run) for name, node in named.items()}
+    known = {name: found[0] if found is not None else None for name, found in read.items()}
+    made: dict[str, tuple[Variant, Mapping[str, Any]]] = {}
+    for name, found in read.items():
+        if found is None:
+            continue
+        difference = named[name].get("difference")
+        if difference is not None:
+            found = (read_difference(reading, difference, known, found[0]), found[1])
+        made[name] = found
+    return made
+
+
+def _read_variant(
+    reading: Reading, name: str, node: Node, of_run: Node | None
+) -> tuple[Variant, Mapping[str, Any]] | None:
+    """A variant, and how it reads; None where something in it is wrong."""
     problems = reading.problems
     before = len(problems)
     _check_name(reading, name, node)
@@ -49,22 +66,28 @@ def read_variant(reading: Reading, name: str, node: Node) -> tuple[Variant, Mapp
     block, node = checked(blocks.VariantBlock, node, problems)
     edits = node.get("edits")
     entries = edits.value if edits is not None and edits.is_list else []
-    _check_sweeps(reading, entries)
+    _check_sweeps(reading, entries, node.get("sweep"))
     read = [read_edit(reading, entry) for entry in entries]
+    models = read_variant_models(reading, node, of_run)
+    _check_difference(reading, node)
     given = node.get("prompts")
     prompts = read_variant_prompts(reading, given) if given is not None and given.is_table else None
     is_shuffled = isinstance(prompts, Shuffle) or len(problems) > before
     _check_draws(reading, node.get("draws"), read, is_shuffled)
-    points = math.prod(len(each.choices) for each in read)
+    points = math.prod((*(len(each.choices) for each in read), len(models.points) if models is not None else 1))
     if points > MOST_POINTS:
         problems.key(node, f"its sweeps multiply to {points:,} points; there may be {MOST_POINTS:,}")
-    if len(problems) > before or block is None:
+    if len(problems) > before or block is None or models is None:
         return None
-    combined = tuple(map(_point, itertools.product(*(r.choices for r in read))))
-    resolved: dict[str, Any] = {"edits": [each.resolved for each in read], "draws": block.draws}
+    edited = list(itertools.product(*(each.choices for each in read)))
+    combined = tuple(_point(of_model, chosen) for of_model, chosen in itertools.product(models.points, edited))
+    resolved: dict[str, Any] = {"edits": [each.resolved for each in read], "draws": block.draws, **models.resolved}
     if prompts is not None:
         resolved["prompts"] = resolved_prompts(prompts)
-    return Variant(name, block.draws, combined, node.place, prompts), resolved
+    if block.difference is not None:
+        resolved["difference"] = block.difference
+    draws = block.draws if isinstance(block.draws, int) else len(models.draws) or None
+    return Variant(name, draws, combined, node.place, prompts, models.draws, models.swept), resolved
 
 
 def _check_name(reading: Reading, name: str, node: Node) -> None:
@@ -88,9 +111,9 @@ def _as_block(reading: Reading, node: Node) -> Node:
     return node if node.is_table else replace(node, value={"edits": node})
 
 
-def _check_sweeps(reading: Reading, entries: list[Node]) -> None:
+def _check_sweeps(reading: Reading, entries: list[Node], of_model: Node | None) -> None:
     """A swept parameter becomes a dimension, so no two edits of a variant may sweep one of the same name."""
-    first: dict[str, Node] = {}
+    first: dict[str, Node] = dict(of_model.value) if of_model is not None and of_model.is_table else {}
     for entry in entries:
         sweep = entry.get("sweep")
         for name, values in sweep.value.items() if sweep is not None and sweep.is_table else ():
@@ -103,6 +126,16 @@ def _check_sweeps(reading: Reading, entries: list[Node]) -> None:
             first.setdefault(name, values)
 
 
+def _check_difference(reading: Reading, node: Node) -> None:
+    """What stands beside a difference of two variants: edits of it and their draws, and no model of its own."""
+    difference = node.get("difference")
+    for key in ("model", "prompts") if difference is not None and difference.value is not None else ():
+        given = node.get(key)
+        if given is not None and given.value is not None:
+            message = f"a difference of two variants has no {key} of its own: it has weights alone"
+            reading.problems.key(given, message, "leave it out")
+
+
 def has_own_prompts(variant: Node) -> bool:
     """Whether a variant brings prompts, right or wrong, and does not shuffle those of the run."""
     prompts = variant.get("prompts")
@@ -110,7 +143,7 @@ def has_own_prompts(variant: Node) -> bool:
 
 
 def _check_draws(reading: Reading, draws: Node | None, read: list[EditRead], is_shuffled: bool) -> None:
-    if draws is None or draws.value is None or is_shuffled or any(each.edit is None for each in read):
+    if draws is None or draws.value is None or draws.is_table or is_shuffled or any(e.edit is None for e in read):
         return
     if not any(each.edit.descriptor.random for each in read if each.edit is not None):
         random = [owned.descriptor.name for owned in reading.host.edits.values() if owned.descriptor.random]
@@ -120,9 +153,9 @@ def _check_draws(reading: Reading, draws: Node | None, read: list[EditRead], is_
         reading.problems.key(draws, message, f"leave draws out{add}")
 
 
-def _point(chosen: tuple[Any, ...]) -> Point:
-    values = tuple(pair for taken, _ in chosen for pair in taken)
-    return Point(values, tuple(call for _, call in chosen))
+def _point(of_model: tuple[Values, tuple[ModelCall, ...]], chosen: tuple[tuple[Values, EditCall], ...]) -> Point:
+    values = (*of_model[0], *(pair for taken, _ in chosen for pair in taken))
+    return Point(values, tuple(call for _, call in chosen), of_model[1])
 
 
 @dataclass(frozen=True)
@@ -145,7 +178,7 @@ def read_edit(reading: Reading, entry: Node) -> EditRead:
         return EditRead(edit)
     sweep = ours.get("sweep")
     swept = _known(reading, sweep, rest, known) if sweep is not None and sweep.is_table else {}
-    lists = [_checked_values(reading, node) for node in swept.values()]
+    lists = [checked_values(reading, node) for node in swept.values()]
     if math.prod(map(len, lists)) > MOST_POINTS:
         reading.problems.key(entry, f"its sweep has more than {MOST_POINTS:,} points")
         lists = [items[:1] for items in lists]
@@ -180,33 +213,6 @@ def _known(reading: Reading, sweep: Node, rest: Node, known: list[str]) -> dict[
             reading.problems.key(node, "is swept here and given as well", "keep one of the two")
         found[name] = node
     return found
-
-
-def _checked_values(reading: Reading, node: Node) -> list[Node]:
-    """The values of one sweep that can be a dimension: scalars of one sort, all different."""
-    if not node.is_list:
-        return [node]  # noted already; it is checked as the one value
-    if not node.value:
-        reading.problems.value(node, "a sweep needs at least one value")
-    sorts = Counter(_sort(item.value) for item in node.value)
-    seen: set[Any] = set()
-    found = []
-    for item in node.value:
-        if item.value is None or isinstance(item.value, dict | list):
-            wanted = "a swept value is a number, a text, true or false"
-            reading.problems.value(item, f"{wanted}; this is {item.described()}")
-        elif _sort(item.value) is not sorts.most_common(1)[0][0]:
-            reading.problems.value(item, f"the values of a sweep are of one sort, and this is {item.described()}")
-        elif item.value in seen:
-            reading.problems.value(item, f"{item.described()} is swept twice", "keep one")
-        else:
-            seen.add(item.value)
-            found.append(item)
-    return found or node.value[:1]
-
-
-def _sort(value: Any) -> type:
-    return float if isinstance(value, int | float) and not isinstance(value, bool) else type(value)
 
 
 def _taken(canonical: Any, node: Node) -> Any:
@@ -244,7 +250,7 @@ def _resolved(edit: Owned[Edit], choices: list[tuple[Values, EditCall]], swept: 
 def read_against(
     reading: Reading, node: Node | None, named: Mapping[str, Node] | None, variants: Mapping[str, Variant]
 ) -> tuple[str, ...]:
-    """The null variants: each has several draws and no sweep, and there is something to compare with it."""
+    """The null variants: each has several draws and no sweep of edits, and there is something to compare with it."""
     found: list[str] = []
     problems = reading.problems
     for item in [] if node is None or node.value is None else node.nodes if node.is_list else [node]:
@@ -277,6 +283,6 @@ def _check_null(problems: Problems, item: Node, variant: Variant) -> None:
             problems.value(item, message, f"write `{variant.name}: {{prompts: {{shuffle: tokens}}, draws: 8}}`")
         else:
             problems.value(item, message, f"write {write}" if edits else f"write {write} with a random edit")
-    if any(point.values for point in variant.points):
-        message = f"a null has no sweep, and the variant {variant.name}{where} sweeps"
+    if any(name not in variant.swept_models for point in variant.points for name, _ in point.values):
+        message = f"a null sweeps nothing but models, and the variant {variant.name}{where} sweeps"
         problems.value(item, message, "make a variant of its own for each value")

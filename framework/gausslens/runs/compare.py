@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 LARGEST = 100_000
 # Along these, cells are data or have no counterpart in another draw.
+HEADS = ("head", "kv_head")
 NOT_ALONG = frozenset({"query", "key", "position", "token", "prompt", "feature", "d_model"})
 
 
@@ -27,8 +28,14 @@ def compared(variable: xr.DataArray) -> bool:
     return variable.size <= LARGEST and not NOT_ALONG & {str(d) for d in variable.dims}
 
 
-def against(of: xr.Dataset, null: Sequence[xr.Dataset], exchangeable: Sequence[str] = ()) -> xr.Dataset:
+def against(
+    of: xr.Dataset, null: Sequence[xr.Dataset], exchangeable: Sequence[str] = (), as_sets: bool = False
+) -> xr.Dataset:
     """A result beside its null: with each compared variable v the columns of maths.nulls.compare.
+
+    ``as_sets``: heads of the null's draws have no counterpart among those of the model, as where they are other
+    trainings. Then, in each layer, the k-th smallest of the model's heads is compared with the k-th smallest of each
+    draw.
 
     Those are v_null_mean, v_null_sd, v_null_low, v_null_high, v_z, v_p, v_p_empirical, v_q and v_effect, and of all
     cells together v_p_variable and v_p_family. What could not be compared is told in the attribute ``not_compared``.
@@ -44,9 +51,14 @@ def against(of: xr.Dataset, null: Sequence[xr.Dataset], exchangeable: Sequence[s
         if reason:
             left.append(f"{name}: {reason}")
             continue
-        made |= _columns(str(name), variable, [n[name] for n in null], exchangeable)
-        made |= errors_beside(str(name), of, null)
+        beside = null
+        if as_sets:
+            beside = [_paired(str(name), of, draw, {*exchangeable, *HEADS}) for draw in null]
+        made |= _columns(str(name), variable, [n[name] for n in beside], exchangeable)
+        made |= errors_beside(str(name), of, beside)
     found = xr.Dataset(made)
+    if as_sets:
+        found.attrs["heads"] = "compared by rank: the k-th smallest in a layer with the k-th smallest of each draw"
     found.attrs["draws"] = len(null)
     if left:
         found.attrs["not_compared"] = "; ".join(left)
@@ -73,6 +85,41 @@ def errors_beside(name: str, of: xr.Dataset, null: Sequence[xr.Dataset]) -> dict
         found.attrs["groups"] = len(of_without)
         made[f"{name}_difference_se"] = found
     return made
+
+
+def _paired(name: str, of: xr.Dataset, draw: xr.Dataset, heads: set[str]) -> xr.Dataset:
+    """A draw whose heads are in the order of the model's, by this variable; so are its values without each group."""
+    axes = tuple(i for i, dim in enumerate(of[name].dims) if dim in heads)
+    if not axes:
+        return draw
+    order = ranks_matched(of[name].values, draw[name].values, axes)
+    paired = draw.copy()
+    paired[name] = draw[name].copy(data=rearranged(draw[name].values, order, axes))
+    without = f"{name}_without"
+    if without in draw:
+        each = [rearranged(values, order, axes) for values in draw[without].values]
+        paired[without] = draw[without].copy(data=np.stack(each))
+    return paired
+
+
+def ranks_matched(x: np.ndarray, draw: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    """[*other axes, cell]: which cell of the draw, along these axes together, has the rank of each cell of x there."""
+    mine, theirs = (_flat(values, axes) for values in (x, draw))
+    ranks = np.argsort(np.argsort(mine, axis=-1, kind="stable"), axis=-1, kind="stable")
+    return np.take_along_axis(np.argsort(theirs, axis=-1, kind="stable"), ranks, axis=-1)
+
+
+def rearranged(values: np.ndarray, order: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    """Values with the cells along these axes in another order."""
+    flat = np.take_along_axis(_flat(values, axes), order, axis=-1)
+    last = tuple(range(values.ndim - len(axes), values.ndim))
+    return np.moveaxis(flat.reshape(np.moveaxis(values, axes, last).shape), last, axes)
+
+
+def _flat(values: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    last = tuple(range(values.ndim - len(axes), values.ndim))
+    moved = np.moveaxis(values, axes, last)
+    return moved.reshape(*moved.shape[: values.ndim - len(axes)], -1)
 
 
 def _cannot(name: str, variable: xr.DataArray, null: Sequence[xr.Dataset]) -> str | None:

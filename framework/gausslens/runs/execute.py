@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..contract.analyses import Context, StepRef
 from ..contract.digests_and_seeds import digest
-from ..contract.model import NO_MODEL
+from ..contract.errors import ModelError
 from ..contract.reference import resolve
 from ..contract.twin import Twin
 from .compare import against
@@ -41,40 +41,56 @@ def not_in_store(plan: Plan, store: Store) -> tuple[list[Step], list[Step]]:
     return list(todo.values()), found
 
 
-def work(todo: Sequence[Step], opened: Opened | None) -> int:
+def work(todo: Sequence[Step]) -> int:
     """How often ``execute`` will tell of progress."""
     reading = sum(bool(step.inputs) for step in todo)
-    return reading + (sum(units(group, opened.model.info) for group in _twins(todo)) if opened else 0)
+    measuring = (group for opened, steps in _models(todo) for group in _twins(steps))
+    return reading + sum(units(group, group[0].info) for group in measuring)
 
 
-def execute(
-    plan: Plan, todo: Sequence[Step], opened: Opened | None, store: Store
-) -> Iterator[Began | Progress | Finished]:
+def execute(plan: Plan, todo: Sequence[Step], store: Store) -> Iterator[Began | Progress | Finished]:
     """Compute steps that are not in the store; those that read results come after what they read.
 
-    A result must be committed before the next one is asked for: later steps read it from the store.
+    Each model is used for all its twins and let go before the next. A result must be committed before the next one is
+    asked for: later steps read it from the store.
     """
-    proof: Mapping[str, float] | None = None
-    for steps in _twins(todo):
-        assert opened is not None
-        if proof is None and any(step.reads for step in steps):
-            proof = proved(opened, todo)
-        yield from _twin(plan, steps, opened, store, proof)
+    for opened, measuring in _models(todo):
+        proof: Mapping[str, float] | None = None
+        for steps in _twins(measuring):
+            if proof is None and any(step.reads for step in steps):
+                try:
+                    proof = proved(opened, measuring)
+                except ModelError as error:
+                    if len(plan.models) == 1:
+                        raise
+                    # What reads results of other models goes on.
+                    yield from (Finished(step, Failure(step, error)) for step in measuring)
+                    break
+            yield from _twin(plan, steps, opened, store, proof)
+        opened.model.close()
     for step in todo:
         if step.inputs:
             yield Began(step)
             watch = Stopwatch()
-            result = _read_and_computed(plan, step, opened, store)
+            result = _read_and_computed(plan, step, store)
             yield Finished(step, result, _made_by(plan, step, watch, 1, None))
             yield Progress(step.ref.label)
 
 
-def _twins(todo: Sequence[Step]) -> list[list[Step]]:
-    """The steps that look at the model, together with those of the same twin: it is made once, then dropped."""
-    groups: dict[str, list[Step]] = {}
+def _models(todo: Sequence[Step]) -> list[tuple[Opened, list[Step]]]:
+    """The steps that look at a model, together with those of the same model, in the order of the plan."""
+    groups: dict[Opened, list[Step]] = {}
     for step in todo:
-        if not step.inputs:
-            groups.setdefault(digest(step.ingredients["twin"]), []).append(step)
+        if step.opened is not None and not step.inputs:
+            groups.setdefault(step.opened, []).append(step)
+    return list(groups.items())
+
+
+def _twins(measuring: Sequence[Step]) -> list[list[Step]]:
+    """Those of the same twin of a model together: it is made once, then dropped."""
+    groups: dict[str, list[Step]] = {}
+    for step in measuring:
+        groups.setdefault(digest(step.ingredients["twin"]), []).append(step)
     return list(groups.values())
 
 
@@ -123,7 +139,7 @@ def _finished(
     return Finished(done.step, done.result, _made_by(plan, done.step, watch, done.sharing, proof), writer)
 
 
-def _read_and_computed(plan: Plan, step: Step, opened: Opened | None, store: Store) -> xr.Dataset | Failure:
+def _read_and_computed(plan: Plan, step: Step, store: Store) -> xr.Dataset | Failure:
     """A derived step or a comparison, from results in the store."""
     inputs = {ref: plan.by_ref[ref] for ref in step.inputs}
     lost = {f"{r.label} on {r.variant}" for r, read in inputs.items() if not store.has(read.folder, read.key)}
@@ -131,21 +147,20 @@ def _read_and_computed(plan: Plan, step: Step, opened: Opened | None, store: Sto
         return Failure(step, _InputFailed(f"not computed, because {', '.join(sorted(lost))} failed"))
     try:
         results = {ref: store.read(read.folder, read.key) for ref, read in inputs.items()}
-        return _compared(step, results) if step.against else _derived(plan, step, results, opened)
+        return _compared(step, results) if step.against else _derived(plan, step, results)
     except Exception as error:
         return Failure(step, error)
 
 
-def _derived(plan: Plan, step: Step, results: dict[StepRef, xr.Dataset], opened: Opened | None) -> xr.Dataset:
-    info = opened.model.info if opened else NO_MODEL
-    context = Context(info, step_seed(step, plan.study.seed))
+def _derived(plan: Plan, step: Step, results: dict[StepRef, xr.Dataset]) -> xr.Dataset:
+    context = Context(step.info, step_seed(step, plan.study.seed))
     analysis = resolve(step.use.analysis.descriptor.analysis)(step.use.parameters, context)
-    return labelled(analysis.compute(results), info)
+    return labelled(analysis.compute(results), step.info)
 
 
 def _compared(step: Step, results: dict[StepRef, xr.Dataset]) -> xr.Dataset:
     of, *null = [results[ref] for ref in step.inputs]
-    return against(of, null, step.use.analysis.descriptor.exchangeable)
+    return against(of, null, step.use.analysis.descriptor.exchangeable, step.as_sets)
 
 
 def _made_by(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..contract.model import ModelInfo, OpenModel
     from ..contract.twin import EditCall
     from .shuffled_prompts import Reads
-    from .study import ModelCall, Point, Use
+    from .study import ModelCall, Use
 
 # Raised when the host changes what is computed for every analysis (sharding, merging, the comparison with a null).
 HOST_VERSION = 1
@@ -34,9 +34,9 @@ def key_of(ingredients: Ingredients) -> str:
     return digest(ingredients)
 
 
-def is_random(point: Point) -> bool:
+def is_random(edits: Sequence[EditCall]) -> bool:
     """Whether the twin depends on the seed of the run and on the draw."""
-    return any(call.edit.descriptor.random for call in point.edits)
+    return any(call.edit.descriptor.random for call in edits)
 
 
 def of_model(call: ModelCall, info: ModelInfo) -> dict[str, Any]:
@@ -60,10 +60,10 @@ def of_use(use: Use, seed: int) -> dict[str, Any]:
     return used
 
 
-def of_edits(point: Point, seed: int, draw: int | None) -> dict[str, Any]:
+def of_edits(edits: Sequence[EditCall], seed: int, draw: int | None) -> dict[str, Any]:
     """Which edits, in order; the seed of the run and the draw where one of them draws."""
-    made: dict[str, Any] = {"edits": [_edit(call) for call in point.edits]}
-    if is_random(point):
+    made: dict[str, Any] = {"edits": [_edit(call) for call in edits]}
+    if is_random(edits):
         made |= {"seed": seed, "draw": draw}
     return made
 
@@ -83,15 +83,16 @@ def of_results(use: Use, seed: int, inputs: Sequence[str]) -> dict[str, Any]:
     return {"host": HOST_VERSION, "analysis": of_use(use, seed), "inputs": list(inputs)}
 
 
-def of_comparison(of: str, null: Sequence[str], exchangeable: Sequence[str]) -> dict[str, Any]:
-    """A comparison with a null: the keys of both sides."""
-    return {
+def of_comparison(of: str, null: Sequence[str], exchangeable: Sequence[str], as_sets: bool = False) -> dict[str, Any]:
+    """A comparison with a null: the keys of both sides; ``as_sets``: heads are paired by rank."""
+    made: dict[str, Any] = {
         "host": HOST_VERSION,
         "comparison": COMPARISON_VERSION,
         "of": of,
         "null": list(null),
         "exchangeable": list(exchangeable),
     }
+    return made | {"heads": "by rank"} if as_sets else made
 
 
 def _used(owned: Owned[Any], parameters: dict[str, Any]) -> dict[str, Any]:

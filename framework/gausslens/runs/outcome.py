@@ -1,8 +1,10 @@
-"""What comes of a run, step by step: what execution hands out, in order, and what it all comes to."""
+"""What comes of a run, step by step: what execution hands out, what it comes to, and the bar that shows it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -117,3 +119,25 @@ def labelled(result: Any, info: ModelInfo, skipped: Mapping[int, str] | None = N
         if known and dim in dataset.dims and dim not in dataset.coords and dataset.sizes[dim] == len(known):
             dataset = dataset.assign_coords({dim: list(known)})
     return dataset
+
+
+@contextmanager
+def progress(title: str, total: int, shown: bool | None = None) -> Iterator[Callable[[str], None]]:
+    """A progress bar over ``total`` units on stderr; ``shown`` None means: if stderr is a terminal."""
+    if not (sys.stderr.isatty() if shown is None else shown) or total == 0:
+        yield lambda _text: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[doing]}", markup=False),
+    )
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=total, doing="")
+        yield lambda text: bar.update(task, advance=1, doing=text)

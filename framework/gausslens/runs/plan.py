@@ -17,20 +17,20 @@ from ..contract.sites import site
 from ..contract.twin import check_edit
 from . import keys
 from .errors import no_errors
+from .open import equal_steps
 from .passes import check_request
+from .plan_comparisons import comparisons, rung_of, words
 from .provenance import distributions, now
 from .shuffled_prompts import Reads, shuffle_seed
-from .study import PromptCall, Shuffle
+from .study import WHOLE_RUN, PromptCall, Shuffle
 
 if TYPE_CHECKING:
     from ..contract.errors import Mark
     from ..contract.model import ModelInfo
     from ..contract.prompts import Tokens
-    from .open import Opened
+    from ..contract.twin import EditCall
+    from .open import Models, Opened, Twins
     from .study import Point, Study, Use, Variant
-
-# The variant under which a derived analysis of scope "run" is stored.
-WHOLE_RUN = "all"
 
 
 class PlanError(InputError):
@@ -43,7 +43,8 @@ class Step:
 
     ``inputs`` are the results it reads (derived steps and comparisons, whose ``against`` names the null variant; the
     first input is then the result compared). ``groups`` says how many groups of prompts are left out in turn for
-    errors.
+    errors. ``opened`` is its model. ``as_sets``: heads are compared by rank, for those of another training have no
+    counterpart.
     """
 
     ref: StepRef
@@ -55,6 +56,13 @@ class Step:
     inputs: tuple[StepRef, ...] = ()
     against: str | None = None
     groups: int | None = None
+    opened: Opened | None = None
+    as_sets: bool = False
+
+    @property
+    def info(self) -> ModelInfo:
+        """The facts of its model; of a derived step over the whole run, those of the model of the run."""
+        return self.opened.model.info if self.opened is not None else NO_MODEL
 
     @property
     def tokens(self) -> Tokens | None:
@@ -72,10 +80,14 @@ class Plan:
     """All steps, inputs before what reads them; ``notes`` say what was left out and why."""
 
     study: Study
-    info: ModelInfo | None
     steps: tuple[Step, ...]
     notes: tuple[str, ...] = ()
     prompts: Mapping[str, Tokens] = field(default_factory=dict)
+
+    @cached_property
+    def models(self) -> tuple[Opened, ...]:
+        """The models that steps look at, in order."""
+        return tuple(dict.fromkeys(s.opened for s in self.steps if s.opened is not None and not s.inputs))
 
     @property
     def digest(self) -> str:
@@ -89,15 +101,15 @@ class Plan:
         return {s.ref: s for s in self.steps}
 
 
-def make_plan(study: Study, opened: Opened | None) -> Plan:
-    """Plan a study on an open model; ``opened`` is None where every analysis is derived from nothing."""
-    planner = _Planner(study, opened)
-    planner.check_edits()
+def make_plan(study: Study, models: Models) -> Plan:
+    """Plan a study on its models, which are opened as they are met."""
+    planner = _Planner(study, models)
+    planner.open_models()
     planner.plan_measured()
     planner.plan_derived()
-    planner.plan_comparisons()
-    info = opened.model.info if opened else None
-    return Plan(study, info, tuple(planner.steps.values()), tuple(planner.notes), planner.prompts)
+    compared, notes = comparisons(study, list(planner.steps.values()), planner.left_out)
+    steps = (*planner.steps.values(), *compared)
+    return Plan(study, steps, (*planner.notes, *notes), planner.prompts)
 
 
 def manifest_of(plan: Plan) -> dict[str, Any]:
@@ -127,66 +139,81 @@ def manifest_of(plan: Plan) -> dict[str, Any]:
     }
 
 
-def rung_of(variant: Variant) -> str:
-    """What a null is called on the ladder: what its one edit claims to keep of the whole model, else its own name.
-
-    One whose own name is a word of the ladder, which its edits do not claim, is called variant-spectrum and so on.
-    """
-    from ..maths.ladder import ARRANGEMENT, UNDECIDED, WORDS
-
-    calls, keeps = variant.points[0].edits, None
-    whole = len(calls) == 1 and calls[0].layers is None and calls[0].heads is None and variant.prompts is None
-    if whole:
-        keeps = calls[0].edit.descriptor.keeps
-        if keeps is not None and ":" in keeps:
-            keeps = resolve(keeps)(calls[0].parameters)
-    if keeps is not None and keeps not in (ARRANGEMENT, UNDECIDED):
-        return str(keeps)
-    return f"variant-{variant.name}" if variant.name in WORDS else variant.name
-
-
 def step_seed(step: Step, run_seed: int) -> int:
     """The seed of an analysis: by run seed, analysis and parameters; the same for all variants and draws."""
     return derive(run_seed, step.use.analysis.descriptor.name, step.use.parameters.keyed())
 
 
 class _Planner:
-    def __init__(self, study: Study, opened: Opened | None) -> None:
+    def __init__(self, study: Study, models: Models) -> None:
         self.study = study
-        self.opened = opened
+        self.models = models
         self.variants = {v.name: v for v in study.variants}
+        self.twins: dict[str, list[Twins]] = {}
         self.steps: dict[StepRef, Step] = {}
         self.prompts: dict[str, Tokens] = {}
+        self.tokenised: dict[tuple[str, Opened], Tokens] = {}
         self.reads: dict[str, Reads] = {}
         self.left_out: set[StepRef] = set()
-        info = opened.model.info if opened else NO_MODEL
-        self.notes: list[str] = [f"{info.name}: {note}" for note in info.facts.get("notes", ())]
-        self.requests: set[str] = set()
+        self.notes: list[str] = []
+        self.requests: set[tuple[str, Opened]] = set()
 
-    def check_edits(self) -> None:
-        """Look at every edit before anything is computed."""
-        calls = {id(call): call for v in self.study.variants for p in v.points for call in p.edits}
-        for call in calls.values() if self.opened else ():
-            assert self.opened is not None
-            try:
-                check_edit(call, self.opened.model)
-            except GausslensError as error:
-                raise PlanError(f"{call.mark}: {error}") from error
+    def open_models(self) -> None:
+        """Open the model of every twin, and look at every edit of it, before anything is computed."""
+        checked: set[tuple[int, Opened]] = set()
+        for variant in self.study.variants:
+            each = [(point, draw, self.models.of(point, draw)) for point, draw in variant.twins()]
+            self.twins[variant.name] = kept = self._different(variant, each)
+            for point, _, opened in kept:
+                for call in point.edits if opened is not None else ():
+                    assert opened is not None
+                    if (id(call), opened) not in checked:
+                        checked.add((id(call), opened))
+                        _check_edit(call, opened)
+        for opened in self.models:
+            info = opened.model.info
+            self.notes += [f"{info.name}: {note}" for note in info.facts.get("notes", ())]
+        self.notes += equal_steps(self.study.variants, self.twins)
+
+    def _different(self, variant: Variant, twins: list[Twins]) -> list[Twins]:
+        """Without draws that are models of equal weights: they count once."""
+        if not variant.draw_values:
+            return twins
+        seen: dict[tuple[Any, ...], int | None] = {}
+        kept: list[Twins] = []
+        for point, draw, opened in twins:
+            assert opened is not None
+            what = (point.values, digest(opened.identity), draw if keys.is_random(point.edits) else None)
+            first = seen.setdefault(what, draw)
+            if first == draw:
+                kept.append((point, draw, opened))
+            else:
+                named = " and ".join(words(variant.draw_values[i]) for i in (first, draw) if i is not None)
+                self.notes.append(f"{variant.mark}: {named} of {variant.name} are the same weights: they count once")
+        return kept
 
     def plan_measured(self) -> None:
         """Steps that look at the model: stream, weights and forward."""
         for use in self.study.uses:
             if use.analysis.descriptor.shape == "derived":
                 continue
-            opened = self._needs_model(use)
-            self._check_view(use, opened.model.info)
             for name in use.variants:
-                for point, draw in _twins(self.variants[name]):
-                    if _draws_in_vain(use, self.variants[name], point):
-                        ref = StepRef(name, use.label, use.analysis.descriptor.name, draw, point.values)
+                variant = self.variants[name]
+                for point, draw, opened in self.twins[name]:
+                    if opened is None:
+                        raise PlanError(
+                            f"{use.mark}: {use.label} needs a model: add `model: {{path: ...}}` to the run file"
+                        )
+                    _check_view(use, opened.model.info)
+                    ref = StepRef(name, use.label, use.analysis.descriptor.name, draw, point.values)
+                    if _draws_in_vain(use, variant, point):
                         self._leave_out(use, ref, "does not read prompts")
+                    elif opened.is_difference and use.analysis.descriptor.shape != "weights":
+                        self._leave_out(use, ref, "runs a model")
                     else:
-                        self._measure(use, opened, self.variants[name], point, draw)
+                        self._measure(use, opened, variant, point, ref)
+            if not any(ref.label == use.label for ref in self.steps):
+                raise PlanError(f"{use.mark}: {use.label} is computed on none of its variants: {self.notes[-1]}")
 
     def plan_derived(self) -> None:
         """Derived analyses, in the order of the run file: each may read those before it."""
@@ -195,57 +222,24 @@ class _Planner:
                 continue
             if use.analysis.descriptor.scope == "run":
                 place = StepRef(WHOLE_RUN, use.label, use.analysis.descriptor.name)
-                self._derive(use, place, tuple(self.steps), _untouched(self.study), tuple(self.left_out))
+                whole = (_untouched(self.study), self.models.of_run())
+                self._derive(use, place, tuple(self.steps), *whole, tuple(self.left_out))
                 continue
             for name in use.variants:
-                for point, draw in _twins(self.variants[name]):
+                for point, draw, opened in self.twins[name]:
                     place = StepRef(name, use.label, use.analysis.descriptor.name, draw, point.values)
                     same, without = (
                         tuple(r for r in refs if (r.variant, r.draw, r.sweep) == (name, draw, point.values))
                         for refs in (self.steps, self.left_out)
                     )
-                    self._derive(use, place, same, point, without)
-
-    def plan_comparisons(self) -> None:
-        """Comparisons of every variant that is no null with each null."""
-        finished = list(self.steps.values())
-        alone: dict[str, list[str]] = {}
-        for null in self.study.against:
-            for use in self.study.uses:
-                draws = [s for s in finished if (s.ref.variant, s.ref.label) == (null, use.label)]
-                apart = (*self.study.against, WHOLE_RUN)
-                others = [s for s in finished if s.ref.label == use.label and s.ref.variant not in apart]
-                known = any((r.variant, r.label) == (null, use.label) for r in self.left_out)
-                if others and not draws and not known:
-                    alone.setdefault(f"{use.mark}: {use.label}", []).append(null)
-                if others and draws:
-                    for step in others:
-                        self._compare(step, null, draws)
-        reads = {v.name: v.prompts for v in self.study.variants}
-        plain = ", ".join(null for null in self.study.against if reads[null] is None)
-        for name, prompts in reads.items():
-            if isinstance(prompts, PromptCall) and name not in self.study.against and plain:
-                self.notes.append(f"{name} reads prompts of its own, {plain} the run's: it differs from them by both")
-        for label, nulls in alone.items():
-            self.notes.append(f"{label} is not computed on {', '.join(nulls)}: it has no null columns")
-
-    def _needs_model(self, use: Use) -> Opened:
-        if self.opened is None:
-            raise PlanError(f"{use.mark}: {use.label} needs a model: add `model: {{path: ...}}` to the run file")
-        return self.opened
-
-    def _check_view(self, use: Use, info: ModelInfo) -> None:
-        try:
-            info.narrowed(use.layers, use.heads)
-        except GausslensError as error:
-            raise PlanError(f"{use.mark}: {use.label}: {error}") from error
+                    self._derive(use, place, same, point, opened, without)
 
     def _check_request(self, use: Use, opened: Opened, reads: Reads) -> None:
         """Ask a stream analysis once what it wants, so that a wrong site is told before anything runs."""
         assert opened.running is not None
-        if use.label in self.requests:
+        if (use.label, opened) in self.requests:
             return
-        self.requests.add(use.label)
+        self.requests.add((use.label, opened))
         context = Context(opened.model.info.narrowed(use.layers, use.heads), 0, reads.tokens)
         try:
             analysis = resolve(use.analysis.descriptor.analysis)(use.parameters, context)
@@ -261,17 +255,19 @@ class _Planner:
 
     def _leave_out(self, use: Use, ref: StepRef, why: str) -> None:
         self.left_out.add(ref)
-        note = f"{use.mark}: {use.label} is left out on {ref.variant}, whose draws differ in prompts alone: it {why}"
+        points = self.variants[ref.variant].points if ref.variant in self.variants else ()
+        of_weights = any(point.difference is not None for point in points)
+        what = "a difference of weights" if of_weights else "whose draws differ in prompts alone"
+        note = f"{use.mark}: {use.label} is left out on {ref.variant}, {what}: it {why}"
         if note not in self.notes:
             self.notes.append(note)
 
-    def _measure(self, use: Use, opened: Opened, variant: Variant, point: Point, draw: int | None) -> None:
+    def _measure(self, use: Use, opened: Opened, variant: Variant, point: Point, ref: StepRef) -> None:
         shape = use.analysis.descriptor.shape
-        ref = StepRef(variant.name, use.label, use.analysis.descriptor.name, draw, point.values)
         seed = self.study.seed
         made: dict[str, Any] = {"host": keys.HOST_VERSION}
-        made["model"] = keys.of_model(opened.call, opened.model.info)
-        made["twin"] = keys.of_edits(point, seed, draw)
+        made["model"] = opened.identity
+        made["twin"] = keys.of_edits(point.edits, seed, ref.draw)
         made["analysis"] = keys.of_use(use, seed)
         reads = groups = None
         if shape in ("stream", "forward"):
@@ -280,7 +276,7 @@ class _Planner:
                     f"{use.mark}: {use.label} runs the model, and no capture engine serves the loader "
                     f"{opened.call.loader.descriptor.name!r}; use another loader, or leave this analysis out"
                 )
-            reads = self._reads(use, opened, variant, draw)
+            reads = self._reads(use, opened, variant, ref.draw)
             if shape == "stream":
                 self._check_request(use, opened, reads)
                 groups = self._groups(use, reads)
@@ -292,7 +288,7 @@ class _Planner:
                 made["text"] = keys.of_text(reads, opened.model)
             if groups is not None:
                 made["errors"] = keys.of_errors(groups)
-        self.steps[ref] = Step(ref, keys.key_of(made), made, use, point, reads, groups=groups)
+        self.steps[ref] = Step(ref, keys.key_of(made), made, use, point, reads, groups=groups, opened=opened)
 
     def _reads(self, use: Use, opened: Opened, variant: Variant, draw: int | None) -> Reads:
         """An analysis' own prompts, else the variant's, else the run's; shuffled where the variant says so."""
@@ -300,16 +296,25 @@ class _Planner:
         call = whole or use.prompts or self.study.prompts
         if call is None:
             raise PlanError(f"{use.mark}: {use.label} needs prompts: add `prompts: {{source: text, text: [...]}}`")
-        what = [call.source.descriptor.name, call.parameters.canonical()]
-        name = digest(what)
-        if name not in self.prompts:
-            self.prompts[name] = _tokenised(call, opened, self.study)
+        what = digest([call.source.descriptor.name, call.parameters.canonical()])
+        plain = self._tokens(call, what, opened)
+        name = digest([what, plain.digest(), plain.text_digest()])
+        self.prompts.setdefault(name, plain)
         if not isinstance(variant.prompts, Shuffle):
-            return self.reads.setdefault(name, Reads(self.prompts[name]))
-        shuffled = digest([*what, variant.prompts.canonical(), draw])
+            return self.reads.setdefault(name, Reads(plain, source=what))
+        shuffled = digest([name, variant.prompts.canonical(), draw])
         if shuffled not in self.reads:
-            self.reads[shuffled] = self._shuffled(variant, variant.prompts, self.prompts[name], draw, opened)
+            self.reads[shuffled] = self._shuffled(variant, variant.prompts, plain, draw, opened, what)
         return self.reads[shuffled]
+
+    def _tokens(self, call: PromptCall, what: str, opened: Opened) -> Tokens:
+        """Prompts as the tokens of a model; those of models that read alike are held once."""
+        if (what, opened) not in self.tokenised:
+            made = _tokenised(call, opened, self.study)
+            held = (t for (source, _), t in self.tokenised.items() if source == what)
+            alike = (made.digest(), made.text_digest())
+            self.tokenised[what, opened] = next((t for t in held if (t.digest(), t.text_digest()) == alike), made)
+        return self.tokenised[what, opened]
 
     def _groups(self, use: Use, reads: Reads) -> int | None:
         """How many groups of prompts are left out in turn; None where there are no errors."""
@@ -328,10 +333,12 @@ class _Planner:
             self.notes.append(note)
         return None
 
-    def _shuffled(self, variant: Variant, shuffle: Shuffle, plain: Tokens, draw: int | None, opened: Opened) -> Reads:
+    def _shuffled(
+        self, variant: Variant, shuffle: Shuffle, plain: Tokens, draw: int | None, opened: Opened, source: str
+    ) -> Reads:
         of_draw = "" if draw is None else f", draw {draw}"
         try:
-            reads = Reads(plain, shuffle, shuffle_seed(shuffle, self.study.seed, draw))
+            reads = Reads(plain, shuffle, shuffle_seed(shuffle, self.study.seed, draw), source)
         except InputError as error:
             raise PlanError(f"{shuffle.mark}: {error}") from error
         if reads.digest == plain.digest():
@@ -345,9 +352,15 @@ class _Planner:
         return reads
 
     def _derive(
-        self, use: Use, place: StepRef, candidates: Sequence[StepRef], point: Point, left_out: Sequence[StepRef]
+        self,
+        use: Use,
+        place: StepRef,
+        candidates: Sequence[StepRef],
+        point: Point,
+        opened: Opened | None,
+        left_out: Sequence[StepRef],
     ) -> None:
-        info = self.opened.model.info if self.opened else NO_MODEL
+        info = opened.model.info if opened else NO_MODEL
         seed = derive(self.study.seed, use.analysis.descriptor.name, use.parameters.keyed())
         context = Context(info, seed)
         try:
@@ -367,15 +380,7 @@ class _Planner:
             what = f"asks for {unknown[0]}, which is not planned" if unknown else "finds none of the results it reads"
             raise PlanError(f"{use.mark}: {use.label} {what}; the labels planned before it: {known}")
         made = keys.of_results(use, self.study.seed, [self.steps[i].key for i in inputs])
-        self.steps[place] = Step(place, keys.key_of(made), made, use, point, inputs=inputs)
-
-    def _compare(self, step: Step, null: str, draws: Sequence[Step]) -> None:
-        exchangeable = step.use.analysis.descriptor.exchangeable
-        made = keys.of_comparison(step.key, [d.key for d in draws], exchangeable)
-        label = f"{step.ref.label}.against.{null}"
-        ref = StepRef(step.ref.variant, label, step.ref.analysis, step.ref.draw, step.ref.sweep)
-        inputs = (step.ref, *(d.ref for d in draws))
-        self.steps[ref] = Step(ref, keys.key_of(made), made, step.use, step.point, inputs=inputs, against=null)
+        self.steps[place] = Step(place, keys.key_of(made), made, use, point, inputs=inputs, opened=opened)
 
 
 def _refuse_crossed(use: Use, opened: Opened) -> None:
@@ -387,14 +392,24 @@ def _refuse_crossed(use: Use, opened: Opened) -> None:
         )
 
 
-def _twins(variant: Variant) -> list[tuple[Point, int | None]]:
-    draws: list[int | None] = [None] if variant.draws is None else list(range(variant.draws))
-    return [(point, draw) for draw in draws for point in variant.points]
+def _check_view(use: Use, info: ModelInfo) -> None:
+    try:
+        info.narrowed(use.layers, use.heads)
+    except GausslensError as error:
+        raise PlanError(f"{use.mark}: {use.label}: {error}") from error
+
+
+def _check_edit(call: EditCall, opened: Opened) -> None:
+    try:
+        check_edit(call, opened.model)
+    except GausslensError as error:
+        raise PlanError(f"{call.mark}: {error}") from error
 
 
 def _draws_in_vain(use: Use, variant: Variant, point: Point) -> bool:
     """Whether all draws of a variant are equal to this analysis: only their prompts differ, and it reads none."""
-    return variant.draws is not None and not keys.is_random(point) and use.analysis.descriptor.shape == "weights"
+    equal = variant.draws is not None and not variant.draw_values and not keys.is_random(point.edits)
+    return equal and use.analysis.descriptor.shape == "weights"
 
 
 def _could_read(analysis: DerivedAnalysis, candidates: Sequence[StepRef]) -> bool:
@@ -407,7 +422,8 @@ def _could_read(analysis: DerivedAnalysis, candidates: Sequence[StepRef]) -> boo
 def _untouched(study: Study) -> Point:
     from .study import Point
 
-    return next((p for v in study.variants for p in v.points if not p.edits), Point((), ()))
+    plain = (p for v in study.variants for p in v.points if not (p.edits or p.models or p.difference))
+    return next(plain, Point((), ()))
 
 
 def _tokenised(call: PromptCall, opened: Opened, study: Study) -> Tokens:

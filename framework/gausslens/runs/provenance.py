@@ -71,17 +71,13 @@ def of_step(
         "peak_memory_bytes": peak_memory(),
         **watch.read(),
     }
-    if plan.info is not None:
-        told["model"] = {
-            "name": plan.info.name,
-            "family": plan.info.family,
-            "fingerprint": plan.info.fingerprint,
-            "dtype": plan.info.dtype,
-        }
+    if step.opened is not None:
+        info = step.info
+        names = ("name", "family", "fingerprint", "dtype")
+        told["model"] = {name: getattr(info, name) for name in names} | {"path": step.opened.call.path}
+        told["device"] = step.opened.call.device
     if parity:
         told["parity"] = dict(parity)
-    if plan.study.model is not None:
-        told["device"] = plan.study.model.device
     return told
 
 

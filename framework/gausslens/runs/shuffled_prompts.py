@@ -29,14 +29,19 @@ class Reads:
     """What a step reads: tokens of the run file as they are, or shuffled.
 
     Shuffled tokens are made when asked for, the same each time, and let go when no one holds them: a study of many
-    draws holds those of one. ``digest`` and ``lengths`` are theirs.
+    draws holds those of one. ``digest`` and ``lengths`` are theirs; ``source`` says which `prompts:` they are of.
     """
 
-    def __init__(self, plain: Tokens, shuffle: Shuffle | None = None, seed: int = 0) -> None:
-        self._plain, self._shuffle, self._seed = plain, shuffle, seed
+    def __init__(self, plain: Tokens, shuffle: Shuffle | None = None, seed: int = 0, source: str = "") -> None:
+        self._plain, self._shuffle, self._seed, self.source = plain, shuffle, seed, source
         self._made: weakref.ref[Tokens] | None = None
         numbers = plain if shuffle is None else _arranged(plain, shuffle, seed)[2]
         self.digest, self.lengths = numbers.digest(), numbers.lengths
+
+    @cached_property
+    def plain_digest(self) -> str:
+        """That of the tokens before they were shuffled."""
+        return self._plain.digest()
 
     @cached_property
     def text_digest(self) -> str:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+from ..contract.digests_and_seeds import digest
 
 if TYPE_CHECKING:
     from ..contract.descriptors import Analysis, Loader, Owned, PromptSource
     from ..contract.errors import Mark
     from ..contract.parameters import Parameters
     from ..contract.twin import EditCall
+
+# The variant under which results of the whole run are kept: no variant may be called so.
+WHOLE_RUN = "all"
 
 
 @dataclass(frozen=True)
@@ -23,6 +29,24 @@ class ModelCall:
     parameters: Parameters
     dtype: str | None
     device: str
+    mark: Mark
+
+    @cached_property
+    def name(self) -> str:
+        """By which a study opens it once, however many variants name it."""
+        said = [self.path, self.loader.descriptor.name, self.dtype, self.device, self.parameters.canonical()]
+        return digest(said)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What one model holds more than another: W_of - W_less, tensor by tensor. Edits are made on it, not before.
+
+    Each side is a model and what its variant edits; None is the model of the run.
+    """
+
+    of: tuple[ModelCall | None, tuple[EditCall, ...]]
+    less: tuple[ModelCall | None, tuple[EditCall, ...]]
     mark: Mark
 
 
@@ -51,17 +75,30 @@ class Shuffle:
 
 @dataclass(frozen=True)
 class Point:
-    """One point of a variant's sweeps: the swept values in order, and the edits with these values."""
+    """One point of a variant's sweeps: the swept values in order, and model and edits with these values.
+
+    ``models`` is empty where the model is that of the run; else it is one, or one for each draw. A ``difference`` takes
+    its place: it has weights alone.
+    """
 
     values: tuple[tuple[str, Any], ...]
     edits: tuple[EditCall, ...]
+    models: tuple[ModelCall, ...] = ()
+    difference: Difference | None = None
+
+    def model(self, draw: int | None, otherwise: ModelCall | None) -> ModelCall | None:
+        """The model of a draw; ``otherwise`` is that of the run."""
+        if not self.models:
+            return otherwise
+        return self.models[0 if len(self.models) == 1 or draw is None else draw]
 
 
 @dataclass(frozen=True)
 class Variant:
     """An edited twin, or several: ``draws`` of it, at each point of its sweeps; and what it reads instead.
 
-    ``prompts`` is None where it reads what the run does.
+    ``prompts`` is None where it reads what the run does. Draws that are models have ``draw_values``: of each draw the
+    values that fill in the path, as (("seed", 3),). ``swept_models`` names the sweeps that do.
     """
 
     name: str
@@ -69,6 +106,13 @@ class Variant:
     points: tuple[Point, ...]
     mark: Mark
     prompts: PromptCall | Shuffle | None = None
+    draw_values: tuple[tuple[tuple[str, Any], ...], ...] = ()
+    swept_models: tuple[str, ...] = ()
+
+    def twins(self) -> list[tuple[Point, int | None]]:
+        """Every draw of every point."""
+        draws: list[int | None] = [None] if self.draws is None else list(range(self.draws))
+        return [(point, draw) for draw in draws for point in self.points]
 
 
 @dataclass(frozen=True)

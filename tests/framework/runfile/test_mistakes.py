@@ -40,7 +40,7 @@ MISTAKES = [
         "variants.chance.edits[0].kep",
         "should be one of nothing, moments, is the text 'moment'; did you mean moments?",
     ),
-    (26, "variants.chance.draws", "should be a whole number, is 1.0; write 1"),
+    (26, "variants.chance.draws", "should be a whole number or a table, is 1.0; write 1"),
     (27, "analysis", "unknown key; did you mean analyses?"),
     (30, "analysis[0].with.kepe", "unknown key; did you mean keep?"),
     (30, "analysis[0].with.kepe", "should be a whole number, is 3.5; the default is 8"),
@@ -162,7 +162,7 @@ def test_parameters_are_told_in_plain_words(parameters: str, place: str, said: s
             "analyses: [{use: probe.norms}]\nvariants:\n  t: []\n"
             "  a: {edits: [{edit: probe.redraw, sweep: {keep: [nothing, moments]}}], draws: 4}\nagainst: [a]",
             8,
-            "a null has no sweep, and the variant a (line 7) sweeps",
+            "a null sweeps nothing but models, and the variant a (line 7) sweeps",
         ),
         (
             "analyses: [{use: probe.norms}]\nvariants:\n  a:\n  - {edit: probe.scale, sweep: {alpha: [2, 3]}}\n"

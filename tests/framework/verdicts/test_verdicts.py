@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 
 from gausslens.runs.compare import against
-from gausslens.runs.plan import rung_of
+from gausslens.runs.plan_comparisons import rung_of
 from gausslens.verdicts import explanations, sentences, statistics
 
 
@@ -166,7 +166,9 @@ def test_a_word_of_the_ladder_is_a_claim_of_the_edit_and_no_name():
     edit = SimpleNamespace(edit=SimpleNamespace(descriptor=SimpleNamespace(keeps="scale")), layers=None, heads=None)
 
     def word(name, call, prompts=None):
-        return rung_of(SimpleNamespace(name=name, points=[SimpleNamespace(edits=[call])], prompts=prompts))
+        return rung_of(
+            SimpleNamespace(name=name, points=[SimpleNamespace(edits=[call])], prompts=prompts, draw_values=())
+        )
 
     of_one_layer = SimpleNamespace(**vars(edit) | {"layers": (1,)})
     silent = SimpleNamespace(**vars(edit) | {"edit": SimpleNamespace(descriptor=SimpleNamespace(keeps=None))})

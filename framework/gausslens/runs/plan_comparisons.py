@@ -1,0 +1,145 @@
+"""Which comparisons a plan has: each result beside the same on the draws of each null, as far as they fit."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..contract.analyses import StepRef
+from ..contract.reference import resolve
+from . import keys
+from .study import WHOLE_RUN, PromptCall
+
+if TYPE_CHECKING:
+    from .plan import Step
+    from .study import Study, Variant
+
+# What models that are compared have alike, unless an analysis says that its numbers mean the same at any size.
+SIZES = ("n_layers", "n_heads", "n_kv_heads", "d_model", "d_head", "d_mlp")
+FEWEST = 2
+
+
+def comparisons(
+    study: Study, steps: Sequence[Step], left_out: Collection[StepRef]
+) -> tuple[list[Step], tuple[str, ...]]:
+    """Comparisons of every variant that is no null with each null, and what is to be told of those that cannot be."""
+    variants = {v.name: v for v in study.variants}
+    made: list[Step] = []
+    notes: dict[str, None] = {}
+    alone: dict[str, list[str]] = {}
+    for null in study.against:
+        for use in study.uses:
+            draws = [s for s in steps if (s.ref.variant, s.ref.label) == (null, use.label)]
+            apart = (*study.against, WHOLE_RUN)
+            others = [s for s in steps if s.ref.label == use.label and s.ref.variant not in apart]
+            known = any((r.variant, r.label) == (null, use.label) for r in left_out)
+            if others and not draws and not known:
+                alone.setdefault(f"{use.mark}: {use.label}", []).append(null)
+            for step in others if draws else ():
+                kept, reasons = _fitting(step, draws, variants[null])
+                notes |= dict.fromkeys(reasons)
+                if kept:
+                    made.append(_compared(step, variants[null], kept))
+    reads = {v.name: v.prompts for v in study.variants}
+    plain = ", ".join(null for null in study.against if reads[null] is None)
+    for name, prompts in reads.items():
+        if isinstance(prompts, PromptCall) and name not in study.against and plain:
+            notes[f"{name} reads prompts of its own, {plain} the run's: it differs from them by both"] = None
+    for label, nulls in alone.items():
+        notes[f"{label} is not computed on {', '.join(nulls)}: it has no null columns"] = None
+    return made, tuple(notes)
+
+
+def rung_of(variant: Variant) -> str:
+    """What a null is called on the ladder: what its one edit claims to keep of the whole model, else its own name.
+
+    Other trainings, unedited, are `seeds`. One whose own name is a word of the ladder, which its edits do not claim, is
+    called variant-spectrum and so on.
+    """
+    from ..maths.ladder import ARRANGEMENT, SEEDS, UNDECIDED, WORDS
+
+    calls, keeps = variant.points[0].edits, None
+    whole = len(calls) == 1 and calls[0].layers is None and calls[0].heads is None and variant.prompts is None
+    if variant.draw_values and not calls and variant.prompts is None:
+        return SEEDS
+    if whole and not variant.draw_values:
+        keeps = calls[0].edit.descriptor.keeps
+        if keeps is not None and ":" in keeps:
+            keeps = resolve(keeps)(calls[0].parameters)
+    if keeps is not None and keeps not in (ARRANGEMENT, UNDECIDED):
+        return str(keeps)
+    return f"variant-{variant.name}" if variant.name in WORDS else variant.name
+
+
+def words(values: Sequence[tuple[str, object]]) -> str:
+    """Values of a sweep or a draw as a person writes them: step 100, seed 3."""
+    return ", ".join(f"{name} {value}" for name, value in values)
+
+
+def _fitting(step: Step, draws: Sequence[Step], null: Variant) -> tuple[list[Step], list[str]]:
+    """The draws of a null that a result can be compared with, and why others cannot be.
+
+    Where the null is swept over models, it is those at the values of the result itself.
+    """
+    here = [d for d in draws if set(d.ref.sweep) <= set(step.ref.sweep)]
+    here = [d for d in here if _is_difference(d) == _is_difference(step)]
+    misfits = [(d, reason) for d in here if (reason := _misfit(step, d)) is not None]
+    lost = {d.ref for d, _ in misfits}
+    kept = [d for d in here if d.ref not in lost]
+    beside = f"{step.ref.label} of {step.ref.variant} is not compared with {null.name}"
+    reasons: list[str] = []
+    if misfits and len(kept) < FEWEST:
+        return [], [f"{beside}: {misfits[0][1]}"]
+    for draw, reason in misfits:
+        assert draw.ref.draw is not None
+        which = words(null.draw_values[draw.ref.draw]) if null.draw_values else f"draw {draw.ref.draw}"
+        reasons.append(f"{step.ref.label}: {which} of {null.name} is left out: {reason}")
+    if not kept and any(d.ref.sweep for d in draws):
+        at = f"at {words(step.ref.sweep)}" if step.ref.sweep else "which is not swept"
+        reasons.append(f"{beside}, {at}: {null.name} has no draws there")
+    return kept, reasons
+
+
+def _is_difference(step: Step) -> bool:
+    return step.opened is not None and step.opened.is_difference
+
+
+def _misfit(step: Step, draw: Step) -> str | None:
+    """Why a draw is of a model that cannot be compared; None where it can."""
+    mine, theirs = step.reads, draw.reads
+    if (
+        mine is not None
+        and theirs is not None
+        and mine.source == theirs.source
+        and mine.plain_digest != theirs.plain_digest
+    ):
+        return f"{draw.info.name} reads the same text as other tokens than {step.info.name}"
+    if step.opened is draw.opened or step.use.analysis.descriptor.any_size:
+        return None
+    for size in SIZES:
+        mine, theirs = getattr(step.info, size), getattr(draw.info, size)
+        if mine != theirs:
+            return f"{size} is {theirs} in {draw.info.name} and {mine} in {step.info.name}"
+    return None
+
+
+def _compared(step: Step, null: Variant, draws: Sequence[Step]) -> Step:
+    """One comparison. Heads of another training have no counterpart: they are compared as sets."""
+    as_sets = bool(null.draw_values)
+    exchangeable = step.use.analysis.descriptor.exchangeable
+    made = keys.of_comparison(step.key, [d.key for d in draws], exchangeable, as_sets)
+    label = f"{step.ref.label}.against.{null.name}"
+    ref = StepRef(step.ref.variant, label, step.ref.analysis, step.ref.draw, step.ref.sweep)
+    inputs = (step.ref, *(d.ref for d in draws))
+    return replace(
+        step,
+        ref=ref,
+        key=keys.key_of(made),
+        ingredients=made,
+        reads=None,
+        groups=None,
+        inputs=inputs,
+        against=null.name,
+        as_sets=as_sets,
+    )
