@@ -26,7 +26,7 @@ def comparisons(
     """Comparisons of every variant that is no null with each null, and what is to be told of those that cannot be."""
     variants = {v.name: v for v in study.variants}
     made: list[Step] = []
-    notes: dict[str, None] = {}
+    lost: dict[tuple[str, str, str], dict[str, None]] = {}
     alone: dict[str, list[str]] = {}
     for null in study.against:
         for use in study.uses:
@@ -38,16 +38,18 @@ def comparisons(
                 alone.setdefault(f"{use.mark}: {use.label}", []).append(null)
             for step in others if draws else ():
                 kept, reasons = _fitting(step, draws, variants[null])
-                notes |= dict.fromkeys(reasons)
+                for reason in reasons:
+                    lost.setdefault((step.ref.variant, null, reason), {})[use.label] = None
                 if kept:
                     made.append(_compared(step, variants[null], kept))
+    notes = [f"{', '.join(labels)} of {of} beside {null}: {reason}" for (of, null, reason), labels in lost.items()]
     reads = {v.name: v.prompts for v in study.variants}
     plain = ", ".join(null for null in study.against if reads[null] is None)
     for name, prompts in reads.items():
         if isinstance(prompts, PromptCall) and name not in study.against and plain:
-            notes[f"{name} reads prompts of its own, {plain} the run's: it differs from them by both"] = None
+            notes.append(f"{name} reads prompts of its own, {plain} the run's: it differs from them by both")
     for label, nulls in alone.items():
-        notes[f"{label} is not computed on {', '.join(nulls)}: it has no null columns"] = None
+        notes.append(f"{label} is not computed on {', '.join(nulls)}: it has no null columns")
     return made, tuple(notes)
 
 
@@ -82,22 +84,20 @@ def _fitting(step: Step, draws: Sequence[Step], null: Variant) -> tuple[list[Ste
 
     Where the null is swept over models, it is those at the values of the result itself.
     """
-    here = [d for d in draws if set(d.ref.sweep) <= set(step.ref.sweep)]
-    here = [d for d in here if _is_difference(d) == _is_difference(step)]
-    misfits = [(d, reason) for d in here if (reason := _misfit(step, d)) is not None]
-    lost = {d.ref for d, _ in misfits}
-    kept = [d for d in here if d.ref not in lost]
-    beside = f"{step.ref.label} of {step.ref.variant} is not compared with {null.name}"
-    reasons: list[str] = []
+    alike = [d for d in draws if _is_difference(d) == _is_difference(step)]
+    here = [d for d in alike if set(d.ref.sweep) <= set(step.ref.sweep)]
+    if alike and not here:
+        at = f"at {words(step.ref.sweep)} it has no draws" if step.ref.sweep else "it has draws at swept values alone"
+        return [], [f"not compared, {at}"]
+    misfits = {d.ref: reason for d in here if (reason := _misfit(step, d)) is not None}
+    kept = [d for d in here if d.ref not in misfits]
     if misfits and len(kept) < FEWEST:
-        return [], [f"{beside}: {misfits[0][1]}"]
-    for draw, reason in misfits:
-        assert draw.ref.draw is not None
-        which = words(null.draw_values[draw.ref.draw]) if null.draw_values else f"draw {draw.ref.draw}"
-        reasons.append(f"{step.ref.label}: {which} of {null.name} is left out: {reason}")
-    if not kept and any(d.ref.sweep for d in draws):
-        at = f"at {words(step.ref.sweep)}" if step.ref.sweep else "which is not swept"
-        reasons.append(f"{beside}, {at}: {null.name} has no draws there")
+        return [], [f"not compared, {next(iter(misfits.values()))}"]
+    reasons = []
+    for ref, reason in misfits.items():
+        assert ref.draw is not None
+        which = words(null.draw_values[ref.draw]) if null.draw_values else f"draw {ref.draw}"
+        reasons.append(f"{which} is left out, {reason}")
     return kept, reasons
 
 
