@@ -25,6 +25,7 @@ ANALYSES = [
         shape="stream",
         analysis="gausslens_models.analyses.loss:Loss",
         texts=True,
+        any_size=True,
         crossed=True,
         estimate="gausslens_models.analyses.loss:estimate",
     ),

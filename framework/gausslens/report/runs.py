@@ -83,9 +83,14 @@ def _made(view: Results, done: Iterable[PlannedStep]) -> list[tuple[PlannedStep,
 
 
 def _model(resolved: Mapping[str, Any], made: Sequence[tuple[PlannedStep, Mapping[str, Any]]]) -> Fact:
-    told = next((m for m in (_mapping(f["provenance"].get("model")) for _, f in made) if m), {})
+    models = [m for m in (_mapping(f["provenance"].get("model")) for _, f in made) if m]
     asked = _mapping(resolved.get("model"))
+    # That of the run first, where one was computed on it.
+    told = next((m for m in models if m.get("path") == asked.get("path")), models[0] if models else {})
+    others = {str(m.get("fingerprint")) for m in models} - {str(told.get("fingerprint"))}
     name = str(told.get("name") or asked.get("path") or "none")
+    if others:
+        name += f" and {len(others)} more"
     more = [str(told[k]) for k in ("family", "dtype") if told.get(k)]
     if told.get("fingerprint"):
         more.append(f"fingerprint {str(told['fingerprint'])[:12]}")
