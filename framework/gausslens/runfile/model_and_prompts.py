@@ -186,6 +186,8 @@ def exists(place: Path) -> bool:
 
 def _elsewhere(place: Path, text: str) -> str:
     """Directories with a near name; or the prefix that was forgotten."""
+    if re.search(r"\{\w+\}", text):
+        return "names in braces are filled in for the models of variants, by their sweep or draws, and nowhere else"
     found = _near_by(place, text)
     if found is not None:
         return found
