@@ -51,10 +51,10 @@ def against(
         if reason:
             left.append(f"{name}: {reason}")
             continue
-        beside = null
-        if as_sets:
-            beside = [_paired(str(name), of, draw, {*exchangeable, *HEADS}) for draw in null]
-        made |= _columns(str(name), variable, [n[name] for n in beside], exchangeable)
+        beside, pooled = null, exchangeable
+        if as_sets:  # ranks are places of their own: the smallest of one draw says nothing of the largest
+            beside, pooled = [_paired(str(name), of, draw, {*exchangeable, *HEADS}) for draw in null], ()
+        made |= _columns(str(name), variable, [n[name] for n in beside], pooled)
         made |= errors_beside(str(name), of, beside)
     found = xr.Dataset(made)
     if as_sets:
