@@ -324,8 +324,8 @@ def _refuse_adapters(module: Any, path: str) -> None:
     found = next((name for name, _ in module.named_parameters() if ".lora_" in name or ".base_layer." in name), None)
     if found is not None:
         raise ModelError(
-            f"{path}: holds an adapter that is not merged ({found}): pass what its merge_and_unload() gives; or save it "
-            "with save_pretrained(DIR) and open that, as `model: {path: DIR, base: ...}` or as the edit model.lora"
+            f"{path}: holds an adapter that is not merged ({found}): pass what its merge_and_unload() gives, or save "
+            "it with save_pretrained(DIR) and open that, as `model: {path: DIR, base: ...}` or as the edit model.lora"
         )
 
 

@@ -268,8 +268,9 @@ def test_a_live_module_that_peft_has_wrapped_is_refused_with_what_opens(merged: 
     live = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
     if merged:
         live.merge_adapter()  # the tensors of the adapter stay beside
+    said = r"an adapter that is not merged .*q_proj.*merge_and_unload\(\).*path: DIR"
     for module in (live, live.base_model.model):
-        with pytest.raises(ModelError, match=r"an adapter that is not merged .*q_proj.*merge_and_unload\(\).*path: DIR"):
+        with pytest.raises(ModelError, match=said):
             open_pretrained(ModelSpec("live:it", TransformersParameters(), model=module))
 
 
