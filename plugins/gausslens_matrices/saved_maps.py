@@ -13,8 +13,8 @@ import numpy as np
 
 from gausslens import InputError, did_you_mean
 
-from .maths.map_faults import Padding, fault, softmax_gap, tolerance_of
-from .stored_arrays import MAPS, Stored, files_of, read
+from .maths.map_faults import Padding, fault, fault_of_scores, scores_gap, softmax_gap, tolerance_of
+from .stored_arrays import MAPS, Stored, arrays_of, files_of, of_one_group
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -77,15 +77,16 @@ class MapFile:
     def __init__(self, path: Path, arrays: Mapping[str, Stored], options: MatricesParameters) -> None:
         self.path, self.crossed = path, options.crossed
         self.name = path.stem
-        named = {name.rsplit("/", 1)[-1]: stored for name, stored in arrays.items()}
-        chosen = self._chosen(named, options.array)
+        named = of_one_group(path, arrays, options.array)
+        chosen = self._chosen(named, options.array and options.array.rpartition("/")[2])
         self.held: dict[str, Stored] = {"pattern": named[chosen]}
         self.held |= {site: named[site] for site in BESIDE if site in named and site != chosen}
         about = [f"{side.prefix}{name}" for side in (APART if self.crossed else BOTH) for name in ABOUT]
         self.about = {name: named[name] for name in about if name in named and name != chosen}
         # Words, or numbers of tokens, may be called text too; they do not say which tokens are text.
         self.about = {n: a for n, a in self.about.items() if not n.endswith("text") or _says_which(a)}
-        self.unread = sorted(set(named) - set(self.held) - set(self.about) - {chosen})
+        read = {id(named[name]) for name in {*self.held, *self.about, chosen} & set(named)}
+        self.unread = sorted(name for name, stored in arrays.items() if id(stored) not in read)
         self.axes = {site: self._axes(site, options.axes) for site in self.held}
         self.sizes = {site: self._sizes(site) for site in self.held}
         self._check_shapes()
@@ -195,7 +196,7 @@ class SavedMaps:
     def __init__(self, path: Path, options: MatricesParameters) -> None:
         self.path, self.options = path, options
         self.sides = APART if options.crossed else BOTH
-        self.files = [MapFile(name, arrays, options) for name, arrays in _arrays_of(path)]
+        self.files = [MapFile(name, arrays, options) for name, arrays in arrays_of(path)]
         self._check_alike()
         first = self.files[0]
         self.layers, self.heads = first.maps.layer, first.maps.head
@@ -211,6 +212,7 @@ class SavedMaps:
         for side in self.sides:
             self._trim(side)
         self.causal = bool(options.causal) if options.causal is not None else self._looks_causal
+        self.unlike: tuple[float, str] | None = None  # how far softmaxes of scores are from the maps at most, and where
         self._check_maps()
 
     @property
@@ -238,7 +240,10 @@ class SavedMaps:
         """A site [head, row, column] of a layer, of the real tokens of a prompt alone."""
         place = self.places[prompt]
         part = place.file.take(site, place.number, layer)[:, place.keys if site in OF_KV_HEADS else place.real]
-        return part[:, :, place.keys] if site in ("pattern", "scores") else part
+        part = part[:, :, place.keys] if site in ("pattern", "scores") else part
+        if site == "scores" and self.causal:  # some keep what was there before the mask, or a very low number
+            part = np.where(np.tri(part.shape[1], part.shape[2], dtype=bool), part, -np.inf)
+        return part
 
     def pieces(self, prompt: int, side: Side = BOTH[0]) -> tuple[str, ...]:
         """The text of each token: of the array tokens (of keys: key_tokens), else its number."""
@@ -267,6 +272,11 @@ class SavedMaps:
         cut = {(str(place.file.path), place.number) for place, all_of_it in whole if not all_of_it}
         if cut:
             told.append(f"{len(cut)} of {len(self.places)} maps are cut to the tokens that are real")
+        if self.unlike is not None and self.unlike[0] > _GAP:
+            apart, where = self.unlike
+            told.append(
+                f"softmax(scores) is not the maps but differs by up to {apart:.2g} ({where}): are these what it read?"
+            )
         names = ("q_rot", "k_rot") if "q_rot" in self.sites else ("q", "k")
         if set(names) <= set(self.sites) and (gap := self._gap(*names)) > _GAP:
             told.append(
@@ -383,7 +393,7 @@ class SavedMaps:
 
     def _check_maps(self) -> None:
         """Refuse maps that are no attention, and numbers beside them that are not finite, by their place."""
-        for place in self.places:
+        for index, place in enumerate(self.places):
             tolerance = self.options.tolerance or tolerance_of(place.file.held["pattern"].dtype)
             for layer, head, P in self._each(place):
                 wrong = fault(P, self.causal, tolerance, self.options.sinks)
@@ -392,6 +402,8 @@ class SavedMaps:
                     raise InputError(
                         f"{_of(place)}, layer {layer}, head {head}, row {row}: {self._advised(place, said, tolerance)}"
                     )
+            if "scores" in self.sites:
+                self._check_scores(index, place)
             for site in self.widths:
                 for layer in range(self.layers):
                     real = place.keys if site in OF_KV_HEADS else place.real
@@ -401,6 +413,19 @@ class SavedMaps:
                         raise InputError(
                             f"{_of(place)}, layer {layer}, head {head}: {site} of token {row} is not finite"
                         )
+
+    def _check_scores(self, prompt: int, place: Place) -> None:
+        """Refuse scores that are none by their place, and note where they are furthest from making the maps."""
+        for layer in range(self.layers):
+            parts = (np.asarray(self.take(site, prompt, layer), dtype=np.float64) for site in ("pattern", "scores"))
+            for head, (P, S) in enumerate(zip(*parts, strict=True)):
+                where = f"{_of(place)}, layer {layer}, head {head}"
+                wrong = fault_of_scores(S)
+                if wrong is not None:
+                    raise InputError(f"{where}, row {wrong[0]}: {wrong[1]}")
+                apart = 0.0 if self.options.sinks else scores_gap(P, S)
+                if self.unlike is None or apart > self.unlike[0]:
+                    self.unlike = apart, where
 
     def _advised(self, place: Place, said: str, tolerance: float) -> str:
         masks = [name for name in ("mask", "key_mask") if name in place.file.about]
@@ -412,19 +437,6 @@ class SavedMaps:
                 "(`lengths:`)? `sinks: true` lets rows sum to less, `tolerance:` takes coarser numbers"
             )
         return f"{said}; if it is padding, say how much is real with `lengths:`" if "nan" in said else said
-
-
-def _arrays_of(path: Path) -> Iterator[tuple[Path, Mapping[str, Stored]]]:
-    """The files of a path with their arrays; .npy files that are called as arrays are, are those of one."""
-    files = files_of(path)
-    if not files:
-        raise InputError(f"{path}: holds no .npy, .npz, .safetensors, .h5 or .hdf5 file")
-    named = {file.stem: file for file in files if file.suffix == ".npy"}
-    if len(files) > 1 and len(named) == len(files) and set(MAPS) & set(named):
-        yield path, {name: read(file)[name] for name, file in named.items()}
-        return
-    for file in files:
-        yield file, read(file)
 
 
 def _of(place: Place) -> str:

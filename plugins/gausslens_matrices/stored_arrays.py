@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import re
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from gausslens import InputError
+from gausslens import InputError, did_you_mean
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,6 +23,7 @@ PICKLES = (".pkl", ".pickle")
 TORCH_PICKLES = (".pt", ".pth", ".bin")
 # No file holds more numbers for each of its bytes: deflate, of zeros alone, makes one byte of a thousand.
 _MOST = 10_000
+_SHOWN = 8
 # Files by which a directory is known as a checkpoint: it is left to those who open these.
 _OF_MODELS = ("config.json", "adapter_config.json")
 
@@ -49,7 +50,7 @@ def claims(path: str) -> bool:
             return False
         files = files_of(place)
         return bool(files) and _holds_maps(files[0])
-    return place.suffix in PICKLES or (place.suffix in FORMATS and place.is_file() and _holds_maps(place))
+    return _suffix(place) in PICKLES or (_suffix(place) in FORMATS and place.is_file() and _holds_maps(place))
 
 
 def files_of(place: Path) -> list[Path]:
@@ -57,7 +58,12 @@ def files_of(place: Path) -> list[Path]:
     if not place.is_dir():
         return [place]
     known = (*FORMATS, *PICKLES, *TORCH_PICKLES)
-    return sorted((p for p in place.iterdir() if p.is_file() and p.suffix in known), key=_natural)
+    # A link that leads nowhere is told when it is read: without it prompts would be missing.
+    return sorted((p for p in place.iterdir() if not p.is_dir() and _suffix(p) in known), key=_natural)
+
+
+def _suffix(path: Path) -> str:
+    return path.suffix.lower()
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
@@ -73,6 +79,39 @@ def _holds_maps(path: Path) -> bool:
     return len(names) == 1 or bool(names & set(MAPS))
 
 
+def arrays_of(path: Path) -> Iterator[tuple[Path, Mapping[str, Stored]]]:
+    """The files of a path with their arrays; .npy files that are called as arrays are, are those of one."""
+    files = files_of(path)
+    if not files:
+        raise InputError(f"{path}: holds no .npy, .npz, .safetensors, .h5 or .hdf5 file")
+    named = {file.stem: file for file in files if _suffix(file) == ".npy"}
+    if len(files) > 1 and len(named) == len(files) and set(MAPS) & set(named):
+        yield path, {name: read(file)[name] for name, file in named.items()}
+        return
+    for file in files:
+        yield file, read(file)
+
+
+def of_one_group(path: Path, arrays: Mapping[str, Stored], wanted: str | None) -> dict[str, Stored]:
+    """The arrays by the last part of their names: of the group that ``wanted`` names (run/pattern), else of all."""
+    if wanted is not None and "/" in wanted:
+        if wanted not in arrays:
+            raise InputError(f"{path}: holds no array {wanted!r}{did_you_mean(wanted, arrays)}")
+        group = wanted.rpartition("/")[0]
+        return {n.rpartition("/")[2]: stored for n, stored in arrays.items() if n.rpartition("/")[0] == group}
+    named: dict[str, list[str]] = {}
+    for name in arrays:
+        named.setdefault(name.rpartition("/")[2], []).append(name)
+    several = next((names for names in named.values() if len(names) > 1), None)
+    if several is not None:
+        shown = ", ".join(several[:_SHOWN]) + (" ..." if len(several) > _SHOWN else "")
+        raise InputError(
+            f"{path}: holds {shown}: the maps of a file are one array, with axes for prompts, layers and heads: stack "
+            f"them, or name the one that is meant, as `array: {several[0]}`, which is read with what stands beside it"
+        )
+    return {leaf: arrays[names[0]] for leaf, names in named.items()}
+
+
 @cache
 def _reader(suffix: str) -> Callable[[Path], dict[str, Stored]]:
     readers = {".npy": _npy, ".npz": _npz, ".safetensors": _safetensors, ".h5": _hdf5, ".hdf5": _hdf5}
@@ -81,16 +120,17 @@ def _reader(suffix: str) -> Callable[[Path], dict[str, Stored]]:
 
 def read(path: Path) -> Mapping[str, Stored]:
     """The arrays of a file by name; that of a .npy file has its name. InputError where it cannot be read."""
-    if path.suffix in (*PICKLES, *TORCH_PICKLES):
+    suffix = _suffix(path)
+    if suffix in (*PICKLES, *TORCH_PICKLES):
         raise InputError(_refused(path))
-    if path.suffix not in FORMATS:
+    if suffix not in FORMATS:
         raise InputError(f"{path}: matrices are read from {', '.join(FORMATS)} files, or a directory of them")
     try:
-        found = _reader(path.suffix)(path)
+        found = _reader(suffix)(path)
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"{path}: cannot be read as {path.suffix}: {type(error).__name__}: {error}") from error
+        raise InputError(f"{path}: cannot be read as {suffix}: {type(error).__name__}: {error}") from error
     if not found:
         raise InputError(f"{path}: holds no array")
     for name, stored in found.items():
@@ -110,12 +150,12 @@ def _refused(path: Path, arrays: bool = False) -> str:
     name, made = path.name, path.with_suffix(".npz").name
     stacked = "numpy.stack([numpy.asarray(m, dtype='float32') for m in maps])"
     last = f"numpy.savez({made!r}, pattern={stacked})"
-    if arrays and path.suffix == ".npz":
+    if arrays and _suffix(path) == ".npz":
         made = f"{path.stem}-plain.npz"
         last = f"numpy.savez({made!r}, **{{n: {stacked.replace('in maps', 'in maps[n]')} for n in maps}})"
     if arrays:
         first = f"import numpy; maps = numpy.load({name!r}, allow_pickle=True)"
-    elif path.suffix in TORCH_PICKLES:
+    elif _suffix(path) in TORCH_PICKLES:
         first = f"import numpy, torch; maps = torch.load({name!r}, weights_only=True)"
     else:
         first = f"import numpy, pathlib, pickle; maps = pickle.loads(pathlib.Path({name!r}).read_bytes())"
@@ -241,5 +281,9 @@ def _hdf5(path: Path) -> dict[str, Stored]:
             tuple(item.shape), "str" if text else str(item.dtype), lambda index: np.asarray(held[index])
         )
 
+    outside = file.visititems_links(lambda name, link: (name, link) if isinstance(link, h5py.ExternalLink) else None)
+    if outside is not None:
+        name, link = outside
+        raise InputError(f"{path}: {name} is a link into {link.filename}: write its numbers into this file")
     file.visititems(visit)
     return found

@@ -12,7 +12,7 @@ from . import load_host, outside, tell_what_is_not_shown
 from .terminal import plain, print_frame, print_rows, print_table, written
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     import pandas as pd
     import xarray as xr
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # Arrays of so few cells are printed in the list of a result's arrays.
 FEW_CELLS = 4
+# Larger ones are looked at so many cells at a time.
+BLOCK_CELLS = 1 << 22
 # Draws and swept values that are named where they are missing.
 MOST_MISSING = 5
 
@@ -263,17 +265,27 @@ def _range(array: xr.DataArray) -> str:
         return " ".join(written(v) for v in array.values.ravel()[:FEW_CELLS].tolist())
     import numpy as np
 
-    # A large array is read a stretch at a time; what is not finite is left out of the range and counted.
+    # A large array is read a block at a time; what is not finite is left out of the range and counted.
     low, high, total, count = math.inf, -math.inf, 0.0, 0
-    step = max(1, (1 << 22) * array.shape[0] // array.size)
-    for start in range(0, array.shape[0], step):
-        values = np.asarray(array[start : start + step].values, dtype=float)
-        values = values[np.isfinite(values)]
+    for block in _blocks(array):
+        values = np.asarray(block.values)
+        values = values[np.isfinite(values)].astype(float)
         if values.size:
             low, high = min(low, values.min()), max(high, values.max())
             total, count = total + values.sum(), count + values.size
     lost = f", {array.size - count} not finite" if count < array.size else ""
     return f"{written(low)} to {written(high)}, mean {written(total / count)}{lost}" if count else "none finite"
+
+
+def _blocks(array: xr.DataArray) -> Iterator[xr.DataArray]:
+    """An array in pieces that fit into memory: one of a single layer may hold the maps of ten thousand prompts."""
+    if array.size <= BLOCK_CELLS:
+        yield array
+        return
+    axis = next(axis for axis, size in enumerate(array.shape) if size > 1)
+    step = max(1, BLOCK_CELLS * array.shape[axis] // array.size)
+    for start in range(0, array.shape[axis], step):
+        yield from _blocks(array.isel({array.dims[axis]: slice(start, start + step)}))
 
 
 def _stands(against: xr.Dataset, name: str) -> str:

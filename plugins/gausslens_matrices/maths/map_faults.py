@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 # Rows whose cells differ by less than this, relative to their mean, are uniform; rows that do are alike.
 _EQUAL = 1e-6
+# Scores that are so far below others of their row are masks: real models have some up to 1,500.
+_MASKED = 5_000
 EVEN = "look evenly at keys that end at their own or the last, and at no other"
 
 
@@ -51,6 +53,27 @@ def fault(P: Floats, causal: bool, tolerance: float, sinks: bool = False) -> tup
     return row, f"sums to {sums[row]:.6g}"
 
 
+def fault_of_scores(S: Floats) -> tuple[int, str] | None:
+    """The first row of scores [n, m] before a softmax that are none, and what it holds; None where all can be.
+
+    Scores are finite, or -inf where a key is masked. One that is thousands below the largest of its row is a mask that
+    was added: it is no score of these tokens, and a fit of scores would be of the masks.
+    """
+    odd = np.isnan(S) | np.isposinf(S)
+    largest = S.max(axis=1, initial=-np.inf, where=~odd)
+    finite = np.isfinite(largest)
+    low = np.isfinite(S) & (np.where(finite, largest - _MASKED, -np.inf)[:, None] > S)
+    wrong = (odd | low).any(axis=1) | ~finite
+    if not wrong.any():
+        return None
+    row = int(wrong.argmax())
+    if not finite[row] and not odd[row].any():
+        return row, "scores are -inf at every key"
+    if odd[row].any():
+        return row, f"scores hold {_first(S[row], odd[row])}: they are finite, or -inf where a key is masked"
+    return row, f"scores hold {_first(S[row], low[row])}, which is a mask: write -inf where a key is masked"
+
+
 def _first(row: Floats, wrong: NDArray[np.bool_]) -> str:
     key = int(wrong.argmax())
     return f"{row[key]:.3g} at key {key}"
@@ -65,7 +88,7 @@ class Padding:
     sees all before it alike, and one that sees padding alone; columns behind the text are empty. A text has rows of its
     own in some head, and a token that some other sees, so two uniform rows and two columns are enough; rows that are
     alike or even, or columns that are empty, all but for one, may be a sink or so meant and are not told. Before the
-    text likewise, where no row of it looks at what is before.
+    text likewise, where no row of it looks at what is before: rows of padding may themselves look at the text.
     """
 
     rows: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
@@ -120,19 +143,24 @@ class Padding:
                 real += 1  # the last row of the text, which sees itself, is what padding repeats
             if n - real >= fewest and real >= shortest and (best is None or real < best[0].stop):
                 best = range(real), f"{what} {real} to {n - 1} {said}"
-        return best or (self._before() if of_rows and of_keys else None)
+        return best or (self._before(of_rows) if of_keys else None)
 
-    def _before(self) -> tuple[range, str] | None:
-        """Padding before the text: rows as they may be behind it, at whose keys no row of the text looks."""
+    def _before(self, of_rows: bool) -> tuple[range, str] | None:
+        """Padding before the text: rows as they may be behind it, at whose keys no row of the text looks; or such keys.
+
+        Told by keys alone where these are other tokens than the rows.
+        """
         words = {"empty": ("are empty", 1), "as the first": ("are all alike", 2), "even": (EVEN, 2)}
-        for name, (said, fewest) in words.items():
+        for name, (said, fewest) in words.items() if of_rows else ():
             n = len(self.rows[name])
             real = _run(self.rows[name]) % n  # where all rows are so, they are no padding
             while real and (real > n - 2 or self.first[real:].min() < real):
                 real -= 1
             if real >= fewest:
                 return range(real, n), f"rows 0 to {real - 1} {said}"
-        return None
+        m = len(self.rows["unseen"])
+        real = _run(self.rows["unseen"]) % m
+        return (range(real, m), f"keys 0 to {real - 1} are looked at by no row") if 1 < real < m - 1 else None
 
 
 def _run(marks: NDArray[np.bool_]) -> int:
@@ -145,5 +173,10 @@ def softmax_gap(P: Floats, q: Floats, k: Floats, scale: float, causal: bool) -> 
     scores = scale * q @ k.T
     if causal:
         scores = np.where(np.tri(len(q), dtype=bool), scores, -np.inf)
+    return scores_gap(P, scores)
+
+
+def scores_gap(P: Floats, scores: Floats) -> float:
+    """max |P - softmax(scores)| of one head: 0 where these scores made the map."""
     made = np.exp(scores - scores.max(axis=1, keepdims=True))
     return float(np.abs(P - made / made.sum(axis=1, keepdims=True)).max())

@@ -230,7 +230,15 @@ def _of_stack(rows: Sequence[Family], config: Any, path: str, stack: str | None)
         )
     if alone.endswith("EncoderModel") and stack != "encoder":
         raise Refused(f"{path}: {alone} has no decoder: `stack: encoder` is what it has")
-    return next(family for family in rows if family.stack == stack)
+    family = next(family for family in rows if family.stack == stack)
+    return family if getattr(config, "tie_word_embeddings", True) else _untied(family)
+
+
+def _untied(family: Family) -> Family:
+    """Where nothing is tied a stack reads an embedding of its own, and nothing reads the one that stacks share."""
+    shared = family.outside["W_E"]
+    own = replace(shared, tensor="|".join(reversed(shared.tensor.split("|"))))
+    return replace(family, outside={**family.outside, "W_E": own})
 
 
 def families_of(

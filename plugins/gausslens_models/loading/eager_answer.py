@@ -122,13 +122,17 @@ def unseen_windows(model: PretrainedModel) -> list[int]:
 
 
 def eager_answer(model: PretrainedModel) -> Answer:
-    """What the module itself says with its own eager attention."""
+    """What the module itself says with its own eager attention, and without the dropout of training."""
+    from ..capture.attention import evaluating
+
     module = model.module
     before, dtype = module.config._attn_implementation, str(model.dtype).removeprefix("torch.")
     try:
         with turn_of(module), by_transformers(model.spec.path, f"run this model as {dtype}"), torch.no_grad():
             module.set_attn_implementation("eager")
-            return answer_of(model, partial(_asked, module) if model.stack is None else partial(_asked_stack, model))
+            with evaluating(module):
+                ask = partial(_asked, module) if model.stack is None else partial(_asked_stack, model)
+                return answer_of(model, ask)
     finally:
         with quiet_transformers():
             module.set_attn_implementation(before)

@@ -310,10 +310,23 @@ class LiveModel(PretrainedModel):
         import torch
 
         if not isinstance(spec.model, torch.nn.Module) or not hasattr(spec.model, "config"):
-            raise ModelError(f"{type(spec.model).__name__} is not a transformers model: pass one, or a directory")
+            plain = isinstance(spec.model, torch.nn.Module)
+            said = ", or say with mapping= where it has what (docs/models.md, A plain torch module)" if plain else ""
+            raise ModelError(f"{type(spec.model).__name__} is not a transformers model: pass one, or a directory{said}")
         refuse_quantised(spec.model.config, spec.path)
+        _refuse_adapters(spec.model, spec.path)
         super().__init__(spec)
         self.dtype = next(spec.model.parameters()).dtype
+
+
+def _refuse_adapters(module: Any, path: str) -> None:
+    """Refuse a module whose layers peft has wrapped: what it computes is in no one tensor."""
+    found = next((name for name, _ in module.named_parameters() if ".lora_" in name or ".base_layer." in name), None)
+    if found is not None:
+        raise ModelError(
+            f"{path}: holds an adapter that is not merged ({found}): pass what its merge_and_unload() gives, or save "
+            "it with save_pretrained(DIR) and open that, as `model: {path: DIR, base: ...}` or as the edit model.lora"
+        )
 
 
 def module_fingerprint(module: Any) -> str:

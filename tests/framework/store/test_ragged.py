@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from store.stored import META, key
 
 from gausslens import ragged_variables
+from gausslens.command import show
 from gausslens.contract.errors import StoreError
 from gausslens.maths.ragged import Ragged
 from gausslens.store import Store
@@ -80,6 +81,28 @@ def test_no_more_is_read_than_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> N
     array = Filled(layout, dataset["map"].variable, np.nan)
     xr.Variable(layout.dims, xr.core.indexing.LazilyIndexedArray(array)).isel(prompt=3).values  # noqa: B018
     assert read == [3]
+
+
+@pytest.mark.parametrize("lead", [[0], [0, 1]])
+def test_the_range_of_an_array_is_found_without_having_all_of_it_at_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch, lead: list[int]
+) -> None:
+    """One layer of ten thousand prompts of which one is long has more cells, filled up, than any memory."""
+    dataset, whole = maps(LENGTHS)
+    store.commit("probe.score", key("x"), dataset, META)
+    array = store.read("probe.score", key("x"))["map"].isel(layer=lead)
+    most, read = 100, []
+    monkeypatch.setattr(show, "BLOCK_CELLS", most)
+    plain = Filled._read
+    monkeypatch.setattr(Filled, "_read", lambda self, key: read.append(plain(self, key)) or read[-1])
+    told = show._range(array)
+    values = whole[lead]
+    finite = values[np.isfinite(values)]
+    numbers = [float(word.strip(",")) for word in told.split() if word.strip(",").lstrip("-")[0].isdigit()]
+    np.testing.assert_allclose(numbers[:3], [finite.min(), finite.max(), finite.mean()], atol=2e-3)
+    assert numbers[3] == values.size - finite.size
+    assert sum(each.size for each in read) == values.size
+    assert max(each.size for each in read) <= most
 
 
 @pytest.mark.parametrize(

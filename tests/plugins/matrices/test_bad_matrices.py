@@ -200,6 +200,23 @@ def test_padding_before_the_text_is_noticed(tmp_path: Path, kind: str, causal: b
     np.testing.assert_array_equal(model.maps.take("pattern", 0, 1), P[1, :, 5:, 5:])
 
 
+def test_padding_before_the_text_of_an_encoder_may_look_at_the_text(tmp_path: Path) -> None:
+    """A batch padded on the left, as BERT gives it: no row sees padding, whose own rows are like those of the text."""
+    P = np.zeros((2, 3, 12, 12))
+    P[..., 5:] = maps(2, 3, 12, 12, causal=False)[..., 5:]
+    P /= P.sum(axis=-1, keepdims=True)
+    path = saved(tmp_path, pattern=P[None])
+    assert "prompt 0: keys 0 to 4 are looked at by no row" in refused(path)
+    assert "7 x 7 of 12 x 12 real" in refused(path)
+    np.testing.assert_array_equal(opened(path, lengths="found").maps.take("pattern", 0, 1), P[1, :, 5:, 5:])
+    path = saved(tmp_path, pattern=P[None, ..., :9, :])
+    said = refused(path, crossed=True)
+    assert "prompt 0: keys 0 to 4 are looked at by no row" in said
+    assert "7 of 12 keys real" in said
+    model = opened(path, crossed=True, key_lengths="found")
+    np.testing.assert_array_equal(model.maps.take("pattern", 0, 1), P[1, :, :9, 5:])
+
+
 def test_documents_in_one_prompt_are_no_padding(tmp_path: Path) -> None:
     """Texts that do not see each other leave blocks: rows of the first are not those of padding."""
     P = np.zeros((2, 3, 12, 12))
@@ -214,7 +231,8 @@ def test_no_attention_of_a_text_looks_padded(n: int, seed: int, causal: bool) ->
         assert fault(P, causal, 1e-4) is None
         padding.show(P)
     assert padding.found() is None
-    for whole in (np.tril(np.ones((n, n))) / np.arange(1, n + 1)[:, None], np.eye(n), np.eye(1, n).repeat(n, axis=0)):
+    at_one_key = np.eye(n)[[0, -1], None].repeat(n, axis=1)
+    for whole in (np.tril(np.ones((n, n))) / np.arange(1, n + 1)[:, None], np.eye(n), *at_one_key):
         alone = Padding()
         alone.show(whole)
         assert alone.found() is None
@@ -297,6 +315,9 @@ def test_numbers_of_other_files_are_not_followed(tmp_path: Path) -> None:
         file.create_dataset("pattern", shape=P.shape, dtype="f8", external=[(tmp_path / "raw.bin", 0, P.nbytes)])
     with h5py.File(tmp_path / "own.h5", "w") as file:
         file["pattern"] = P
+    with h5py.File(tmp_path / "link.h5", "w") as file:
+        file["v"], file["pattern"] = np.zeros((2, 4, 3)), h5py.ExternalLink("own.h5", "/pattern")
+    assert "pattern is a link into own.h5: write its numbers into this file" in refused(tmp_path / "link.h5")
     layout = h5py.VirtualLayout(shape=P.shape, dtype="f8")
     layout[:] = h5py.VirtualSource(tmp_path / "own.h5", "pattern", shape=P.shape)
     with h5py.File(tmp_path / "virtual.h5", "w") as file:
@@ -386,3 +407,74 @@ def test_queries_and_keys_that_do_not_make_the_maps_are_told(tmp_path: Path) -> 
     assert opened(path).info.facts["notes"] == ()
     [note] = opened(path, scale=2.0).info.facts["notes"]
     assert note.startswith("softmax(2 q . k) is not the maps")
+
+
+def test_arrays_of_one_name_in_several_groups_are_never_left_out(tmp_path: Path) -> None:
+    one, other = maps(2, 5, 5), maps(2, 5, 5, seed=1)
+    with h5py.File(tmp_path / "maps.h5", "w") as file:
+        file["a/pattern"], file["b/pattern"], file["b/v"] = one, other, np.ones((2, 5, 3))
+    said = refused(tmp_path / "maps.h5")
+    assert "holds a/pattern, b/pattern: the maps of a file are one array" in said
+    model = opened(tmp_path / "maps.h5", array="b/pattern")
+    np.testing.assert_array_equal(model.maps.take("pattern", 0, 0), other)
+    assert model.sites == ("pattern", "v")
+    assert model.maps.notes() == ("arrays that are not read: a/pattern",)
+    assert opened(tmp_path / "maps.h5", array="a/pattern").sites == ("pattern",)
+    assert "no array 'c/pattern': did you mean" in refused(tmp_path / "maps.h5", array="c/pattern")
+    np.savez(tmp_path / "maps.npz", **{"layer.0/attn": one, "layer.1/attn": other})
+    assert "holds layer.0/attn, layer.1/attn" in refused(tmp_path / "maps.npz")
+
+
+def test_a_file_of_a_directory_is_read_whatever_its_case_and_a_link_to_nothing_is_told(tmp_path: Path) -> None:
+    np.save(tmp_path / "1.npy", maps(2, 5, 5))
+    np.save(tmp_path / "b.npy", maps(2, 4, 4))
+    (tmp_path / "b.npy").rename(tmp_path / "2.NPY")
+    assert [len(place.real) for place in opened(tmp_path).maps.places] == [5, 4]
+    (tmp_path / "3.npy").symlink_to(tmp_path / "nowhere.npy")
+    assert "3.npy: cannot be read as .npy: FileNotFoundError" in refused(tmp_path)
+
+
+def scored(n: int, causal: bool) -> dict[str, np.ndarray]:
+    """Maps of two heads beside the scores that made them."""
+    scores = np.random.default_rng(0).normal(size=(2, n, n)) * 3
+    made = np.where(np.tri(n, dtype=bool), scores, -np.inf) if causal else scores
+    P = np.exp(made - made.max(axis=-1, keepdims=True))
+    return {"pattern": P / P.sum(axis=-1, keepdims=True), "scores": made}
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (np.nan, "head 1, row 3: scores hold nan at key 2: they are finite, or -inf where a key is masked"),
+        (np.inf, "head 1, row 3: scores hold inf at key 2"),
+        (-1e9, "head 1, row 3: scores hold -1e+09 at key 2, which is a mask: write -inf"),
+        (float(np.finfo("f4").min), "which is a mask"),
+        (-10_000.0, "which is a mask"),
+    ],
+)
+def test_scores_that_are_none_are_told_by_place(tmp_path: Path, value: float, said: str) -> None:
+    arrays = scored(6, causal=False)
+    arrays["scores"][1, 3, 2] = value
+    assert said in refused(saved(tmp_path, **arrays))
+    arrays["scores"][1, 3] = -np.inf
+    assert "row 3: scores are -inf at every key" in refused(saved(tmp_path, **arrays))
+
+
+@pytest.mark.parametrize("before", [-1e9, 0.0, np.nan])
+def test_what_scores_hold_where_a_causal_map_looks_at_nothing_does_not_matter(tmp_path: Path, before: float) -> None:
+    """Many keep scores as they were before the mask, or a low number in place of it: fits would be of these."""
+    arrays = scored(6, causal=True)
+    model = opened(saved(tmp_path, **arrays))
+    masked = arrays | {"scores": np.where(np.isfinite(arrays["scores"]), arrays["scores"], before)}
+    other = opened(saved(tmp_path, **masked))
+    np.testing.assert_array_equal(other.maps.take("scores", 0, 0), model.maps.take("scores", 0, 0))
+    assert not other.maps.notes()
+
+
+def test_scores_that_do_not_make_the_maps_are_told(tmp_path: Path) -> None:
+    arrays = scored(6, causal=False)
+    assert not opened(saved(tmp_path, **arrays)).maps.notes()
+    arrays["scores"][1] *= 2  # as without the scale
+    (note,) = opened(saved(tmp_path, **arrays)).maps.notes()
+    assert note.startswith("softmax(scores) is not the maps but differs by up to 0.")
+    assert "prompt 0, layer 0, head 1" in note

@@ -232,6 +232,20 @@ def test_training_mode_is_put_back(opened: Opens, prompts: Tokens) -> None:
     assert all(torch.equal(a["resid_post"], b["resid_post"]) for a, b in zip(one, two, strict=True))
 
 
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_a_model_that_is_trained_is_proved_without_its_dropout(name: str, opened: Opens) -> None:
+    """A live module comes from training, or fresh from its class, with dropout of attention."""
+    model = opened(name)
+    model.module.train()
+    model.layer_module(1).eval()
+    modes = [m.training for m in model.module.modules()]
+    dropping = [m.p for m in model.layer_module(0).modules() if isinstance(m, torch.nn.Dropout) and m.training]
+    assert max(dropping) > 0
+    wrong = [finding.what for finding in TransformersEngine().prove(model) if not finding.holds]
+    assert wrong == []
+    assert [m.training for m in model.module.modules()] == modes
+
+
 def test_clipping_is_behind_q_k_v(opened: Opens, prompts: Tokens) -> None:
     """What the projections give is captured; what attention reads of it is within the bound."""
     model = opened("olmo")

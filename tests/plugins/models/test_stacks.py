@@ -150,6 +150,9 @@ def test_weights_are_those_of_each_head(
             rows = slice(head * width, (head + 1) * width)
             assert torch.equal(matrix, whole[:, rows].T if letter == "O" else whole[rows].T)
         assert torch.equal(files.tensor(1, f"W_{letter}"), ours)
+    read = next(tensor for place, tensor in state.items() if place.endswith(f"{side}.embed_tokens.weight"))
+    assert torch.equal(model.tensor(None, "W_E"), read)
+    assert torch.equal(files.tensor(None, "W_E"), read)
     if stack != "encoder" and "final_logits_bias" in state:
         assert torch.equal(model.tensor(None, "b_U"), state["final_logits_bias"][0])
 

@@ -46,6 +46,7 @@ STACKED: dict[str, tuple[str, dict[str, Any], str]] = {
     "mt5": ("MT5Config", _T5, "MT5ForConditionalGeneration"),
     "umt5": ("UMT5Config", _T5, "UMT5ForConditionalGeneration"),
     "bart": ("BartConfig", _BART, "BartForConditionalGeneration"),
+    "bart-untied": ("BartConfig", _BART | {"tie_word_embeddings": False}, "BartForConditionalGeneration"),
     "plbart": ("PLBartConfig", _BART, "PLBartForConditionalGeneration"),
     "mbart": ("MBartConfig", _BART, "MBartForConditionalGeneration"),
     "pegasus": ("PegasusConfig", _BART, "PegasusForConditionalGeneration"),
