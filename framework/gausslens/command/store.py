@@ -85,7 +85,9 @@ def _check(arguments: Namespace) -> None:
     """Refuse options and names of other actions."""
     second = {"pack": "a FILE to write", "copy": "a store TO copy into"}.get(arguments.action)
     if (second is None) != (arguments.file is None):
-        raise InputError(f"{arguments.action} needs {second}" if second else "only pack and copy take a second name")
+        raise InputError(
+            f"{arguments.action} needs {second}" if second else "only pack takes a FILE, and copy a store TO"
+        )
     for option, action in _OPTIONS.items():
         written = f"--{option.replace('_', '-')}"
         if getattr(arguments, option) and arguments.action != action:
