@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from ..contract.errors import InputError
 from ..runs.progress import progress
+from ..terminal import plain, print_table, size
 from . import outside
-from .terminal import plain, print_table, size
 
 if TYPE_CHECKING:
     from ..store.maintain import Superseded
