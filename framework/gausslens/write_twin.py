@@ -134,7 +134,8 @@ def _same(value: Any, wanted: Any) -> bool:
 
 def _told(study: Study, variant: Variant, draw: int | None, point: Point, opened: Opened) -> dict[str, Any]:
     """Which twin it is, for those who find the directory; a path of this machine is not in it."""
-    info, loader = opened.model.info, opened.call.loader.descriptor
+    info, call = opened.model.info, opened.call
+    chosen = {name: v for name, v in call.parameters.canonical().items() if name not in call.parameters.paths()}
     return {
         "format": FORMAT,
         "version": FORMAT_VERSION,
@@ -145,7 +146,13 @@ def _told(study: Study, variant: Variant, draw: int | None, point: Point, opened
         "at": dict(point.values),
         "seed": study.seed,
         "edits": [_described(call) for call in point.edits],
-        "base": {"name": info.name, "loader": loader.name, "fingerprint": info.fingerprint, "dtype": info.dtype},
+        "base": {
+            "name": info.name,
+            "loader": call.loader.descriptor.name,
+            "with": chosen,
+            "fingerprint": info.fingerprint,
+            "dtype": info.dtype,
+        },
     }
 
 
