@@ -82,7 +82,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def arguments() -> argparse.ArgumentParser:
     """All that may be chosen."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    how = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="train_small.py", description=__doc__, formatter_class=how)
     add = parser.add_argument
     add("out", type=Path, metavar="OUT", help="the directory of all checkpoints")
     model = parser.add_argument_group("the model")
@@ -143,6 +144,8 @@ def setting(text: str) -> tuple[str, Any]:
 
 def train(chosen: argparse.Namespace) -> None:
     """All of it; what is there already is not done again."""
+    if chosen.start is not None and chosen.edit is not None:
+        raise ValueError("--start and --edit both say where it starts: edit that directory first (gausslens edit)")
     steps = saved_steps(chosen)
     out: Path = chosen.out
     out.mkdir(parents=True, exist_ok=True)
@@ -186,10 +189,11 @@ def facts(chosen: argparse.Namespace) -> dict[str, Any]:
     told = {name: value for name, value in vars(chosen).items() if name not in MAY_CHANGE and value is not None}
     for name in ("config", "text", "pairs", "start", "tokenizer"):
         if name in told:
-            told[name] = digest_of(told[name])
+            told[name] = digest_of(told[name], name)
     if "edit" in told:
-        told["edit"] = [digest_of(Path(chosen.edit[0])), chosen.edit[1]]
-    return told
+        told["edit"] = [digest_of(Path(chosen.edit[0]), "edit"), chosen.edit[1]]
+    plain: dict[str, Any] = json.loads(json.dumps(told))  # as it will be read again
+    return plain
 
 
 def refuse_others(told: dict[str, Any], out: Path) -> None:
@@ -202,10 +206,13 @@ def refuse_others(told: dict[str, Any], out: Path) -> None:
         raise ValueError(f"{out} holds another training ({was}; here {now}): choose another place")
 
 
-def digest_of(path: Path) -> str:
+def digest_of(path: Path, option: str) -> str:
     """What a file holds, or the files of a directory: where it lies does not matter."""
-    held = sorted(p for p in path.iterdir() if p.is_file()) if path.is_dir() else [path]
-    return sha256(b"".join(sha256(p.name.encode() * path.is_dir() + p.read_bytes()).digest() for p in held)).hexdigest()
+    if not path.exists():
+        raise ValueError(f"--{option} {path}: there is nothing of that name")
+    files = sorted(p for p in path.iterdir() if p.is_file()) if path.is_dir() else [path]
+    held = [sha256(file.name.encode() if path.is_dir() else b"").digest() + file.read_bytes() for file in files]
+    return sha256(b"".join(sha256(one).digest() for one in held)).hexdigest()
 
 
 def make_base(chosen: argparse.Namespace) -> None:
@@ -219,8 +226,6 @@ def make_base(chosen: argparse.Namespace) -> None:
         if chosen.edit is not None:
             edit_base(chosen, workshop)
         return
-    if chosen.edit is not None:
-        raise ValueError("--start and --edit both say where it starts: edit that directory first (gausslens edit)")
     model = opened(chosen.start)
     tokenizer = tokenizer_of(chosen, model.config)
     if model.config.vocab_size < len(tokenizer):

@@ -8,8 +8,8 @@ Conti (2023/24) trains translators of one layer with one head and with eight, fr
 shaped matrices. Here a translator of one layer learns to write words backwards: four starts, two numbers of heads. A
 start is a variant of examples/shaped-starts.yaml (or of --run); `plain` is the initialisation itself.
 
-With --seeds N the plain model is trained 3 N times, at the last number of heads: N orders of the data (OUT/data-1, ...),
-N initialisations (OUT/init-1, ...), and N of both at once. What these share is what follows from the recipe.
+With --seeds N the plain model is trained 3 N times, at the last number of heads: N orders of the data (OUT/data-1 and
+on), N initialisations (OUT/init-1), and N of both at once. What these share is what follows from the recipe.
 
 All other options are those of train_small.py, and so is what is in each directory. Killed, it goes on where it was.
 """
