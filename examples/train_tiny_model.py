@@ -15,7 +15,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import MistralConfig, MistralForCausalLM, PreTrainedTokenizerFast
 
-BOS, PAD = "<s>", "<pad>"
+BOS, PAD, EOS = "<s>", "<pad>", "</s>"
 # Token numbers: any byte, and the small letters among them.
 BYTES = (2, 257)
 LETTERS = (66, 91)
@@ -24,15 +24,19 @@ VERBS = ("sees", "hears", "likes", "finds", "helps", "leads", "meets", "warns", 
 PLACES = ("the barn", "the lake", "the hill", "the wood", "a field", "a cave", "the shore", "a garden")
 
 
-def tokenizer() -> PreTrainedTokenizerFast:
-    """One token for each byte, BOS before every text."""
+def tokenizer(in_pairs: bool = False) -> PreTrainedTokenizerFast:
+    """One token for each byte, BOS before every text; for models that read pairs EOS behind it instead."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: number for number, token in enumerate([BOS, PAD, *letters])}
+    vocabulary = {token: number for number, token in enumerate([BOS, PAD, *letters, *([EOS] if in_pairs else [])])}
     bytes_alone = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token=None))
     bytes_alone.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     bytes_alone.decoder = decoders.ByteLevel()
-    bytes_alone.post_processor = processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, 0)])
-    return PreTrainedTokenizerFast(tokenizer_object=bytes_alone, bos_token=BOS, pad_token=PAD)
+    added, framed = (EOS, f"$A {EOS}") if in_pairs else (BOS, f"{BOS} $A")
+    bytes_alone.post_processor = processors.TemplateProcessing(
+        single=framed, special_tokens=[(added, vocabulary[added])]
+    )
+    more = {"eos_token": EOS} if in_pairs else {}
+    return PreTrainedTokenizerFast(tokenizer_object=bytes_alone, bos_token=BOS, pad_token=PAD, **more)
 
 
 def config(vocabulary: int) -> MistralConfig:

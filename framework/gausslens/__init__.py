@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from .store.read_results import Result as Result
     from .store.read_results import Results as Results
     from .store.read_results import open as open  # noqa: A004
+    from .write_twin import edit as edit
 
 _HOMES = {
     "Facts": "contract.facts",
@@ -110,6 +111,7 @@ _HOMES = {
     "site": "contract.sites",
     "draw": "notebook",
     "load": "notebook",
+    "edit": "write_twin",
     "run": "perform",
     "Generators": "contract.twin",
     "Twin": "contract.twin",

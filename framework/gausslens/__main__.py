@@ -54,14 +54,14 @@ def _warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
     """A warning as Python prints it; names in it cannot send the terminal anything."""
-    from .command.terminal import plain_lines
+    from .terminal import plain_lines
 
     return plain_lines(_format_warning(message, category, filename, lineno, line))
 
 
 def _failed(error: BaseException, debug: bool) -> int:
     """Print why a command failed; return the exit code."""
-    from .command.terminal import plain_lines
+    from .terminal import plain_lines
 
     if debug:
         import traceback

@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from .command import COMMANDS
-from .command.terminal import plain_lines
 from .contract.errors import did_you_mean, near
+from .terminal import plain_lines
 
 
 class Parser(argparse.ArgumentParser):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         CascadeParameters,
         FanParameters,
         GaussianParameters,
+        IdentityParameters,
         RankParameters,
         ReinitParameters,
         ShapedParameters,
@@ -113,8 +114,16 @@ def cascade(weights: LayerWeights, parameters: CascadeParameters, generators: Ge
     return _drawn(weights, parameters, generators, Scheme(draw, draw, keeps))
 
 
-def identity(weights: LayerWeights, parameters: ShapedParameters, generators: Generators) -> Tensors:
-    """Ones on the diagonal, at the size of the matrix replaced."""
+def identity(weights: LayerWeights, parameters: IdentityParameters, generators: Generators) -> Tensors:
+    """Ones on the diagonal, at the size of the matrix replaced; or the value that is given, and biases of zero."""
+    value = parameters.value
+    if value is not None:
+
+        def draw(name: str, tensor: torch.Tensor, _generator: torch.Generator) -> torch.Tensor:
+            held = as_matrices(name, tensor, parameters.by)
+            return as_tensor(name, value * identity_matrices(held.shape), tensor)
+
+        return _drawn(weights, parameters, generators, Scheme(draw, _zeros))
     return _shaped(weights, parameters, generators, lambda shape, _generator: identity_matrices(shape))
 
 

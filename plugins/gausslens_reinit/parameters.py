@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -105,12 +105,28 @@ class BlockParameters(ReinitParameters):
 
 
 class ShapedParameters(ReinitParameters):
-    """Parameters of reinit.identity and reinit.diagonal."""
+    """Parameters of the edits that give a matrix a shape."""
 
     by: Literal["head", "matrix"] = Field(
         "matrix",
         description="matrix: all heads side by side are one matrix, which gets the shape; head: each head's own block.",
     )
+
+
+class IdentityParameters(ShapedParameters):
+    """Parameters of reinit.identity."""
+
+    value: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="The value on the diagonal, as 1 for the identity; without it what keeps the sum of squares.",
+    )
+
+    def canonical(self) -> dict[str, Any]:
+        """As plain data; without a value as before there was one, for keys of then are keys of now."""
+        plain = super().canonical()
+        return {name: held for name, held in plain.items() if name != "value" or held is not None}
 
 
 class BandParameters(ShapedParameters):

@@ -75,8 +75,8 @@ CASCADE = Edit(
 IDENTITY = Edit(
     name="reinit.identity",
     version=1,
-    summary="Matrices with one value on the diagonal, of the size of those they replace.",
-    parameters="gausslens_reinit.parameters:ShapedParameters",
+    summary="Matrices with one value on the diagonal: of the size of those they replace, or a value given.",
+    parameters="gausslens_reinit.parameters:IdentityParameters",
     edit="gausslens_reinit.edits:identity",
     touches=_TOUCHES,
 )

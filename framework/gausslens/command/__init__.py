@@ -26,6 +26,7 @@ COMMANDS = {
     "show": "print results of a store",
     "report": "draw the page of a store",
     "diff": "say why two runs of a store differ, or set their values side by side",
+    "edit": "write an edited twin as a checkpoint that transformers opens",
     "store": "verify, pack, copy, reindex or clean a store",
     "model": "prove captured activations against the model's own attention",
     "plugins": "list plugins, or show what one offers",
@@ -60,7 +61,7 @@ def add_run_file(parser: ArgumentParser) -> None:
 
 def tell_what_is_not_shown(results: Results, asked: str | None, stream: TextIO | None = None) -> None:
     """Which run is read, and what else the store holds: other runs (unless one was asked for), other plans."""
-    from .terminal import plain
+    from ..terminal import plain
 
     notes = results.notes(runs=asked is None)
     if not notes:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import InputError, StoreError
-from .terminal import plain, print_frame, print_rows
+from ..terminal import plain, print_frame, print_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

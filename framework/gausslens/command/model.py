@@ -67,7 +67,7 @@ def proved(opened: Opened) -> Sequence[Finding] | None:
 
 def _as_text(opened: Opened, findings: Sequence[Finding] | None) -> str:
     from ..runs.resources import model_bytes
-    from .terminal import table
+    from ..terminal import table
 
     info = opened.model.info
     loader = opened.call.loader.descriptor.name

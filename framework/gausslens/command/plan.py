@@ -5,8 +5,8 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
+from ..terminal import duration, size, table
 from . import add_run_file, load_host
-from .terminal import duration, size, table
 
 if TYPE_CHECKING:
     from ..runs.plan import Plan, Step

@@ -6,8 +6,8 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
+from ..terminal import table
 from . import add_run_file, load_host
-from .terminal import table
 
 if TYPE_CHECKING:
     from ..perform import Ran

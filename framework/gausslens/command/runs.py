@@ -6,7 +6,7 @@ import json
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
-from .terminal import plain, print_table
+from ..terminal import plain, print_table
 
 if TYPE_CHECKING:
     from ..store.manifest import Manifest

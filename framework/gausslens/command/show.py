@@ -8,8 +8,8 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import InputError, StoreError, did_you_mean
+from ..terminal import plain, print_frame, print_rows, print_table, written
 from . import load_host, outside, tell_what_is_not_shown
-from .terminal import plain, print_frame, print_rows, print_table, written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

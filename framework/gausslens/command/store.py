@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from ..contract.errors import InputError
 from ..runs.outcome import progress
+from ..terminal import plain, print_table, size
 from . import load_host, outside
-from .terminal import plain, print_table, size
 
 if TYPE_CHECKING:
     from ..store.bank import Copied, Copying
@@ -154,9 +154,8 @@ def _needed(arguments: Namespace) -> tuple[frozenset[Named], str]:
     """The results that a run file needs, and the digest of its plan."""
     from ..perform import prepare
 
-    _, _, opened, plan = prepare(arguments.keys_of, arguments.set, host=load_host(arguments))
-    if opened is not None:
-        opened.model.close()
+    _, _, models, plan = prepare(arguments.keys_of, arguments.set, host=load_host(arguments))
+    models.close()
     return frozenset((step.folder, step.key) for step in plan.steps), plan.digest
 
 

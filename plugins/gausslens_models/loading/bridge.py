@@ -24,7 +24,11 @@ from .pretrained import Owners, PretrainedModel, owners_of
 from .turns import turn_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
+
+    from gausslens import Twin
 
 _WRAPPED = "._original_component"
 # Where a bridge shows a site: names below blocks.<layer>, the first that it has. resid_mid is found apart.
@@ -157,6 +161,10 @@ class BridgedModel(PretrainedModel):
                 f"{self.name}: TransformerLens computes with copies of {place.theirs}: an edit of {name} would change "
                 "nothing; open the model with `loader: transformers`"
             )
+
+    def save(self, directory: Path, twin: Twin) -> str:  # noqa: ARG002
+        """Refused: the modules are wrapped, under other names than a file has."""
+        raise ModelError(f"{self.name}: open it with `loader: transformers`, which can write it; a bridge cannot")
 
     def close(self) -> None:
         """Let go of the bridge and the module."""

@@ -23,9 +23,11 @@ from .pretrained import Owners, PretrainedModel, owners_of
 from .turns import turn_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
 
-    from gausslens import Finding
+    from gausslens import Finding, Twin
 
     from ..families.layout import Layout
     from ..families.slots import Family, Tap
@@ -178,6 +180,12 @@ class PlainModule(PretrainedModel):
         names = {name for layer in (None, *self.info.layers) for name in self.names(layer)}
         self.unproved = unproved(names, findings, self.mapping.facts.norm_first)
         self.info = dataclasses.replace(self.info, facts={**self.info.facts, "notes": self.told()})
+
+    def save(self, directory: Path, twin: Twin) -> str:  # noqa: ARG002
+        """Refused: without a config nothing could open it."""
+        raise ModelError(
+            f"{self.name}: a plain torch module has no config, so that transformers could not open what is written"
+        )
 
     def close(self) -> None:
         """Let go of what was made on the way."""

@@ -25,6 +25,8 @@ from .weights import CheckpointModel
 if TYPE_CHECKING:
     import torch
 
+    from gausslens import Twin
+
     from ..families.slots import Family, Tap
     from .adapter import Adapter
 
@@ -37,6 +39,7 @@ class PretrainedModel(CheckpointModel):
     def __init__(self, spec: ModelSpec, name: str | None = None, adapter: Adapter | None = None) -> None:
         self._module: Any = spec.model
         self._looked_at: set[str] = set()  # parameters that were seen to be finite
+        self.absent: frozenset[str] = frozenset()  # parameters that no file has: transformers drew them
         super().__init__(spec, name, adapter)
 
     @property
@@ -154,6 +157,12 @@ class PretrainedModel(CheckpointModel):
         head, _, _ = theirs.partition(stack)
         return self.module.get_submodule((head + stack).rstrip("."))
 
+    def save(self, directory: Path, twin: Twin) -> str:
+        """Write a twin into an empty directory, as a checkpoint of transformers; the fingerprint of what is there."""
+        from .writing import write_twin
+
+        return write_twin(self, directory, twin)
+
     def close(self) -> None:
         """Let go of the module."""
         super().close()
@@ -198,13 +207,18 @@ class PretrainedModel(CheckpointModel):
         return Path(self.spec.path).suffix == ".gguf" or bool(getattr(self.spec.parameters, "gguf_file", None))
 
     def _load(self) -> Any:
+        module, self.absent = self.built(self.model_class())
+        return module
+
+    def built(self, model_class: Any) -> tuple[Any, frozenset[str]]:
+        """A module of a class with the tensors of the files, and the names of those that no file has."""
         import torch
 
         name, arguments = where_pretrained(self.spec)
         device_map = getattr(self.spec.parameters, "device_map", None)
         layout = self.__dict__.get("layout")  # a GGUF file is laid out as the module that is made of it
         with by_transformers(self.spec.path, "load this model"):
-            module, report = self.model_class().from_pretrained(
+            module, report = model_class.from_pretrained(
                 name,
                 dtype=self.dtype,
                 device_map=device_map,
@@ -214,6 +228,16 @@ class PretrainedModel(CheckpointModel):
                 variant=self.checkpoint.variant if self.checkpoint is not None else None,
                 **arguments,
             )
+        absent = frozenset(map(str, report.get("missing_keys") or ()))
+        self._refuse_lost(report, layout)
+        if self.dtype is torch.float64:  # the other implementations of experts multiply nothing wider than float32
+            with quiet_transformers():
+                module.set_experts_implementation("eager")
+        module.eval().requires_grad_(False)
+        return module if device_map else module.to(self.spec.device), absent
+
+    def _refuse_lost(self, report: Mapping[str, Any], layout: Layout | None) -> None:
+        """Tensors that sites go through and no file has."""
         waves = layout is not None and "embed_positions" in layout.family.ignored  # the class makes them itself
         unread = (*NO_SITE, "embed_positions") if waves else NO_SITE
         for what in ("missing_keys", "mismatched_keys"):
@@ -221,11 +245,6 @@ class PretrainedModel(CheckpointModel):
             if needed:
                 found = ", ".join(needed[:8])
                 raise ModelError(f"{self.spec.path}: {what.replace('_keys', '')} in the checkpoint: {found}")
-        if self.dtype is torch.float64:  # the other implementations of experts multiply nothing wider than float32
-            with quiet_transformers():
-                module.set_experts_implementation("eager")
-        module.eval().requires_grad_(False)
-        return module if device_map else module.to(self.spec.device)
 
     def _hold_against_files(self, module: Any) -> None:
         """What was loaded must be what the headers were read of: rows of each tensor are compared."""

@@ -15,6 +15,7 @@ import gausslens_reinit.plugin as plugin
 from gausslens import ModelError, Results
 from gausslens.contract.errors import RunFailed
 from gausslens.contract.reference import resolve
+from gausslens.maths.heads import as_matrices
 from gausslens.testing import TinyModel, TinyParameters, check_edit, check_weights
 from gausslens_reinit.analyses.check import measured
 
@@ -79,6 +80,21 @@ def test_it_keeps_exactly_what_it_claims(scheme: str, model: TinyModel, twin_of:
     assert found["zeros"] == pytest.approx(zeros.get(scheme, 0.0), abs=1e-3)
     if scheme != "sparse":
         assert found["matrix_rank"] == {"low-rank": 3}.get(scheme, 32)
+
+
+@pytest.mark.parametrize("by", ["matrix", "head"])
+def test_an_identity_of_a_value_is_that_exactly(by: str, twin_of: Any) -> None:
+    model = TinyModel(TinyParameters())
+    twin = twin_of(model, (plugin.IDENTITY, {"value": 1.0, "by": by}))
+    for name in ("W_Q", "W_K", "W_O"):
+        for matrix in as_matrices(name, twin.weights(1)[name], by):
+            assert torch.equal(matrix, torch.eye(*matrix.shape, dtype=matrix.dtype))
+
+
+def test_an_identity_without_a_value_has_the_key_of_before_there_was_one() -> None:
+    assert "value" not in parameters(plugin.IDENTITY, {}).keyed()
+    assert "value" not in parameters(plugin.IDENTITY, {}).canonical()
+    assert parameters(plugin.IDENTITY, {"value": 1.0}).keyed()["value"] == 1.0
 
 
 @pytest.mark.parametrize(
