@@ -147,8 +147,8 @@ def test_models_that_do_not_fit_are_left_out_and_named(here: Path) -> None:
     model(here / "seeds" / "8", layers=3)
     whole = study({"final": [], "seeds": SEEDS}, {"use": "probe.norm"}, against="seeds")
     told = notes(whole)
-    assert any("seed 7 is left out, d_model is 20 in tiny and 16 in tiny" in note for note in told)
-    assert any("seed 8 is left out, n_layers is 3 in tiny and 2 in tiny" in note for note in told)
+    assert any("seed 7 is left out, d_model is 20 there and 16 here" in note for note in told)
+    assert any("seed 8 is left out, n_layers is 3 there and 2 here" in note for note in told)
     assert ran(whole).against("final", "probe.norm").attrs["draws"] == 5
 
 

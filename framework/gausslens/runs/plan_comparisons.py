@@ -114,13 +114,13 @@ def _misfit(step: Step, draw: Step) -> str | None:
         and mine.source == theirs.source
         and mine.plain_digest != theirs.plain_digest
     ):
-        return f"{draw.info.name} reads the same text as other tokens than {step.info.name}"
+        return "the same text is other tokens there"
     if step.opened is draw.opened or step.use.analysis.descriptor.any_size:
         return None
     for size in SIZES:
         mine, theirs = getattr(step.info, size), getattr(draw.info, size)
         if mine != theirs:
-            return f"{size} is {theirs} in {draw.info.name} and {mine} in {step.info.name}"
+            return f"{size} is {theirs} there and {mine} here"
     return None
 
 

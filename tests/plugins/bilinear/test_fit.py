@@ -174,3 +174,17 @@ def test_a_power_law_fit_is_the_best_of_all_starts() -> None:
 @pytest.mark.parametrize("values", [[], [1.0], [2.0, 2.0, 2.0], [0.0, -1.0]])
 def test_no_tail(values: list[float]) -> None:
     assert np.isnan(power_law(values).alpha)
+
+
+@pytest.mark.parametrize("size", [2, 3, 8, 16, 17])
+def test_matrices_that_hold_zeros_are_fitted_or_refused(size: int) -> None:
+    """As a permuted diagonal: where fewer than half of the values are 0 there is a bulk, accepted or not."""
+    rng = np.random.default_rng(0)
+    for zeros in range(size + 1):
+        values = np.r_[rng.random(size - zeros) + 0.1, np.zeros(zeros)]
+        for columns in (size, 3 * size):
+            if 2 * zeros <= size and zeros < size:
+                assert bulk(values, size, columns).variance > 0
+            else:
+                with pytest.raises(NoSpectrum):
+                    bulk(values, size, columns)
