@@ -31,7 +31,7 @@ def test_every_number_by_brute_force(n: int, m: int, seed: int) -> None:
     W, D = rng.normal(size=(n, m)), 0.3 * rng.normal(size=(n, m))
     ranks = (1, 2, 5)
     found = of_difference(W, D, ranks, 0.9)
-    (U, s, Vt), (P, t, Qt), (A, _, Bt) = (np.linalg.svd(X, full_matrices=False) for X in (D, W, W + D))
+    (U, s, Vt), (P, _, Qt), (A, _, Bt) = (np.linalg.svd(X, full_matrices=False) for X in (D, W, W + D))
     shares = s**2 / (s**2).sum()
     close = {"rtol": 1e-6, "atol": 1e-9}
     np.testing.assert_allclose(found["relative_norm"], np.linalg.norm(D) / np.linalg.norm(W), **close)
