@@ -32,6 +32,31 @@ class SpectrumParameters(Parameters):
         return matrices
 
 
+class DifferenceParameters(SpectrumParameters):
+    """Parameters of bilinear.difference."""
+
+    ranks: tuple[int, ...] = Field(
+        (1, 2, 4, 8, 16),
+        min_length=1,
+        description="How many leading directions; numbers are NaN where matrix or difference has fewer.",
+    )
+    similar: float = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="A leading vector of the tuned matrix is an intruder if its largest cosine with any of the base's "
+        "is under this.",
+    )
+
+    @field_validator("ranks")
+    @classmethod
+    def _positive_once(cls, ranks: tuple[int, ...]) -> tuple[int, ...]:
+        wrong = [k for k in ranks if k < 1 or ranks.count(k) > 1]
+        if wrong:
+            raise ValueError(f"ranks are 1 or more and each is named once: {wrong[0]}")
+        return ranks
+
+
 class AlignmentParameters(Parameters):
     """Parameters of bilinear.alignment."""
 

@@ -12,7 +12,19 @@ SPECTRUM = Analysis(
     parameters="gausslens_bilinear.parameters:SpectrumParameters",
     analysis="gausslens_bilinear.analyses.spectrum:Spectrum",
     exchangeable=("head", "kv_head"),
+    differences="also",
     estimate="gausslens_bilinear.analyses.spectrum:estimate",
+)
+DIFFERENCE = Analysis(
+    name="bilinear.difference",
+    version=1,
+    shape="weights",
+    summary="What the difference of two models' weights has in common with the one that is taken away.",
+    parameters="gausslens_bilinear.parameters:DifferenceParameters",
+    analysis="gausslens_bilinear.analyses.difference:WeightDifference",
+    exchangeable=("head", "kv_head"),
+    differences="only",
+    estimate="gausslens_bilinear.analyses.difference:estimate",
 )
 ALIGNMENT = Analysis(
     name="bilinear.alignment",
@@ -66,6 +78,7 @@ NOISE = Analysis(
     parameters="gausslens_bilinear.parameters:NoiseParameters",
     analysis="gausslens_bilinear.analyses.noise:Noise",
     random=True,
+    differences="also",
     estimate="gausslens_bilinear.analyses.noise:estimate",
 )
 SLERP = Analysis(
@@ -87,6 +100,14 @@ SECTIONS = [
         summary="What the weights' spectra hold beyond the law of random matrices of the same shape.",
         section="gausslens_bilinear.figures.spectrum:spectrum",
         analyses=("bilinear.spectrum",),
+        order=30,
+    ),
+    ReportSection(
+        name="bilinear.difference",
+        version=1,
+        summary="How much a difference of weights holds, in how many directions, and which of them the base has.",
+        section="gausslens_bilinear.figures.difference:difference",
+        analyses=("bilinear.difference",),
         order=30,
     ),
     ReportSection(
@@ -143,7 +164,7 @@ SECTIONS = [
 @hookimpl
 def analyses() -> list[Analysis]:
     """What this plugin computes."""
-    return [SPECTRUM, ALIGNMENT, LOGITS, ANGLES, ROLES, NOISE, SLERP]
+    return [SPECTRUM, DIFFERENCE, ALIGNMENT, LOGITS, ANGLES, ROLES, NOISE, SLERP]
 
 
 @hookimpl

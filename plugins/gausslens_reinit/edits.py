@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gausslens import Generators, LayerWeights, ModelError
+from gausslens import Generators, LayerWeights, ModelError, OpenModel
 from gausslens.maths.heads import BIAS_OF, as_matrices, as_tensor
 
 from .maths import noise
@@ -158,6 +158,15 @@ def low_rank(weights: LayerWeights, parameters: RankParameters, generators: Gene
         generators,
         lambda shape, generator: random_low_rank(shape, rank, generator),
     )
+
+
+def check_initial(model: OpenModel, parameters: ReinitParameters) -> None:
+    """A difference of two models has no initialisation of its own."""
+    if model.info.facts.difference and getattr(parameters, "scheme", "config") == "config":
+        raise ModelError(
+            f"{model.info.name} is a difference of weights, which no class of models draws: take a null that keeps "
+            "something of it, as reinit.gaussian (norm), reinit.permute (entries) or reinit.rotate (singular values)"
+        )
 
 
 def _to_initialise(weights: LayerWeights, parameters: ReinitParameters) -> list[str]:

@@ -14,6 +14,7 @@ CONFIG = Edit(
     touches=_TOUCHES,
     random=True,
     keeps="gausslens_reinit.parameters:config_keeps",
+    check="gausslens_reinit.edits:check_initial",
 )
 GAUSSIAN = Edit(
     name="reinit.gaussian",
@@ -71,6 +72,7 @@ CASCADE = Edit(
     edit="gausslens_reinit.edits:cascade",
     touches=_TOUCHES,
     random=True,
+    check="gausslens_reinit.edits:check_initial",
 )
 IDENTITY = Edit(
     name="reinit.identity",

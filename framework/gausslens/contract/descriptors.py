@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 Shape = Literal["stream", "weights", "forward", "derived"]
+Differences = Literal["never", "also", "only"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +97,8 @@ class Analysis(Descriptor):
                  they are not part of the key, for the keys of its inputs are
     exchangeable dimensions over which the null may be pooled for an empirical p, as ("head",)
     any_size     its numbers mean the same whatever the size of a model: a null of models of other sizes is compared
+    differences  whether it takes the difference of two models' weights (weights): "never", for its numbers are of a
+                 model alone, as are scores, gains and norms; "also", for matrices are all it reads; "only"
     crossed      knows attention between two stacks, whose keys are other tokens than its queries (stream, forward)
     prompts      prompts used where the run file gives none, as {"source": "text", "text": [...]}
     estimate     "package.module:function" of (parameters, info, tokens) -> Estimate of memory and disk
@@ -112,6 +115,7 @@ class Analysis(Descriptor):
     names: tuple[str, ...] = ()
     exchangeable: tuple[str, ...] = ()
     any_size: bool = False
+    differences: Differences = "never"
     crossed: bool = False
     prompts: Mapping[str, Any] | None = None
     estimate: str | None = None

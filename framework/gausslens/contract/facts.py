@@ -50,6 +50,7 @@ WORDS = {
     "logit_scale": "what logits are multiplied by, before a final soft cap",
     "one_layer": "whether all layers have the same tensors, and one layer runs at each depth",
     "crossed": "whether keys and values are of another stack: attention from a decoder to its encoder",
+    "difference": "whether it is the difference of two models, which the host makes: weights that run as no model",
     "experts": "for each layer how many experts its MLP has, 0 where it is one MLP",
 }
 # What a loader need not tell, as most families are so.
@@ -67,6 +68,7 @@ USUAL: Mapping[str, Any] = {
     "logit_scale": 1.0,
     "one_layer": False,
     "crossed": False,
+    "difference": False,
     "experts": None,
 }
 
@@ -93,8 +95,14 @@ class Facts(Mapping[str, Any]):
         """A fact that must be there; ModelError names it where the loader did not tell it, or could not know it."""
         value = self._told.get(name, USUAL.get(name, UNKNOWN))
         if isinstance(value, str) and value == UNKNOWN:
+            words = WORDS.get(name, "a fact of the family")
+            if self._told.get("difference"):
+                raise ModelError(
+                    f"{self._model} is a difference of weights and has no {name!r} ({words}), which this needs: "
+                    "compute it on variants that are models"
+                )
             raise ModelError(
-                f"{self._model}: its loader does not tell {name!r} ({WORDS.get(name, 'a fact of the family')}), which "
+                f"{self._model}: its loader does not tell {name!r} ({words}), which "
                 f"this needs; a loader tells it in ModelInfo(facts={{{name!r}: ...}})"
             )
         return value
@@ -212,6 +220,11 @@ class Facts(Mapping[str, Any]):
     def crossed(self) -> bool:
         """Whether keys and values are of another stack: they read what the encoder gives, not the stream."""
         return bool(self.need("crossed"))
+
+    @property
+    def difference(self) -> bool:
+        """Whether it is the difference of two models' weights, and no model."""
+        return bool(self.need("difference"))
 
     @property
     def one_layer(self) -> bool:

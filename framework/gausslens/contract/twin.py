@@ -211,21 +211,23 @@ class DifferenceModel:
         self._of, self._less = of, less
         self._layer: int | None = None
         mine, theirs = of.info, less.info
-        facts = {"one_layer": mine.facts.one_layer and theirs.facts.one_layer}
+        facts = {"one_layer": mine.facts.one_layer and theirs.facts.one_layer, "difference": True}
         self._info = replace(
             mine,
             name=f"{mine.name} less {theirs.name}",
             fingerprint=fingerprint,
-            dtype="float64" if mine.dtype == "float64" else "float32",
+            dtype="float64" if "float64" in (mine.dtype, theirs.dtype) else "float32",
             n_parameters=max(mine.n_parameters, theirs.n_parameters),
             facts=facts,
         )
-        for what in ("n_layers", "n_heads", "n_kv_heads", "d_model", "d_head"):
-            if getattr(mine, what) != getattr(theirs, what):
-                raise ModelError(
-                    f"{mine.name} and {theirs.name} have no difference: {what} is {getattr(mine, what)} and "
-                    f"{getattr(theirs, what)}"
-                )
+        for what in ("family", "causal", "n_layers", "n_heads", "n_kv_heads", "d_model", "d_head"):
+            _check_alike(what, mine, getattr(mine, what), theirs, getattr(theirs, what))
+        _check_alike("facts.crossed", mine, mine.facts.crossed, theirs, theirs.facts.crossed)
+        # Tensors of other shapes can only be where these differ: elsewhere none is read to see its shape.
+        self._alike = all(
+            getattr(mine, what) == getattr(theirs, what) for what in ("vocabulary", "d_mlp", "d_value", "max_positions")
+        )
+        self._names: dict[int | None, tuple[str, ...]] = {}
 
     @property
     def info(self) -> ModelInfo:
@@ -237,9 +239,15 @@ class DifferenceModel:
         raise ModelError(f"{self._info.name} is a difference of weights: it reads no prompts")
 
     def names(self, layer: int | None) -> tuple[str, ...]:
-        """The tensors that both have."""
-        theirs = set(self._less.base.names(layer))
-        return tuple(name for name in self._of.base.names(layer) if name in theirs)
+        """The tensors that both have, of the same shape: those of another vocabulary are left out."""
+        if layer not in self._names:
+            theirs = set(self._less.base.names(layer))
+            both = tuple(name for name in self._of.base.names(layer) if name in theirs)
+            self._names[layer] = both if self._alike else tuple(n for n in both if self._same_shape(layer, n))
+        return self._names[layer]
+
+    def _same_shape(self, layer: int | None, name: str) -> bool:
+        return bool(self._of.base.tensor(layer, name).shape == self._less.base.tensor(layer, name).shape)
 
     def tensor(self, layer: int | None, name: str) -> torch.Tensor:
         """One tensor of the difference."""
@@ -259,7 +267,8 @@ class DifferenceModel:
 
     def base_weights(self, layer: int | None, info: ModelInfo) -> LayerWeights:
         """The tensors of the twin that is taken away, narrowed to the heads in ``info``."""
-        return self._less.weights(layer, info)
+        seen = replace(self._less.info, layers=info.layers, heads=info.heads, kv_heads=info.kv_heads)
+        return self._less.weights(layer, seen)
 
     def initial(self, layer: int | None, name: str, seed: int) -> torch.Tensor:  # noqa: ARG002
         """Refused."""
@@ -272,3 +281,8 @@ class DifferenceModel:
         """Let go of what both sides hold."""
         for twin in (self._of, self._less):
             twin.base.close()
+
+
+def _check_alike(what: str, mine: ModelInfo, of: object, theirs: ModelInfo, less: object) -> None:
+    if of != less:
+        raise ModelError(f"{mine.name} and {theirs.name} have no difference: {what} is {of} and {less}")

@@ -6,7 +6,17 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
-from ..contract.descriptors import Analysis, Descriptor, Edit, Engine, Loader, PromptSource, ReportSection, Shape
+from ..contract.descriptors import (
+    Analysis,
+    Descriptor,
+    Differences,
+    Edit,
+    Engine,
+    Loader,
+    PromptSource,
+    ReportSection,
+    Shape,
+)
 from ..contract.errors import did_you_mean
 from ..contract.reference import has_form
 
@@ -132,7 +142,7 @@ _CHECKS: Mapping[str, Callable[[object], str | None]] = {
     "summary": _line,
     "rank": _number,
     "order": _number,
-    **dict.fromkeys(("random", "row_blocks", "all_layers", "bulk", "texts", "crossed"), _switch),
+    **dict.fromkeys(("random", "row_blocks", "all_layers", "bulk", "texts", "any_size", "crossed"), _switch),
     **dict.fromkeys(("parameters", "claims", "open", "engine", "prompts", "edit", "analysis", "section"), _reference),
     **dict.fromkeys(("estimate", "model", "check"), _reference_or_none),
     "serves": _names,
@@ -142,6 +152,7 @@ _CHECKS: Mapping[str, Callable[[object], str | None]] = {
     "names": _names_or_nothing,
     "exchangeable": _names_or_nothing,
     "shape": _one_of(get_args(Shape)),
+    "differences": _one_of(get_args(Differences)),
     "scope": _one_of(("variant", "run")),
 }
 _CHECKS_OF_ANALYSES: Mapping[str, Callable[[object], str | None]] = {"prompts": _prompts}

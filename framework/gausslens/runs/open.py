@@ -189,3 +189,16 @@ def equal_steps(variants: Sequence[Variant], twins: Mapping[str, Sequence[Twins]
         same = [list(names) for names in alike.values() if len(names) > 1]
         told += [f"{variant.mark}: {' and '.join(names)} of {variant.name} are the same weights" for names in same]
     return told
+
+
+def equal_sides(variants: Sequence[Variant], twins: Mapping[str, Sequence[Twins]]) -> list[str]:
+    """What is to be told of differences: those of equal weights, which are 0 everywhere."""
+    told: dict[str, None] = {}
+    for variant in variants:
+        for point, _, opened in twins[variant.name]:
+            if opened is not None and opened.is_difference:
+                of, less = opened.identity["difference"]
+                at = "".join(f", {name} {value}" for name, value in point.values)
+                if of == less:
+                    told[f"{variant.mark}: both sides of {variant.name}{at} are the same weights: it is 0"] = None
+    return list(told)

@@ -17,7 +17,7 @@ from ..contract.sites import site
 from ..contract.twin import check_edit
 from . import keys
 from .errors import no_errors
-from .open import equal_steps
+from .open import equal_sides, equal_steps
 from .passes import check_request
 from .plan_comparisons import comparisons, rung_of, words
 from .provenance import distributions, now
@@ -25,12 +25,16 @@ from .shuffled_prompts import Reads, shuffle_seed
 from .study import WHOLE_RUN, PromptCall, Shuffle
 
 if TYPE_CHECKING:
+    from ..contract.descriptors import Analysis
     from ..contract.errors import Mark
     from ..contract.model import ModelInfo
     from ..contract.prompts import Tokens
     from ..contract.twin import EditCall
     from .open import Models, Opened, Twins
     from .study import Point, Study, Use, Variant
+
+
+_OF_TWO = "it reads a difference of two models: add a variant, as `added: {difference: [tuned, base]}`"
 
 
 class PlanError(InputError):
@@ -156,6 +160,7 @@ class _Planner:
         self.reads: dict[str, Reads] = {}
         self.left_out: set[StepRef] = set()
         self.notes: list[str] = []
+        self._last_reason = ""
         self.requests: set[tuple[str, Opened]] = set()
 
     def open_models(self) -> None:
@@ -174,6 +179,7 @@ class _Planner:
             info = opened.model.info
             self.notes += [f"{info.name}: {note}" for note in info.facts.get("notes", ())]
         self.notes += equal_steps(self.study.variants, self.twins)
+        self.notes += equal_sides(self.study.variants, self.twins)
 
     def _different(self, variant: Variant, twins: list[Twins]) -> list[Twins]:
         """Without draws that are models of equal weights: they count once."""
@@ -208,12 +214,12 @@ class _Planner:
                     ref = StepRef(name, use.label, use.analysis.descriptor.name, draw, point.values)
                     if _draws_in_vain(use, variant, point):
                         self._leave_out(use, ref, "does not read prompts")
-                    elif opened.is_difference and use.analysis.descriptor.shape != "weights":
-                        self._leave_out(use, ref, "runs a model")
+                    elif (reason := _unfit(use.analysis.descriptor, opened)) is not None:
+                        self._leave_out(use, ref, reason)
                     else:
                         self._measure(use, opened, variant, point, ref)
             if not any(ref.label == use.label for ref in self.steps):
-                raise PlanError(f"{use.mark}: {use.label} is computed on none of its variants: {self.notes[-1]}")
+                raise PlanError(f"{use.mark}: {use.label} is computed on none of its variants: {self._last_reason}")
 
     def plan_derived(self) -> None:
         """Derived analyses, in the order of the run file: each may read those before it."""
@@ -258,8 +264,9 @@ class _Planner:
         points = self.variants[ref.variant].points if ref.variant in self.variants else ()
         of_weights = any(point.difference is not None for point in points)
         what = "a difference of weights" if of_weights else "whose draws differ in prompts alone"
-        note = f"{use.mark}: {use.label} is left out on {ref.variant}, {what}: it {why}"
-        if note not in self.notes:
+        self._last_reason = why if why is _OF_TWO else f"{use.label} is left out on {ref.variant}, {what}: it {why}"
+        note = f"{use.mark}: {self._last_reason}"
+        if why is not _OF_TWO and note not in self.notes:  # what reads differences alone says so in its summary
             self.notes.append(note)
 
     def _measure(self, use: Use, opened: Opened, variant: Variant, point: Point, ref: StepRef) -> None:
@@ -381,6 +388,15 @@ class _Planner:
             raise PlanError(f"{use.mark}: {use.label} {what}; the labels planned before it: {known}")
         made = keys.of_results(use, self.study.seed, [self.steps[i].key for i in inputs])
         self.steps[place] = Step(place, keys.key_of(made), made, use, point, inputs=inputs, opened=opened)
+
+
+def _unfit(analysis: Analysis, opened: Opened) -> str | None:
+    """Why an analysis has no meaning on a difference of weights, or on a model; None where it has."""
+    if not opened.is_difference:
+        return _OF_TWO if analysis.differences == "only" else None
+    if analysis.shape != "weights":
+        return "runs a model"
+    return "is of a model as a whole, which a difference is not" if analysis.differences == "never" else None
 
 
 def _refuse_crossed(use: Use, opened: Opened) -> None:

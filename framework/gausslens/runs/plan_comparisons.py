@@ -85,6 +85,10 @@ def _fitting(step: Step, draws: Sequence[Step], null: Variant) -> tuple[list[Ste
     Where the null is swept over models, it is those at the values of the result itself.
     """
     alike = [d for d in draws if _is_difference(d) == _is_difference(step)]
+    if alike and _is_difference(step):  # of equal norm, say, is a null to that difference alone
+        alike = [d for d in alike if d.opened is step.opened]
+        if not alike:
+            return [], ["not compared, it is of another difference"]
     here = [d for d in alike if set(d.ref.sweep) <= set(step.ref.sweep)]
     if alike and not here:
         at = f"at {words(step.ref.sweep)} it has no draws" if step.ref.sweep else "it has draws at swept values alone"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..parameters import SpectrumParameters
 
 # Attention's matrices carry heads on their first axis; the MLP's do not.
-_HEAD_OF = {"W_Q": "head", "W_O": "head", "W_K": "kv_head", "W_V": "kv_head"}
+HEAD_OF = {"W_Q": "head", "W_O": "head", "W_K": "kv_head", "W_V": "kv_head"}
 _SQUARE = "squared weight"
 GAUGE = "W_Q, W_K, W_V and W_O: changes under W_Q -> W_Q A, W_K -> W_K A^-T and W_V -> W_V A, W_O -> A^-1 W_O"
 _LAW: dict[str, Any] = {"null": "law"}
@@ -76,7 +76,7 @@ class Spectrum:
         found = _variables({n: whole(n, t)[None] for n, t in tensors.items()}, "", "tensor").isel(block=0)
         if self.parameters.per_head:
             for head, ids in (("head", weights.heads), ("kv_head", weights.kv_heads)):
-                blocks = {n: t for n, t in tensors.items() if _HEAD_OF.get(n) == head}
+                blocks = {n: t for n, t in tensors.items() if HEAD_OF.get(n) == head}
                 if blocks:
                     apart = _variables(blocks, f"{head}_", f"{head}_tensor").rename(block=head)
                     found = found.merge(apart.assign_coords({head: np.array(ids)}))
@@ -106,7 +106,7 @@ def _variables(blocks: Mapping[str, np.ndarray], prefix: str, tensor: str) -> xr
     padded = np.stack([np.pad(s, (0, longest - len(s)), constant_values=np.nan) for s, _ in made])
     lead = (len(blocks), len(next(iter(blocks.values()))))
     feature = f"{prefix}feature" if prefix else "feature"
-    gauge: dict[str, Any] = {"gauge": GAUGE} if set(blocks) & set(_HEAD_OF) else {}
+    gauge: dict[str, Any] = {"gauge": GAUGE} if set(blocks) & set(HEAD_OF) else {}
     attrs = attributes("squared singular values, largest first", _SQUARE, **_LEFT, **gauge)
     variables: dict[str, Any] = {f"{prefix}squared": ((tensor, "block", feature), padded.reshape(*lead, -1), attrs)}
     for measure, (long_name, units, more) in _MEASURES.items():

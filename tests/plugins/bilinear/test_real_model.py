@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import xarray as xr
+from safetensors.numpy import save_file
 
 import gausslens
 from gausslens.maths.spectra import product_squared_singular_values
@@ -85,6 +87,69 @@ def test_spectra_and_circuits(real_models: Path, tmp_path: Path) -> None:
     # Trained weights are no noise: no head's spectrum is that of a product of random matrices.
     assert (circuits["qk_bulk_accepted"] == 0).all()
     assert float(np.abs(circuits["ov_trace_z"]).max()) > 10
+
+
+def _adapter(directory: Path, model: Path, layers: tuple[int, ...], rank: int, share: float) -> None:
+    """A LoRA adapter of q and v whose B A has this share of the norm of the weights, in directions at random."""
+    rng = np.random.default_rng(0)
+    base = gausslens.load(str(model), loader="weights")
+    tensors = {}
+    for layer in layers:
+        for ours, theirs in (("W_Q", "q_proj"), ("W_V", "v_proj")):
+            W = np.concatenate(list(base.weights(layer)[ours].double().numpy()), axis=1).T
+            B, A = rng.normal(size=(len(W), rank)), rng.normal(size=(rank, W.shape[1]))
+            B *= share * np.linalg.norm(W) / np.linalg.norm(B @ A)
+            name = f"base_model.model.model.layers.{layer}.self_attn.{theirs}"
+            tensors |= {f"{name}.lora_{n}.weight": t.astype(np.float32) for n, t in (("A", A), ("B", B))}
+    directory.mkdir()
+    save_file(tensors, directory / "adapter_model.safetensors")
+    told = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": ["q_proj", "v_proj"]}
+    (directory / "adapter_config.json").write_text(json.dumps(told | {"base_model_name_or_path": str(model)}))
+
+
+def test_a_planted_difference_of_rank_two_is_found_and_a_random_one_is_not(
+    real_models: Path, tmp_path: Path, record_testsuite_property: Any
+) -> None:
+    """Of a twentieth of the weights' norm, beside 19 Gaussian ones of equal norm, of which the random one is another."""
+    layers = [0, 12]
+    _adapter(tmp_path / "adapter", real_models / "smollm2", (0, 12), 2, 0.05)
+    pair = {"difference": ["tuned", "base"]}
+    study = {
+        "gausslens": 1,
+        "name": "planted",
+        "model": {"path": str(real_models / "smollm2"), "loader": "weights"},
+        "variants": {
+            "base": [],
+            "tuned": [{"edit": "model.lora", "path": str(tmp_path / "adapter")}],
+            "planted": pair,
+            "random": pair | {"edits": [{"edit": "reinit.gaussian", "series": 1}], "draws": 1},
+            "equal": pair | {"edits": [{"edit": "reinit.gaussian"}], "draws": 19},
+        },
+        "analyses": [
+            {"use": "bilinear.difference", "with": {"matrices": ["W_Q", "W_V"], "ranks": [1, 2, 4]}, "layers": layers},
+            {"use": "bilinear.spectrum", "with": {"matrices": ["W_Q", "W_V"]}, "layers": layers},
+        ],
+        "against": ["equal"],
+        "report": False,
+    }
+    results = gausslens.run(study, store=tmp_path / "store")
+    found = results["planted", "bilinear.difference"]
+    assert (found["matrix_rank"] == 2).all()
+    np.testing.assert_allclose(found["relative_norm"], 0.05, rtol=1e-4)
+    np.testing.assert_allclose(results["random", "bilinear.difference"]["relative_norm"], 0.05, rtol=1e-4)
+    called: dict[str, set[str]] = {}
+    for variant in ("planted", "random"):
+        for label in ("bilinear.difference", "bilinear.spectrum"):
+            table = results.frame(variant, label)
+            told = table[table["called"].fillna(False).astype(bool)]
+            called.setdefault(variant, set()).update(told["variable"])
+            for variable, rows in told.groupby("variable"):
+                value = f"q {rows['q'].min():.2g}, {len(rows)} cells"
+                record_testsuite_property(f"{variant}: {label} {variable}", value)
+    assert {"leading_share", "effective_rank", "stable_rank", "maximum"} <= called["planted"]
+    # Its directions are random: what they share with the base's is nothing beyond chance.
+    assert not {"cosine", "captured"} & called["planted"]
+    assert not called["random"]
 
 
 @pytest.mark.full
