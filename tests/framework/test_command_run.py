@@ -13,10 +13,12 @@ from pathlib import Path
 import probes
 import pytest
 
+import gausslens
 from gausslens import plugins
 from gausslens.__main__ import main
 from gausslens.command import plan as plan_command
 from gausslens.command import run as run_command
+from gausslens.command import store as store_command
 from gausslens.testing import TinyEngine, wiring
 
 RUN = """\
@@ -40,6 +42,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     host = plugins.load(only=[], extra={"tiny": wiring, "probe": probes})
     monkeypatch.setattr(run_command, "load_host", lambda _arguments: host)
     monkeypatch.setattr(plan_command, "load_host", lambda _arguments: host)
+    monkeypatch.setattr(store_command, "load_host", lambda _arguments: host)
     path = tmp_path / "small.yaml"
     path.write_text(RUN)
     return path
@@ -71,6 +74,43 @@ def test_store_is_chosen_by_option_then_environment(file, capsys, monkeypatch, t
     assert main(["run", str(file), "--store", str(tmp_path / "chosen")]) == 0
     assert (tmp_path / "chosen" / "parts").is_dir()
     assert not (tmp_path / "store").exists()
+
+
+def test_a_second_store_computes_nothing_again(file, capsys, tmp_path):
+    """From a store and from a pack; with other draws, only what those need is left."""
+    first, second, third = (str(tmp_path / name) for name in ("first", "second", "third"))
+    assert main(["run", str(file), "--store", first]) == 0
+    assert main(["run", str(file), "--store", first, "--set", "name=other", "--set", "variants.chance.draws=5"]) == 0
+    capsys.readouterr()
+    assert main(["store", "copy", first, second, "--keys-of", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert "needs 10; all of them are in" in out
+    assert out.splitlines()[-1].startswith(f"{second}: 10 copied (")
+    assert gausslens.open(second).runs == ()
+    assert main(["run", str(file), "--store", second]) == 0
+    assert "small: 10 steps: 10 found in the store" in capsys.readouterr().out
+    assert gausslens.open(second).runs == ("small",)
+    assert main(["store", "pack", first, str(tmp_path / "pack.h5")]) == 0
+    more = ["--set", "variants.chance.draws=7", "--set", "name=more"]
+    assert main(["store", "copy", str(tmp_path / "pack.h5"), third, "--keys-of", str(file), *more]) == 0
+    # Of chance five draws of seven are there; both comparisons are with all seven.
+    assert "needs 18; 6 of them are not in" in capsys.readouterr().out
+    assert main(["run", str(file), "--store", third, *more]) == 0
+    assert "more: 18 steps: 6 computed, 12 found in the store" in capsys.readouterr().out
+
+
+def test_a_run_comes_along_where_it_is_the_one_that_is_planned(file, capsys, tmp_path):
+    first, second = str(tmp_path / "first"), str(tmp_path / "second")
+    assert main(["run", str(file), "--store", first]) == 0
+    other = ["--set", "variants.chance.draws=2"]
+    assert main(["store", "copy", first, second, "--keys-of", str(file), *other, "--manifests"]) == 0
+    assert "has no run as" in capsys.readouterr().out
+    assert gausslens.open(second).runs == ()
+    assert main(["store", "copy", first, second, "--keys-of", str(file), "--manifests"]) == 0
+    assert "runs that came along: small" in capsys.readouterr().out
+    assert len(gausslens.open(second)) == len(gausslens.open(first))
+    assert main(["store", "copy", first, second, "--keys-of", str(tmp_path / "none.yaml")]) == 2
+    assert "none.yaml" in capsys.readouterr().err
 
 
 def test_set_changes_the_run(file, capsys):

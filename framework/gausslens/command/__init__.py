@@ -26,7 +26,7 @@ COMMANDS = {
     "show": "print results of a store",
     "report": "draw the page of a store",
     "diff": "say why two runs of a store differ, or set their values side by side",
-    "store": "verify, pack, reindex or clean a store",
+    "store": "verify, pack, copy, reindex or clean a store",
     "model": "prove captured activations against the model's own attention",
     "plugins": "list plugins, or show what one offers",
     "schema": "print the JSON Schema of run files, or of one plugin's parameters",
@@ -74,12 +74,12 @@ def tell_what_is_not_shown(results: Results, asked: str | None, stream: TextIO |
 def outside(target: Path, store: Path) -> Path:
     """The target, unless it is a store or a pack itself, or where a store keeps its own files."""
     from ..contract.errors import InputError
-    from ..store.layout import INDEX, LOCK, PARTS, RUNS, TEMPORARY
+    from ..store.layout import INDEX, KEPT, LOCK, PARTS, RUNS, TEMPORARY
 
     root, place = store.resolve(), target.resolve()
     if place == root:
         raise InputError(f"{target} is the store itself: choose another name")
-    if place.is_relative_to(root) and place.relative_to(root).parts[0] in (PARTS, RUNS, TEMPORARY, INDEX, LOCK):
+    if place.is_relative_to(root) and place.relative_to(root).parts[0] in (PARTS, RUNS, KEPT, TEMPORARY, INDEX, LOCK):
         raise InputError(f"{target} is where the store keeps its own files: choose a place outside {store}")
     return target
 

@@ -17,6 +17,7 @@ CONVENTIONS = "CF-1.11"
 INDEX = "store.h5"
 PARTS = "parts"
 RUNS = "runs"
+KEPT = "kept"
 TEMPORARY = "tmp"
 LOCK = "index.lock"
 

@@ -1,4 +1,4 @@
-"""Keeping a store in order: everything in it verified, and what no plan needs any more removed."""
+"""Keeping a store in order: everything in it verified, what no plan needs any more removed, what was copied kept."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 import os
 import stat
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,26 @@ import numpy as np
 from xarray.backends import CachingFileManager
 from zlib_ng.zlib_ng import crc32
 
+from ..contract.digests_and_seeds import digest
 from ..contract.errors import StoreError
 from . import checksums as seal
 from .codec import TEXT, content, crc_of
-from .disk import explain_failure, locked
+from .disk import Temporary, Writer, explain_failure, is_file, locked
 from .hdf5_writing import kind_of
 from .index import links, listed, parts
-from .layout import INDEX, LOCK, PARTS, RUNS, TEMPORARY, NewerStore, check_name, entry_of
-from .manifest import Manifest, PlannedStep, manifest_paths, read_manifest, superseded_plans
+from .layout import (
+    INDEX,
+    KEPT,
+    LOCK,
+    PARTS,
+    RUNS,
+    TEMPORARY,
+    NewerStore,
+    check_name,
+    check_version,
+    entry_of,
+)
+from .manifest import MOST_BYTES, Manifest, PlannedStep, manifest_paths, read_manifest, superseded_plans
 from .pack import PackReader
 from .read_parts import check_element_type, decode_arrays, dims_of_stored, explain_damage, read_attributes, read_values
 from .safety import arrays_of, check_link, follow, no_plugins, open_checked
@@ -64,15 +76,15 @@ def count(path: Path) -> int:
     """How many files ``verify`` will check."""
     if path.is_file():
         return 1
-    return sum(1 for below in (PARTS, RUNS) for _ in _files(path, below)) + 1
+    return sum(1 for below in (PARTS, RUNS, KEPT) for _ in files_below(path, below)) + 1
 
 
 def _store_checks(root: Path) -> Iterator[tuple[str, list[Damage]]]:
-    for name in (PARTS, RUNS, TEMPORARY):
+    for name in (PARTS, RUNS, KEPT, TEMPORARY):
         if os.path.lexists(root / name) and (not (root / name).is_dir() or (root / name).is_symlink()):
             yield name, [Damage(name, "is not a directory: a link, or a file, in the place of one")]
-    for below, check in ((PARTS, _part_findings), (RUNS, _manifest_findings)):
-        for path, error in _files(root, below):
+    for below, check in ((PARTS, _part_findings), (RUNS, _manifest_findings), (KEPT, _kept_findings)):
+        for path, error in files_below(root, below):
             where = str(path.relative_to(root))
             if error is not None:
                 yield where, [_unread(where, error)]
@@ -101,7 +113,7 @@ def _unread(where: str, error: OSError) -> Damage:
     return Damage(where, f"cannot be read: {(error.strerror or str(error)).lower()}")
 
 
-def _files(root: Path, below: str, depth: int = 2) -> Iterator[tuple[Path, OSError | None]]:
+def files_below(root: Path, below: str, depth: int = 2) -> Iterator[tuple[Path, OSError | None]]:
     """Everything two levels below, in order; links are named, not followed. With an error: what cannot be listed."""
     directory = root / below
     try:
@@ -113,7 +125,7 @@ def _files(root: Path, below: str, depth: int = 2) -> Iterator[tuple[Path, OSErr
         return
     for name, is_directory in entries:
         if is_directory and depth > 1:
-            yield from _files(root, f"{below}/{name}", depth - 1)
+            yield from files_below(root, f"{below}/{name}", depth - 1)
         else:
             yield directory / name, None
 
@@ -123,10 +135,10 @@ def _part_findings(root: Path, path: Path) -> list[Damage]:
     if path.suffix != ".h5" or path.parent.parent.name != PARTS or not stat.S_ISREG(os.lstat(path).st_mode):
         return [Damage(where, "is not a part: nothing else belongs here, least of all a link or a device")]
     analysis, key = check_name(path.parent.name, "analysis", dotted=True), check_name(path.stem, "key")
-    return _sealed_findings(root, path, {entry_of(analysis, key): (analysis, key)}, "store-part")
+    return sealed_findings(root, path, {entry_of(analysis, key): (analysis, key)}, "store-part")
 
 
-def _sealed_findings(root: Path, path: Path, entries: dict[str, tuple[str, str]], kind: str) -> list[Damage]:
+def sealed_findings(root: Path, path: Path, entries: dict[str, tuple[str, str]], kind: str) -> list[Damage]:
     """Check the seal first: HDF5 sees only files whose bytes are as they were written."""
     where = str(path.relative_to(root))
     wrong, extents = seal.check(path, arrays=True)
@@ -205,6 +217,11 @@ def _manifest_findings(root: Path, path: Path) -> list[Damage]:
     return []
 
 
+def _kept_findings(root: Path, path: Path) -> list[Damage]:
+    _read_kept(root, path)
+    return []
+
+
 def _index_findings(root: Path) -> list[Damage]:
     with warnings.catch_warnings(action="ignore"):  # damaged manifests have findings of their own
         held = listed(root)
@@ -232,18 +249,74 @@ def _pack_checks(path: Path) -> Iterator[tuple[str, list[Damage]]]:
         wrong, _ = seal.check(path, arrays=True)
         if wrong:
             return [Damage(path.name, w) for w in wrong]  # before HDF5 is asked for its manifests
-        return _sealed_findings(path.parent, path, PackReader(path).entries(), "store-pack")
+        return sealed_findings(path.parent, path, PackReader(path).entries(), "store-pack")
 
     yield path.name, _guarded(path.name, check)
 
 
+Named = tuple[str, str]  # analysis and key of a result
+_KEPT_FORMAT, _KEPT_VERSION = "gausslens-kept", 1
+
+
+def keep(writer: Writer, named: Iterable[Named]) -> Path | None:
+    """Say that these results were copied here, for plans to come: ``gc`` leaves them alone. Nothing: None."""
+    results = sorted(map(list, named))
+    if not results:
+        return None
+    body = {"format": _KEPT_FORMAT, "version": _KEPT_VERSION, "results": results}
+    mark = digest(body)
+    final = writer.root / KEPT / f"{mark}.json"
+    with locked(writer.root / LOCK):  # gc decides under this lock what goes
+        if not is_file(final):
+            temporary = Temporary(writer, ".json")
+            try:
+                temporary.write(json.dumps({**body, "digest": mark}).encode())
+                temporary.commit(final)
+            finally:
+                temporary.drop()
+    return final
+
+
+def kept(root: Path) -> dict[Path, frozenset[Named]]:
+    """The records of what was copied here, each with the results that it names."""
+    directory = root / KEPT
+    with explain_failure("read", directory):
+        if directory.is_symlink() or not directory.is_dir():
+            return {}
+        return {path: _read_kept(root, path) for path in sorted(directory.iterdir())}
+
+
+def _read_kept(root: Path, path: Path) -> frozenset[Named]:
+    where = path.relative_to(root)
+    with explain_failure("read", path):
+        if not is_file(path) or path.suffix != ".json" or path.stat().st_size > MOST_BYTES:
+            raise StoreError(f"{where} is not a record of copied results: nothing else belongs here")
+        data = path.read_bytes()
+    try:
+        body = json.loads(data)
+        if body["format"] == _KEPT_FORMAT:
+            check_version(body["version"], "the record", path)
+            if digest({k: v for k, v in body.items() if k != "digest"}) == body["digest"] == path.stem:
+                return frozenset((str(analysis), str(key)) for analysis, key in body["results"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    raise StoreError(f"{where} is damaged, and does not say what was copied here: remove it, and copy again")
+
+
 @dataclass(frozen=True)
 class Superseded:
-    """What ``gc`` would remove: manifests, and parts with their sizes and the steps that they were."""
+    """What ``gc`` would remove: manifests, and parts with their sizes and the steps that they were.
+
+    ``kept`` are parts that only a copy put there: they stay, unless their ``records`` were asked to go.
+    """
 
     manifests: tuple[Manifest, ...]
     parts: dict[Path, int]
     steps: dict[Path, tuple[tuple[str, PlannedStep], ...]]
+    kept: dict[Path, int] = field(default_factory=dict)
+    kept_manifests: tuple[Manifest, ...] = ()
+    records: tuple[Path, ...] = ()
+    copied: bool = False
 
     @property
     def bytes(self) -> int:
@@ -251,26 +324,40 @@ class Superseded:
         return sum(self.parts.values())
 
 
-def superseded(root: Path) -> Superseded:
-    """Plans that newer ones of their runs replace with finished results, and parts that no other plan names."""
+def superseded(root: Path, copied: bool = False, records: Collection[Path] | None = None) -> Superseded:
+    """Plans that newer ones of their runs replace with finished results, and parts that no other plan names.
+
+    What another store gave (``store copy``) stays, needed or not, unless ``copied`` asks for it too. ``records`` are
+    those of such copies that may go then: all that there are, where it is left out.
+    """
     everything = _all_manifests(root)
     there = {found: path for found, path in parts(root) if seal.sealed(path)}
-    gone = superseded_plans(everything, lambda step: (step.analysis, step.key) in there)
+    old = superseded_plans(everything, lambda step: (step.analysis, step.key) in there)
+    gone = [m for m in old if copied or m.copied is None]
     leaving = {m.path for m in gone}
     named = {(s.analysis, s.key) for m in everything if m.path not in leaving for s in m.steps}
+    recorded = kept(root)
+    going = {path for path in recorded if copied and (records is None or path in records)}
+    held = {found for path, results in recorded.items() if path not in going for found in results}
     loose = {path: found for found, path in there.items() if found not in named}
-    if loose and not everything:
+    strange = {path for path, found in loose.items() if not any(found in results for results in recorded.values())}
+    if strange and not everything:
         raise StoreError(f"{root} has results and no plan: were its runs/ removed? gc would remove all of them")
-    by_key: dict[tuple[str, str], list[tuple[str, PlannedStep]]] = {}
+    by_key: dict[Named, list[tuple[str, PlannedStep]]] = {}
     for manifest in everything:
         for step in manifest.steps:
             by_key.setdefault((step.analysis, step.key), []).append((manifest.run, step))
     with explain_failure("read", root):
         sizes = {path: path.stat().st_size for path in loose}
+    leaves = {path: size for path, size in sizes.items() if loose[path] not in held}
     return Superseded(
         tuple(gone),
-        sizes,
-        {path: tuple(by_key.get(found, ())) for path, found in loose.items()},
+        leaves,
+        {path: tuple(by_key.get(loose[path], ())) for path in leaves},
+        {path: size for path, size in sizes.items() if path not in leaves},
+        tuple(m for m in old if m.path not in leaving),
+        tuple(sorted(going)),
+        copied,
     )
 
 
@@ -290,10 +377,11 @@ def _all_manifests(root: Path) -> list[Manifest]:
 def remove(root: Path, shown: Superseded) -> int:
     """Remove what was shown and is still superseded; returns how many files went."""
     with locked(root / LOCK):  # no manifest is committed meanwhile
-        still = superseded(root)
+        still = superseded(root, shown.copied, shown.records)
         manifests_gone = {m.path for m in shown.manifests} & {m.path for m in still.manifests}
         parts_gone = shown.parts.keys() & still.parts.keys()
         with explain_failure("remove from", root):
-            for path in (*manifests_gone, *parts_gone):
+            # Records last: what a gc that was killed left is still told apart from what was never copied.
+            for path in (*manifests_gone, *parts_gone, *still.records):
                 path.unlink(missing_ok=True)
-    return len(manifests_gone) + len(parts_gone)
+    return len(manifests_gone) + len(parts_gone) + len(still.records)

@@ -10,7 +10,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,13 @@ class Manifest:
     rungs: Mapping[str, str] = field(default_factory=dict)  # of each null its place on the ladder, in words
     path: Path = Path()
     sequence: int | None = None
+    digest: str = ""
+    copied: str | None = None  # of a copy the digest of the manifest that was written first, in another store
+
+    @property
+    def origin(self) -> str:
+        """Which planning this is, in whatever store: the digest of its first manifest."""
+        return self.copied or self.digest
 
     @property
     def age(self) -> tuple[int, datetime, str]:
@@ -117,6 +124,36 @@ def write_manifest(writer: Writer, run: str, manifest: Mapping[str, Any]) -> Pat
         body["sequence"] = max((m.sequence or 0 for m in found), default=0) + 1
         data = json.dumps({**body, "digest": digest(body)}, indent=1).encode()
         return _commit(writer, run, plan, data)
+
+
+def adopt(writer: Writer, found: Sequence[tuple[Manifest, bytes]]) -> list[Manifest]:
+    """Commit copies of another store's manifests, given in their order with their text; returns which were new.
+
+    A planning that is known here keeps its place. Others get the next numbers, in their order, so that what came last
+    is newest; but where this store has planned the same run by itself, or knows what the other planned later, the copy
+    gets none and comes before: it must not take the place of what is newer.
+    """
+    root = writer.root
+    last_of_plan = {(m.run, m.plan): m.origin for m, _ in found}
+    elsewhere = {m.origin for m, _ in found}
+    with locked(root / LOCK):
+        there = manifests(root)
+        known = {m.origin for m in there}
+        own = {m.run for m in there if m.copied is None and m.origin not in elsewhere}
+        number = max((m.sequence or 0 for m in there), default=0)
+        latest = max((i for i, (m, _) in enumerate(found) if m.origin in known), default=-1)
+        new = []
+        for place, (manifest, data) in enumerate(found):
+            if manifest.origin in known or last_of_plan[manifest.run, manifest.plan] != manifest.origin:
+                continue
+            body = {k: v for k, v in json.loads(data).items() if k not in ("digest", "sequence")}
+            body["copied"] = manifest.origin
+            if place > latest and manifest.run not in own:
+                number += 1
+                body["sequence"] = number
+            text = json.dumps({**body, "digest": digest(body)}, indent=1).encode()
+            new.append(read_manifest(_commit(writer, manifest.run, manifest.plan, text)))
+    return new
 
 
 def _commit(writer: Writer, run: str, plan: str, data: bytes) -> Path:
@@ -190,7 +227,7 @@ def from_bytes(data: bytes, path: Path) -> Manifest:
     try:
         if digest(body) != sealed:
             raise StoreError(f"{path}: its digest does not match: it was damaged or changed after it was written")
-        return parse(body, path)
+        return replace(parse(body, path), digest=sealed)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise StoreError(f"{path}: {error!r}") from None
 
@@ -201,6 +238,7 @@ def parse(body: Mapping[str, Any], path: Path) -> Manifest:
     sequence = body.get("sequence")
     if sequence is not None and (type(sequence) is not int or sequence < 1):
         raise ValueError(f"sequence {sequence!r}")
+    copied = body.get("copied")
     return Manifest(
         run=check_name(body["run"], "run"),
         plan=check_name(body["plan"], "plan"),
@@ -211,6 +249,7 @@ def parse(body: Mapping[str, Any], path: Path) -> Manifest:
         rungs={check_name(n["name"], "null"): check_name(n["rung"], "rung") for n in body.get("nulls", ())},
         path=path,
         sequence=sequence,
+        copied=None if copied is None else check_name(copied, "digest"),
     )
 
 

@@ -95,25 +95,30 @@ class _Packing:
             source = follow(file, entry)
             attrs = read_attributes(source)
             check_element_type(attrs, "step-result", f"{path}{entry}")
-            self._copy(file, self.out.group(place, attrs), arrays_of(source, path.stat().st_size))
-
-    def _copy(self, file: Any, group: Any, arrays: dict[str, Any]) -> None:
-        made: dict[str, Any] = {}
-        for name, array in arrays.items():
-            made[name] = self.out.array(group, name, array.shape, array.dtype)
-            own = read_attributes(array)
-            crc = _copy_values(array, made[name])
-            if crc != own["crc32"]:
-                raise StoreError(f"{file.filename}{array.name} does not match its crc32: the file was damaged")
-            self.out.set(made[name], own)
-            if array.dtype != TEXT and array.size:
-                self.extents.append((made[name].get_offset(), array.nbytes, crc))
-        self.out.scales(made, {name: dims_of_stored(file, array) for name, array in arrays.items()})
+            arrays = arrays_of(source, path.stat().st_size)
+            self.extents += copy_arrays(file, arrays, self.out, self.out.group(place, attrs))
 
     def add_manifest(self, manifest: Manifest) -> None:
         """A manifest, as text beside the variants of its run."""
         text = np.array(manifest.path.read_text(encoding="utf-8"), dtype=object)
         write_values(self.out.array(self.out.id, f"{manifest.run}/{manifest.path.name}", (), TEXT), text)
+
+
+def copy_arrays(file: Any, arrays: Mapping[str, Any], out: NewFile, group: Any) -> list[seal.Extent]:
+    """Copy the arrays of a result into a group of another file, checked; returns where the contiguous ones lie."""
+    made: dict[str, Any] = {}
+    extents = []
+    for name, array in arrays.items():
+        made[name] = out.array(group, name, array.shape, array.dtype)
+        own = read_attributes(array)
+        crc = _copy_values(array, made[name])
+        if crc != own["crc32"]:
+            raise StoreError(f"{file.filename}{array.name} does not match its crc32: the file was damaged")
+        out.set(made[name], own)
+        if array.dtype != TEXT and array.size:
+            extents.append((made[name].get_offset(), array.nbytes, crc))
+    out.scales(made, {name: dims_of_stored(file, array) for name, array in arrays.items()})
+    return extents
 
 
 def _copy_values(source: Any, target: Any) -> int:

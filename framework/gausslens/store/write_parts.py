@@ -25,6 +25,7 @@ from .index import build_index, has_index, parts
 from .layout import (
     CONVENTIONS,
     INDEX,
+    KEPT,
     LOCK,
     PARTS,
     RUNS,
@@ -119,6 +120,11 @@ class Store:
         """Commit the manifest of a run, before its first step; the newest plan again is no new one."""
         return write_manifest(self._writer, run, manifest)
 
+    @property
+    def writer(self) -> Writer:
+        """What holds the store's lock while this object lives."""
+        return self._writer
+
     def reindex(self) -> Path:
         """Make ``store.h5`` anew from the manifests and the parts."""
         return build_index(self._writer)
@@ -133,7 +139,7 @@ def _is_ours(path: Path) -> bool:
     if (path / PARTS).is_dir() and any(seal.sealed(found) for _, found in parts(path)):
         return True
     beginnings = (PARTS, RUNS, TEMPORARY)
-    if not {entry.name for entry in path.iterdir()} <= {*beginnings, INDEX, LOCK}:
+    if not {entry.name for entry in path.iterdir()} <= {*beginnings, KEPT, INDEX, LOCK}:
         return False
     return not any(any((path / name).iterdir()) for name in beginnings[:2] if (path / name).is_dir())
 

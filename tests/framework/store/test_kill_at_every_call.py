@@ -17,6 +17,7 @@ from store.children.kill_points import OTHERWISE, WHEN, durable
 from store.stored import key, small
 
 from gausslens.store import Store
+from gausslens.store.bank import copy
 from gausslens.store.maintain import verify
 
 CHILD = Path(__file__).parent / "children" / "kill_points.py"
@@ -115,3 +116,24 @@ def test_the_list_of_calls_is_whole(tmp_path: Path) -> None:
     subprocess.run(command, check=True, env=environment, capture_output=True, timeout=120)
     lines = [line.split(maxsplit=1)[1] for line in log.read_text().splitlines() if str(tmp_path / "s") in line]
     assert {line.split("(")[0] for line in lines} <= {*FAST, *SLOW}
+
+
+@needs_strace
+@pytest.mark.parametrize(
+    "call", ["fsync", "link", *(pytest.param(c, marks=pytest.mark.full) for c in [*FAST[2:], *SLOW])]
+)
+def test_a_copy_is_whole_or_not_there_at_any_call(tmp_path: Path, call: str) -> None:
+    points = killed_at_each("copied", call, tmp_path)
+    assert points > 0, "the job makes no such call: the list is out of date"
+    source = tmp_path / "source"
+    for k in range(1, points + 1):
+        where = tmp_path / str(k)
+        if where.is_dir():
+            for part in where.glob("parts/*/*.h5"):
+                assert part.read_bytes() == (source / part.relative_to(where)).read_bytes(), f"point {k}"
+        done = copy(source, where)
+        assert done.wrong == []
+        assert len(list(where.glob("parts/*/*.h5"))) == 5
+        assert len(list(where.glob("runs/*/*.json"))) == len(list(where.glob("kept/*.json"))) == 1
+        assert verify(where) == []
+        assert list((where / "tmp").iterdir()) == []

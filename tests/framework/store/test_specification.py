@@ -16,6 +16,7 @@ from store.stored import manifest as plan
 
 from gausslens.store import Store, layout, manifest
 from gausslens.store import checksums as seal
+from gausslens.store.bank import copy
 from gausslens.store.codec import NUMBERS, decoded_dtype
 from gausslens.store.pack import pack
 from gausslens.store.safety import FILTERS, MOST_ARRAYS, MOST_DIMENSIONS, MOST_RATIO
@@ -37,6 +38,11 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     writer.create("q", ("prompt", "d"), (3, 4), "bfloat16", {"units": "1", "long_name": "queries", "scaled": False})
     writer.commit(xr.Dataset({}, {"token": ("prompt", list("abc"))}))
     Store(store.path, compression="gzip").commit("probe.score", "z", xr.Dataset({"a": ("x", np.zeros(10**5))}), META)
+    other = Store(tmp_path_factory.mktemp("other") / "store").create()
+    other.manifest("other", plan("p3", [step("v", "x", "o")]))
+    for name in ("o", "loose"):
+        other.commit("probe.score", key(name), every_type(), META)
+    copy(other.path, store.path)
     store.reindex()
     pack(store.path, store.path.parent / "pack.h5")
     return store.path
@@ -59,10 +65,10 @@ def elements(written: Path) -> list[tuple[str, Any]]:
                     found.append((file[name].attrs["encoding-type"], dict(file[name].attrs)))
                 elif isinstance(file[name], h5py.Dataset):
                     assert name.endswith(".json"), f"{path}: {name} does not say what it is"
-    for path in written.glob("runs/*/*.json"):
+    for path in (*written.glob("runs/*/*.json"), *written.glob("kept/*.json")):
         body = json.loads(path.read_text())
         found.append((body["format"], body))
-        found += [("step", s) for s in body["steps"]]
+        found += [("step", s) for s in body.get("steps", ())]
     return found
 
 
@@ -194,7 +200,7 @@ def test_digests_are_as_said(written: Path) -> None:
             listed.append([name, dims, "text" if text else array.dtype.name, list(array.shape), crc, attrs])
         found = hashlib.sha256(json.dumps(sorted(listed), sort_keys=True).encode()).hexdigest()
         assert found == group.attrs["content"]
-    for path in written.glob("runs/*/*.json"):
+    for path in (*written.glob("runs/*/*.json"), *written.glob("kept/*.json")):
         body = json.loads(path.read_text())
         said = body.pop("digest")
         canonical = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

@@ -16,6 +16,7 @@ import numpy as np
 from store.stored import META, key, manifest, small, step
 
 from gausslens.store import Store
+from gausslens.store.bank import copy
 
 # More calls than the job makes, and than the imports of this process do before it.
 WHEN = {"openat": 4000}
@@ -43,6 +44,16 @@ def durable(where: Path, say) -> None:
     say("index")
 
 
+def copied(where: Path, say) -> None:
+    """What `store copy` does, of a store with a run and a result that no plan names (and of what is there already)."""
+    source = where.parent / "source"
+    if not source.exists():
+        durable(source, say)
+        Store(source).commit("probe.score", key("loose"), small(5), META)
+    copy(source, where)
+    say("copied")
+
+
 def naive(where: Path, say) -> None:
     """The control: one file, appended to and flushed after each result."""
     where.mkdir(exist_ok=True)
@@ -58,6 +69,7 @@ def naive(where: Path, say) -> None:
             say(i)
 
 
+_JOBS = {"durable": durable, "copied": copied, "naive": naive}
 NULL = os.open("/dev/null", os.O_RDWR)
 # Calls that change nothing; most of them fail, which strace does not mind.
 NOTHING = {
@@ -78,7 +90,7 @@ def _say(report: int, what: object) -> None:
 
 
 def main() -> None:
-    job, name, directory = {"durable": durable, "naive": naive}[sys.argv[1]], sys.argv[2], Path(sys.argv[3])
+    job, name, directory = _JOBS[sys.argv[1]], sys.argv[2], Path(sys.argv[3])
     when = WHEN.get(name, OTHERWISE)
     small(0)  # whatever is imported late is imported now
     job(directory / "warm", lambda _: None)
