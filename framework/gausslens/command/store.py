@@ -154,9 +154,8 @@ def _needed(arguments: Namespace) -> tuple[frozenset[Named], str]:
     """The results that a run file needs, and the digest of its plan."""
     from ..perform import prepare
 
-    _, _, opened, plan = prepare(arguments.keys_of, arguments.set, host=load_host(arguments))
-    if opened is not None:
-        opened.model.close()
+    _, _, models, plan = prepare(arguments.keys_of, arguments.set, host=load_host(arguments))
+    models.close()
     return frozenset((step.folder, step.key) for step in plan.steps), plan.digest
 
 
