@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from .prompts import Tokens
 
 Key = TypeVar("Key", bound=Hashable)
+# A variable of more cells is not compared with a null, nor is one along these: its cells are data.
+LARGEST = 100_000
+NOT_ALONG = frozenset({"query", "key", "position", "token", "prompt", "feature", "d_model"})
 
 
 @dataclass(frozen=True)
@@ -205,3 +208,12 @@ def error_of(
 ) -> Variable:
     """The variable ``<name>_se`` of standard errors over prompts of the variable ``name``: not compared with a null."""
     return variable(dims, error, f"{long_name}: standard error over prompts", units, against=False, of=name, **more)
+
+
+def compared(variable: xr.DataArray) -> bool:
+    """Whether a variable is compared with its null. Its attribute ``against`` (0 or 1) overrides the rule."""
+    if "against" in variable.attrs:
+        return bool(variable.attrs["against"])
+    if variable.attrs.get("null") == "law" or variable.dtype.kind not in "fiu":
+        return False
+    return variable.size <= LARGEST and not NOT_ALONG & {str(d) for d in variable.dims}

@@ -40,6 +40,7 @@ from .drawing import Drawing as Drawing
 from .drawing import Level as Level
 from .drawing import Passages as Passages
 from .drawing import Plot as Plot
+from .drawing import Plots as Plots
 from .drawing import TableRows as TableRows
 from .drawing import Text as Text
 from .figure import BadFigure as BadFigure
@@ -54,6 +55,7 @@ from .from_results import z_caption as z_caption
 from .heatmap import Heatmap as Heatmap
 from .lines import Line as Line
 from .lines import Lines as Lines
+from .panels import Panels as Panels
 from .scatter import Scatter as Scatter
 from .spectrum import Spectrum as Spectrum
 from .table import Table as Table

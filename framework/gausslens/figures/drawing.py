@@ -1,13 +1,13 @@
 """What there is to draw, as data: each kind of figure says it in these words, the page and matplotlib know no others.
 
 A drawing holds all values. Who draws it chooses sizes, colours, ticks and how much of it there is room for, and escapes
-its texts. There are four: ``Plot`` (values against values), ``ColourMap`` (a matrix as colours), ``TableRows`` and
-``Passages`` (texts side by side).
+its texts. There are five: ``Plot`` (values against values), ``Plots`` (several of them, under sliders), ``ColourMap``
+(a matrix as colours), ``TableRows`` and ``Passages`` (texts side by side).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -30,7 +30,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Dial:
-    """A leading dimension of a map that a slider turns: its name, a label for each place, the place shown first."""
+    """A dimension that a slider turns: its name, a label for each place, the place shown first."""
 
     name: str
     labels: Iterable[Any]
@@ -48,18 +48,28 @@ class Drawing:
 class Axis:
     """An axis: it reaches over all that is drawn along it, and over the values that it ``holds`` besides.
 
-    ``whole`` marks whole numbers alone. On a logarithmic axis values that are not positive have no place.
+    ``whole`` marks whole numbers alone. On a logarithmic axis values that are not positive have no place; with ``zero``
+    0 has one, where this number would be: left of all others, and marked as set apart.
     """
 
     name: str
     log: bool = False
     whole: bool = False
     holds: tuple[float, ...] = ()
+    zero: float | None = None
+
+    @property
+    def written(self) -> str:
+        """What stands beside the axis: its name, and whether 0 is set apart."""
+        return self.name if self.zero is None else f"{self.name} (logarithmic, 0 set apart)"
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """A curve, and the band between ``low`` and ``high`` if they are given. A ``reference`` is drawn apart: a law."""
+    """A curve, and the band between ``low`` and ``high`` if they are given. A ``reference`` is drawn apart: a law.
+
+    A ``faint`` one is one of many: thin, behind the others, and in no legend.
+    """
 
     name: str
     x: Values
@@ -67,6 +77,7 @@ class Curve:
     low: Values | None = None
     high: Values | None = None
     reference: bool = False
+    faint: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +102,8 @@ class Level:
 class Plot(Drawing):
     """Values against values. ``units`` stand behind the values of curves, ``points`` is what thinning calls these.
 
-    With ``diagonal`` both axes hold the same values, and the line x = y is drawn.
+    With ``diagonal`` both axes hold the same values, and the line x = y is drawn. With ``marked`` each value of a curve
+    can be pointed at.
     """
 
     x: Axis
@@ -102,6 +114,27 @@ class Plot(Drawing):
     levels: tuple[Level, ...] = ()
     diagonal: bool = False
     points: str = "points of each curve"
+    marked: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Plots(Drawing):
+    """Plots under sliders, one for each choice of places of the dials, the last dial turning fastest."""
+
+    plots: tuple[Plot, ...]
+    dials: tuple[Dial, ...]
+
+    def at(self, places: Sequence[int]) -> int:
+        """Which plot is shown where the dials stand at these places."""
+        number = 0
+        for dial, place in zip(self.dials, places, strict=True):
+            number = number * len(tuple(dial.labels)) + place
+        return number
+
+    @property
+    def first(self) -> Plot:
+        """The plot that is shown before any dial is turned."""
+        return self.plots[self.at([dial.start for dial in self.dials])]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..contract.errors import InputError, did_you_mean
-from ..figures import ColourMap, Passages, Plot, TableRows
+from ..figures import ColourMap, Passages, Plot, Plots, TableRows
 from .colours import SERIES_LIGHT, scale_of, stops
 from .markup import visible
-from .numbers import written_cell
-from .svg_axes import axes_of
+from .numbers import number, written_cell
+from .svg_axes import PlacedAxis, axes_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -77,7 +77,7 @@ def save(given: Sequence[Figure], path: Path) -> None:
 
 def _turned(title: str, drawing: Drawing, places: Places) -> list[tuple[Dial, int]]:
     """Each dial, and where it is turned to."""
-    dials = drawing.dials if isinstance(drawing, ColourMap) else ()
+    dials = drawing.dials if isinstance(drawing, ColourMap | Plots) else ()
     for name in places:
         if name not in [dial.name for dial in dials]:
             raise InputError(f"{title!r} has no dial {name!r}{did_you_mean(name, [d.name for d in dials])}")
@@ -95,6 +95,8 @@ def _picture(drawing: Drawing, axes: Axes, turned: tuple[int, ...]) -> None:
     match drawing:
         case Plot():
             _plot(drawing, axes)
+        case Plots():
+            _plot(drawing.plots[drawing.at(turned)], axes)
         case ColourMap():
             _map(drawing, axes, turned)
         case TableRows():
@@ -131,15 +133,20 @@ def _map(drawing: ColourMap, axes: Axes, turned: tuple[int, ...]) -> None:
 
 def _plot(plot: Plot, axes: Axes) -> None:
     # Before any value: a logarithmic axis warns of values that have no place on it.
-    _axes(plot, axes)
-    named = len(plot.curves)
+    across = _axes(plot, axes)
+    drawn = [curve for curve in plot.curves if not curve.faint]
+    named = len(drawn)
     for level in plot.levels if not plot.y.log else [level for level in plot.levels if level.value > 0]:
         axes.axhline(level.value, color="0.4", linewidth=0.8, linestyle=(0, (5, 4)))
-    for place, curve in enumerate(plot.curves):
-        axes.plot(curve.x, curve.y, label=_short(curve.name, 40), **_stroke(curve, place))
+    for curve in plot.curves:
+        if curve.faint:
+            axes.plot(across.on_scale(curve.x), curve.y, color="0.75", linewidth=0.7, zorder=0.5)
+    for place, curve in enumerate(drawn):
+        x = across.on_scale(curve.x)
+        axes.plot(x, curve.y, label=_short(curve.name, 40), **_stroke(curve, place))
         if curve.low is not None and curve.high is not None:
             band: dict[str, Any] = {"color": SERIES_LIGHT[place % len(SERIES_LIGHT)], "alpha": 0.16, "linewidth": 0}
-            axes.fill_between(curve.x, curve.low, curve.high, **band)
+            axes.fill_between(x, curve.low, curve.high, **band)
     if plot.dots is not None:
         named += _dots(plot.dots, axes)
     axes.grid(color="0.92")
@@ -159,19 +166,28 @@ def _dots(dots: Dots, axes: Axes) -> int:
     return 0 if groups == [""] else len(groups)
 
 
-def _axes(plot: Plot, axes: Axes) -> None:
-    """Names and reach of the axes, which are those of the page; and x = y where it is asked for."""
-    from matplotlib.ticker import MaxNLocator
+def _axes(plot: Plot, axes: Axes) -> PlacedAxis:
+    """Names and reach of the axes, which are those of the page, and x = y where it is asked for; gives the one across.
+
+    Where 0 is set apart on a logarithmic axis, the marks are those of the page too.
+    """
+    from matplotlib.ticker import MaxNLocator, NullLocator
 
     across, up = axes_of(plot)
     for way, told, placed in (("x", plot.x, across), ("y", plot.y, up)):
-        axes.set(**{f"{way}label": _short(told.name, 40), f"{way}scale": "log" if told.log else "linear"})
+        axes.set(**{f"{way}label": _short(told.written, 40), f"{way}scale": "log" if told.log else "linear"})
         axes.set(**{f"{way}lim": (placed.low, placed.high)})
         if told.whole and not told.log:
             getattr(axes, f"{way}axis").set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
+    if across.zero is not None:
+        marks = across.ticks()
+        axes.set_xticks(across.on_scale(marks), [number(mark) for mark in marks])
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.axvline(across.least, color="0.6", linewidth=0.8, linestyle=(0, (1, 2)))
     if plot.diagonal:
         ends = [max(across.low, up.low), min(across.high, up.high)]
         axes.plot(ends, ends, color="0.2", linewidth=1, linestyle=":")
+    return across
 
 
 def _table(drawing: TableRows, axes: Axes) -> None:

@@ -75,7 +75,26 @@
     return "rgb(" + mixed.join(",") + ")";
   };
 
-  for (const box of document.querySelectorAll(".dials")) {
+  const turned = (slider, labels) => {
+    slider.nextElementSibling.textContent = labels[slider.value];
+    slider.setAttribute("aria-valuetext", labels[slider.value]);
+    return Number(slider.value);
+  };
+
+  for (const box of document.querySelectorAll(".dials.turns")) {
+    const plots = [...box.parentElement.querySelectorAll(":scope > .turn")];
+    const sliders = [...box.querySelectorAll("input")];
+    const labels = sliders.map((slider) => JSON.parse(slider.dataset.labels));
+    const turn = () => {
+      drop();
+      const at = sliders.reduce((place, slider, i) => place * labels[i].length + turned(slider, labels[i]), 0);
+      plots.forEach((plot, i) => { plot.hidden = i !== at; });
+    };
+    sliders.forEach((slider) => slider.addEventListener("input", turn));
+    box.hidden = false;
+  }
+
+  for (const box of document.querySelectorAll(".dials:not(.turns)")) {
     const cells = [...box.parentElement.querySelectorAll(":scope > svg .cell")];
     const titles = cells.map((cell) => cell.querySelector("title"));
     const sliders = [...box.querySelectorAll("input")];
@@ -91,11 +110,7 @@
       drop();
       stored ??= new DataView(Uint8Array.from(atob(box.dataset.map), (c) => c.charCodeAt(0)).buffer);
       let map = 0;
-      sliders.forEach((slider, i) => {
-        map = map * labels[i].length + Number(slider.value);
-        slider.nextElementSibling.textContent = labels[i][slider.value];
-        slider.setAttribute("aria-valuetext", labels[i][slider.value]);
-      });
+      sliders.forEach((slider, i) => { map = map * labels[i].length + turned(slider, labels[i]); });
       cells.forEach((cell, i) => {
         const step = stored.getUint16(2 * (map * cells.length + i), true), missing = step === 65535;
         const value = low + (high - low) * step / 65534;

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..figures import ColourMap, Passages, Plot, TableRows
+from ..figures import ColourMap, Passages, Plot, Plots, TableRows
 from .markup import Markup, element, joined
 from .numbers import written_cell
 from .runs import step_anchor
 from .svg_maps import map_picture
-from .svg_plots import plot_picture
+from .svg_plots import plot_picture, plots_picture
 from .thinning import FINE, Most, thinned
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ def _picture(drawing: Drawing, title: str) -> tuple[Markup, str]:
     match drawing:
         case Plot():
             return plot_picture(drawing, title), ""
+        case Plots():
+            return plots_picture(drawing, title), ""
         case ColourMap():
             return map_picture(drawing, title)
         case TableRows():

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..contract.reference import resolve
 from ..figures import BadFigure, Drawing, Figure, kinds
+from .trajectories import NAME, SUMMARY, trajectories
 
 if TYPE_CHECKING:
     from ..contract.descriptors import Owned, ReportSection
@@ -37,10 +38,21 @@ class Section:
 
 
 def sections(results: Results, host: Host) -> list[Section]:
-    """The sections of all plugins whose analyses have a result, in their order."""
+    """Trajectories where models are swept, and the sections of all plugins whose analyses have a result, in order."""
     stored = {step.analysis for variant, label in results for step in results.steps(variant, label)}
     owned = sorted(host.sections.values(), key=lambda o: (o.descriptor.order, o.descriptor.name))
-    return [_section(o, results) for o in owned if stored & set(o.descriptor.analyses)]
+    found = [_section(o, results) for o in owned if stored & set(o.descriptor.analyses)]
+    return [*_of_host(results), *found]
+
+
+def _of_host(results: Results) -> list[Section]:
+    """The section of the host's own; none where no variant is swept over models."""
+    try:
+        figures = tuple(trajectories(results)) if results.name else ()
+    except Exception as error:
+        said = f"The trajectories could not be drawn: {type(error).__name__}: {error}"
+        return [Section(NAME, SUMMARY, (), said)]
+    return [Section(NAME, SUMMARY, figures)] if figures else []
 
 
 def _section(owned: Owned[ReportSection], results: Results) -> Section:

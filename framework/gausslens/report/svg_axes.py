@@ -6,7 +6,7 @@ Ticks are by hand: ``matplotlib.ticker`` costs a page 0.3 s of import, a third o
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,7 +31,10 @@ LARGEST, SMALLEST = 1e300, 1e-300
 
 @dataclass(frozen=True)
 class PlacedAxis:
-    """Maps values between ``low`` and ``high`` to places between ``start`` and ``end``."""
+    """Maps values between ``low`` and ``high`` to places between ``start`` and ``end``.
+
+    On a logarithmic axis 0 may have a place of its own: that of ``zero``; the scale begins right of ``least``.
+    """
 
     low: float
     high: float
@@ -39,15 +42,23 @@ class PlacedAxis:
     end: float
     log: bool = False
     whole: bool = False
+    zero: float | None = None
+    least: float = 0.0
+
+    def on_scale(self, values: ArrayLike) -> NDArray[np.float64]:
+        """Values as they are placed: 0 at its own place, where it has one."""
+        given = np.asarray(values, dtype=np.float64)
+        return given if self.zero is None else np.where(given == 0, self.zero, given)
 
     def at(self, value: float) -> float:
         """The place of a value."""
+        value = float(self.on_scale(value))
         low, high, x = (math.log10(v) if self.log else v for v in (self.low, self.high, value))
         return round(self.start + (x - low) / (high - low) * (self.end - self.start), 2)
 
     def has(self, values: ArrayLike) -> NDArray[np.bool_]:
         """Which values have a place: those that are finite, and positive where the axis is logarithmic."""
-        return _have_place(values, self.log)
+        return _have_place(self.on_scale(values), self.log)
 
     def _log_ticks(self) -> list[float]:
         first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
@@ -63,7 +74,7 @@ class PlacedAxis:
     def ticks(self) -> list[float]:
         """Round values to mark."""
         if self.log:
-            return self._log_ticks()
+            return [*([] if self.zero is None else [0.0]), *(m for m in self._log_ticks() if m > self.least)]
         step = _round_step((self.high - self.low) / 5)
         if self.whole:
             step = max(1.0, step)
@@ -71,10 +82,16 @@ class PlacedAxis:
         return [n * step for n in range(begin, end + 1)]
 
 
-def axis(values: ArrayLike, start: float, end: float, log: bool = False, whole: bool = False) -> PlacedAxis:
+def axis(
+    values: ArrayLike, start: float, end: float, log: bool = False, whole: bool = False, zero: float | None = None
+) -> PlacedAxis:
     """An axis that reaches over all values that have a place, with a little room around them."""
     given = np.asarray(values, dtype=np.float64).ravel()
     kept = given[_have_place(given, log)]
+    if zero is not None and len(kept):
+        beyond = math.sqrt(zero * float(kept.min()))
+        placed = axis([zero, *kept], start, end, log)
+        return replace(placed, zero=zero, least=beyond)
     if not len(kept):
         return PlacedAxis(1.0, 10.0, start, end, log) if log else PlacedAxis(0.0, 1.0, start, end, log)
     low, high = float(kept.min()), float(kept.max())
@@ -97,7 +114,7 @@ def axes_of(plot: Plot, across: Ends = (0.0, 1.0), up: Ends = (0.0, 1.0)) -> tup
 
 
 def _axis(told: Axis, values: Iterable[NDArray[np.float64]], ends: Ends) -> PlacedAxis:
-    return axis(np.concatenate([*values, np.array(told.holds)]), *ends, told.log, told.whole)
+    return axis(np.concatenate([*values, np.array(told.holds)]), *ends, told.log, told.whole, told.zero)
 
 
 def _have_place(values: ArrayLike, log: bool) -> NDArray[np.bool_]:
@@ -118,6 +135,10 @@ def frame(x: PlacedAxis, y: PlacedAxis, x_name: str, y_name: str) -> Markup:
         drawn.append(element("text", number(tick), class_="tick", x=place, y=y.start + 17, text_anchor="middle"))
     middle_x, middle_y = (x.start + x.end) / 2, (y.start + y.end) / 2
     drawn.append(element("line", class_="axis", x1=x.start, x2=x.end, y1=y.start, y2=y.start))
+    if x.zero is not None:
+        gap = x.at(x.least)
+        for at in (gap - 3, gap + 3):
+            drawn.append(element("line", class_="axis", x1=at - 3, x2=at + 3, y1=y.start + 6, y2=y.start - 6))
     drawn.append(element("text", x_name, class_="name", x=middle_x, y=y.start + 38, text_anchor="middle"))
     turned = f"rotate(-90 14 {middle_y:g})"
     drawn.append(element("text", y_name, class_="name", x=14, y=middle_y, text_anchor="middle", transform=turned))

@@ -53,12 +53,13 @@ def sliders(found: ColourMap, over: Scale) -> Markup | None:
         "data_colours": " ".join(stops(over.diverging)),
         "data_units": found.units,
     }
-    return element("div", *(_slider(dial) for dial in found.dials), class_="dials", hidden="hidden", **data)
+    return element("div", *map(slider, found.dials), class_="dials", hidden="hidden", **data)
 
 
-def _slider(dial: Dial) -> Markup:
+def slider(dial: Dial) -> Markup:
+    """One slider: its name, and beside it the label of the place where it stands."""
     labels = tuple(map(str, dial.labels))
-    slider = element(
+    turned = element(
         "input",
         type="range",
         min=0,
@@ -70,7 +71,7 @@ def _slider(dial: Dial) -> Markup:
         aria_label=dial.name,
         aria_valuetext=labels[dial.start],
     )
-    return element("label", element("span", dial.name), slider, element("output", labels[dial.start]))
+    return element("label", element("span", dial.name), turned, element("output", labels[dial.start]))
 
 
 @dataclass(frozen=True)

@@ -11,30 +11,43 @@ from .colours import DASHES
 from .markup import Markup, element, joined
 from .numbers import number
 from .svg_axes import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, PlacedAxis, axes_of, frame
+from .svg_maps import slider
 from .thinning import SERIES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..figures import Curve, Dots, Level, Plot
+    from ..figures import Curve, Dots, Level, Plot, Plots
 
 FEW = 20  # values of a curve: so many are seen as dots
 _ACROSS, _UP = (LEFT, WIDTH - RIGHT), (HEIGHT - BOTTOM, TOP)
 
 
+def plots_picture(drawing: Plots, title: str) -> Markup:
+    """The sliders, and every plot; the script shows the one that they stand at, without it the first is seen."""
+    drawn = []
+    for i, plot in enumerate(drawing.plots):
+        shown = None if plot is drawing.first else "hidden"
+        drawn.append(element("div", plot_picture(plot, title), class_="turn", hidden=shown, data_place=i))
+    dials = element("div", *map(slider, drawing.dials), class_="dials turns", hidden="hidden")
+    return joined([dials, *drawn])
+
+
 def plot_picture(plot: Plot, title: str) -> Markup:
     """The drawing, and above it which mark is which."""
     across, up = axes_of(plot, _ACROSS, _UP)
-    drawn = [frame(across, up, plot.x.name, plot.y.name)]
+    drawn = [frame(across, up, plot.x.written, plot.y.written)]
     drawn += [_level(across, up, level) for level in plot.levels]
     if plot.diagonal:
         drawn.append(_diagonal(across, up))
-    for place, curve in enumerate(plot.curves):
+    drawn += [_faint(across, up, curve) for curve in plot.curves if curve.faint]
+    named = [curve for curve in plot.curves if not curve.faint]
+    for place, curve in enumerate(named):
         if curve.low is not None and curve.high is not None:
             drawn.append(_band(across, up, curve.x, curve.low, curve.high, place))
         drawn.append(_curve(across, up, curve, place, plot))
     strokes = {"x1": 0, "x2": 26, "y1": 5, "y2": 5}
-    key = [(c.name, element("line", **strokes, **_stroke(c, place))) for place, c in enumerate(plot.curves)]
+    key = [(c.name, element("line", **strokes, **_stroke(c, place))) for place, c in enumerate(named)]
     if plot.dots is not None:
         groups = list(dict.fromkeys(plot.dots.groups))
         drawn += _dots(across, up, plot.dots, groups, plot)
@@ -62,16 +75,32 @@ def _curve(across: PlacedAxis, up: PlacedAxis, curve: Curve, place: int, plot: P
     """One curve, broken where a value is missing, and a point to hover over at each value."""
     x, y = curve.x, curve.y
     shown = across.has(x) & up.has(y)
-    drawn = []
-    for start, stop in _runs(shown):
-        points = " ".join(f"{across.at(a):g},{up.at(b):g}" for a, b in zip(x[start:stop], y[start:stop], strict=True))
-        drawn.append(element("polyline", points=points, **_stroke(curve, place)))
+    drawn = [
+        element("polyline", points=points, **_stroke(curve, place)) for points in _stretches(across, up, curve, shown)
+    ]
+    if not plot.marked:
+        return joined(drawn)
     units = f" {plot.units}" if plot.units else ""
     seen = f"dot s{place % SERIES}" if int(shown.sum()) <= FEW and not curve.reference else "near"
     for a, b in zip(x[shown], y[shown], strict=True):
         told = element("title", f"{curve.name}, {plot.x.name} {number(a)}: {number(b)}{units}")
         drawn.append(element("circle", told, class_=seen, cx=across.at(a), cy=up.at(b), r=2.6 if seen != "near" else 5))
     return joined(drawn)
+
+
+def _faint(across: PlacedAxis, up: PlacedAxis, curve: Curve) -> Markup:
+    """One curve of many: a thin line that says its name."""
+    title = element("title", curve.name)
+    shown = across.has(curve.x) & up.has(curve.y)
+    lines = [element("polyline", title, points=p, class_="faint") for p in _stretches(across, up, curve, shown)]
+    return joined(lines)
+
+
+def _stretches(across: PlacedAxis, up: PlacedAxis, curve: Curve, shown: NDArray[np.bool_]) -> Iterable[str]:
+    """The corners of each stretch of a curve that has no missing value."""
+    for start, stop in _runs(shown):
+        corners = zip(curve.x[start:stop], curve.y[start:stop], strict=True)
+        yield " ".join(f"{across.at(a):g},{up.at(b):g}" for a, b in corners)
 
 
 def _band(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..figures import ColourMap, Dial, Passages, Plot, TableRows, Text
+from ..figures import ColourMap, Dial, Passages, Plot, Plots, TableRows, Text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,6 +26,9 @@ class Most:
     cells: int = 96  # a side of a heatmap
     stored: int = 400_000  # cells of all maps that the sliders of one figure reach
     points: int = 400  # of a curve
+    faint: int = 64  # curves that stand for many
+    marks: int = 4000  # points that can be pointed at, in all plots under the sliders of one figure
+    plots: int = 400  # under the sliders of one figure
     dots: int = 2000  # of a scatter
     rows: int = 100  # of a table
     letters: int = 4000  # of a text
@@ -33,7 +36,7 @@ class Most:
 
 FINE = Most()
 # For the figures of a section that has used most of its share of the page.
-COARSE = Most(cells=24, stored=20_000, points=100, dots=400, rows=30, letters=1000)
+COARSE = Most(cells=24, stored=20_000, points=100, faint=16, marks=300, plots=64, dots=400, rows=30, letters=1000)
 
 
 def thinned(drawing: Drawing, most: Most = FINE) -> tuple[Drawing, str]:
@@ -41,6 +44,8 @@ def thinned(drawing: Drawing, most: Most = FINE) -> tuple[Drawing, str]:
     match drawing:
         case Plot():
             return _plot(drawing, most)
+        case Plots():
+            return _plots(drawing, most)
         case ColourMap():
             return _maps(drawing, most)
         case TableRows():
@@ -51,11 +56,13 @@ def thinned(drawing: Drawing, most: Most = FINE) -> tuple[Drawing, str]:
 
 
 def _plot(plot: Plot, most: Most) -> tuple[Plot, str]:
-    """As many curves as there are colours, of which references need none; of each curve points evenly spread."""
-    plain = [curve for curve in plot.curves if not curve.reference]
-    kept = [plain[i] for i in picked(len(plain), SERIES)]
-    curves = [curve for curve in plot.curves if curve.reference or any(curve is each for each in kept)]
-    said = [note(len(kept), len(plain), "curves")]
+    """As many curves as there are colours, which references and faint ones need not; points evenly spread."""
+    plain = [curve for curve in plot.curves if not (curve.reference or curve.faint)]
+    many = [curve for curve in plot.curves if curve.faint and not curve.reference]
+    chosen = [plain[i] for i in picked(len(plain), SERIES)], [many[i] for i in picked(len(many), most.faint)]
+    kept = {id(curve) for curves in chosen for curve in curves}
+    curves = [curve for curve in plot.curves if curve.reference or id(curve) in kept]
+    said = [note(len(kept), len(plain) + len(many), "curves")]
     said += [note(most.points, len(curve.x), plot.points) for curve in curves]
     dots = plot.dots
     if dots is not None:
@@ -71,6 +78,26 @@ def _curve(curve: Curve, most: int) -> Curve:
     at = picked(len(curve.x), most)
     low, high = (None if side is None else side[at] for side in (curve.low, curve.high))
     return replace(curve, x=curve.x[at], y=curve.y[at], low=low, high=high)
+
+
+def _plots(drawing: Plots, most: Most) -> tuple[Plots, str]:
+    """Each plot by itself, points without marks where they are many, and not all places where they are too many."""
+    dials, plots, said = list(drawing.dials), np.arange(len(drawing.plots)), []
+    plots = plots.reshape([len(tuple(dial.labels)) for dial in dials])
+    share = min(1.0, most.plots / plots.size)
+    for axis, dial in enumerate(dials):
+        labels = tuple(map(str, dial.labels))
+        at = picked(len(labels), max(2, math.floor(len(labels) * share ** (1 / len(dials)))))
+        if len(at) < len(labels):
+            at = np.union1d(at, [dial.start])
+            plots = plots.take(at, axis=axis)
+            said.append(note(len(at), len(labels), f"places of {dial.name}"))
+        dials[axis] = Dial(dial.name, tuple(labels[i] for i in at), int(np.searchsorted(at, dial.start)))
+    each = [_plot(drawing.plots[i], most) for i in plots.ravel()]
+    marks = sum(len(curve.x) for plot, _ in each for curve in plot.curves if not curve.faint)
+    made = tuple(replace(plot, marked=marks <= most.marks) for plot, _ in each)
+    said += [words for _, words in each if words][:1]
+    return replace(drawing, plots=made, dials=tuple(dials)), " ".join(said)
 
 
 def _maps(drawing: ColourMap, most: Most) -> tuple[ColourMap, str]:

@@ -7,25 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..contract.analyses import compared
 from ..maths.nulls import INTERVAL, Comparison, compare
 from ..maths.resampling import difference_error
 
 if TYPE_CHECKING:
     import xarray as xr
 
-LARGEST = 100_000
-# Along these, cells are data or have no counterpart in another draw.
+# Along these, cells have no counterpart in another draw.
 HEADS = ("head", "kv_head")
-NOT_ALONG = frozenset({"query", "key", "position", "token", "prompt", "feature", "d_model"})
-
-
-def compared(variable: xr.DataArray) -> bool:
-    """Whether a variable is compared with its null. Its attribute ``against`` (0 or 1) overrides the rule."""
-    if "against" in variable.attrs:
-        return bool(variable.attrs["against"])
-    if variable.attrs.get("null") == "law" or variable.dtype.kind not in "fiu":
-        return False
-    return variable.size <= LARGEST and not NOT_ALONG & {str(d) for d in variable.dims}
 
 
 def against(

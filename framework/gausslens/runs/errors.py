@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..contract.analyses import error_of
+from ..contract.analyses import compared, error_of
 from ..maths.resampling import dealt, delete_group_error, owned_by_one
-from .compare import compared
 from .outcome import labelled
 
 if TYPE_CHECKING:

@@ -8,16 +8,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..contract.analyses import Context
-from ..contract.digests_and_seeds import digest
+from ..contract.digests_and_seeds import derive, digest
 from ..contract.engines import Finding
 from ..contract.errors import GausslensError, ModelError
-from ..contract.model import ModelSpec, OpenModel
+from ..contract.model import KV_HEAD_TENSORS, ModelSpec, OpenModel
 from ..contract.reference import resolve
 from ..contract.twin import DifferenceModel, Twin
 from ..plugins.host import best
 from . import keys
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from ..contract.descriptors import Engine, Owned
     from ..contract.engines import CaptureEngine
     from ..plugins import Host
@@ -28,6 +30,14 @@ if TYPE_CHECKING:
 Twins: TypeAlias = "tuple[Point, int | None, Opened | None]"
 # How many findings an error shows, the worst first.
 SHOWN = 8
+# Steps whose order is looked at: a few matrices of attention in so many layers, and of each so many numbers.
+FEWEST_STEPS, LAYERS, NUMBERS = 3, 3, 2048
+MATRICES = ("W_Q", "W_K", "W_V", "W_O")
+SIZES = ("n_layers", "n_heads", "n_kv_heads", "d_model", "d_head")
+# Bytes that are read for it at most, of each model and of all.
+OF_EACH, OF_ALL = 32 << 20, 1 << 30
+# Of more models than this, distances to so many neighbours alone.
+MOST_PAIRED, NEIGHBOURS = 64, 4
 
 
 @dataclass(eq=False)
@@ -202,3 +212,126 @@ def equal_sides(variants: Sequence[Variant], twins: Mapping[str, Sequence[Twins]
                 if of == less:
                     told[f"{variant.mark}: both sides of {variant.name}{at} are the same weights: it is 0"] = None
     return list(told)
+
+
+def steps_out_of_line(variants: Sequence[Variant], twins: Mapping[str, Sequence[Twins]]) -> list[str]:
+    """What is to be told of sweeps over models by a number: steps whose weights lie where they should not.
+
+    Weights are looked at in a sample (``sampled``): at most 32 MiB of a model are read, and 1 GiB of all. A sweep for
+    which that is too little for one matrix of each model is not looked at, nor one over models of several sizes.
+    """
+    told: list[str] = []
+    seen: set[str] = set()
+    for variant in variants:
+        if variant.points and variant.points[0].difference is not None:
+            continue
+        for name, each in _in_order(variant, twins[variant.name]):
+            what = digest([[value, opened.identity] for value, opened in each])
+            if what not in seen:
+                seen.add(what)
+                told += _out_of_line(variant, name, each)
+    return told
+
+
+def _in_order(variant: Variant, twins: Sequence[Twins]) -> Iterator[tuple[str, list[tuple[Any, Opened]]]]:
+    """For each swept number of a variant its values in order, each with its model; one by one for all other values."""
+    for name in variant.swept_models:
+        rows: dict[Any, dict[Any, Opened]] = {}
+        for point, draw, opened in twins:
+            values = dict(point.values)
+            value = values.pop(name)
+            if opened is not None and not draw and isinstance(value, int | float) and not isinstance(value, bool):
+                models = {n: v for n, v in values.items() if n in variant.swept_models}
+                rows.setdefault(digest(models), {}).setdefault(value, opened)
+        for row in rows.values():
+            if len(row) >= FEWEST_STEPS:
+                yield name, sorted(row.items(), key=lambda pair: pair[0])
+
+
+def _out_of_line(variant: Variant, name: str, each: Sequence[tuple[Any, Opened]]) -> list[str]:
+    from ..maths.trainings import out_of_line
+
+    distances = _distances([opened for _, opened in each])
+    if distances is None:
+        return []
+    found = out_of_line(distances)
+    of, steps = f"{variant.mark}: {variant.name}", [f"{name} {value}" for value, _ in each]
+    told = []
+    if found.swapped is not None:
+        one, other = (steps[i] for i in found.swapped)
+        told.append(f"{of}: by their weights {one} and {other} have changed places: are they labelled rightly?")
+    elif len(found.steps) == 1:
+        step = steps[found.steps[0]]
+        told.append(f"{of}: by its weights {step} does not lie between its neighbours: is it labelled rightly?")
+    elif found.steps:
+        out = ", ".join(steps[i] for i in found.steps[:SHOWN])
+        more = f" and {len(found.steps) - SHOWN} more" if len(found.steps) > SHOWN else ""
+        told.append(f"{of}: by their weights {out}{more} are out of order: are they labelled rightly?")
+    known = [digest(opened.identity) for _, opened in each]
+    told += [
+        f"{of}: {steps[i]} and {steps[j]} have the same weights where they were looked at, in models that differ"
+        for i, j in found.equal
+        if known[i] != known[j]
+    ]
+    return told
+
+
+def _distances(models: Sequence[Opened]) -> np.ndarray | None:
+    """Distances [model, model] between samples of weights, of many models those of neighbours alone; None without."""
+    import numpy as np
+
+    which = _looked_at(models)
+    samples = []
+    for opened in models if which else ():
+        try:
+            samples.append(sampled(opened.model, which))
+        except Exception:
+            return None  # what cannot be read is told by the step that needs it
+        opened.model.close()
+    if not samples or len({len(sample) for sample in samples}) > 1:
+        return None
+    n = len(samples)
+    reach = n if n <= MOST_PAIRED else NEIGHBOURS
+    found = np.full((n, n), np.nan)
+    for i in range(n):
+        for j in range(i, min(n, i + reach + 1)):
+            found[i, j] = found[j, i] = float(np.linalg.norm(samples[i] - samples[j]))
+    return found
+
+
+def _looked_at(models: Sequence[Opened]) -> list[tuple[int, str]]:
+    """A few matrices of attention, spread over the layers, as far as the bytes to be read allow; the same always."""
+    first = models[0].model
+    info = first.info
+    if any(getattr(opened.model, "checkpoint", first) is None for opened in models):
+        return []  # there is no file to read a tensor of: the whole model would be built
+    if len({tuple(getattr(opened.model.info, size) for size in SIZES) for opened in models}) > 1:
+        return []
+    having = [layer for layer in info.layers if set(MATRICES) & set(first.names(layer))]
+    spread = [having[round(i * (len(having) - 1) / (LAYERS - 1))] for i in range(LAYERS)] if having else []
+    found = []
+    for place, layer in enumerate(dict.fromkeys(spread)):
+        names = [name for name in MATRICES if name in first.names(layer)]
+        found.append((layer, names[place % len(names)]))
+
+    def size(name: str) -> int:
+        heads = info.n_kv_heads if name in KV_HEAD_TENSORS else info.n_heads
+        return 4 * heads * info.d_model * info.d_head
+
+    least = min(OF_EACH, OF_ALL // len(models))
+    found.sort(key=lambda place: size(place[1]))
+    while found and sum(size(name) for _, name in found) > least:
+        found.pop()
+    return found
+
+
+def sampled(model: OpenModel, which: Sequence[tuple[int, str]]) -> np.ndarray:
+    """So many numbers of each of these tensors, at places that are the same for all models of these sizes."""
+    import numpy as np
+
+    parts = []
+    for layer, name in which:
+        flat = model.tensor(layer, name).detach().reshape(-1)
+        places = np.random.default_rng(derive(layer, name, flat.numel())).integers(0, flat.numel(), NUMBERS)
+        parts.append(flat[places.tolist()].float().cpu().numpy())
+    return np.concatenate(parts)

@@ -17,7 +17,7 @@ from ..contract.sites import site
 from ..contract.twin import check_edit
 from . import keys
 from .errors import no_errors
-from .open import equal_sides, equal_steps
+from .open import equal_sides, equal_steps, steps_out_of_line
 from .passes import check_request
 from .plan_comparisons import comparisons, rung_of, words
 from .provenance import distributions, now
@@ -180,6 +180,7 @@ class _Planner:
             self.notes += [f"{info.name}: {note}" for note in info.facts.get("notes", ())]
         self.notes += equal_steps(self.study.variants, self.twins)
         self.notes += equal_sides(self.study.variants, self.twins)
+        self.notes += steps_out_of_line(self.study.variants, self.twins)
 
     def _different(self, variant: Variant, twins: list[Twins]) -> list[Twins]:
         """Without draws that are models of equal weights: they count once."""

@@ -91,6 +91,18 @@ class Manifest:
         model = self.resolved.get("model")
         return str(model.get("path", "")) if isinstance(model, Mapping) else ""
 
+    def swept_models(self, variant: str) -> tuple[str, ...]:
+        """The names whose values fill in the path of a variant's model; of a difference, of the first of the two."""
+        variants = self.resolved.get("variants")
+        table = variants.get(variant) if isinstance(variants, Mapping) else None
+        if not isinstance(table, Mapping):
+            return ()
+        pair = table.get("difference")
+        if isinstance(pair, Sequence) and pair and pair[0] != variant:
+            return self.swept_models(str(pair[0]))
+        swept = table.get("sweep")
+        return tuple(map(str, swept)) if isinstance(swept, Mapping) else ()
+
 
 def write_manifest(writer: Writer, run: str, manifest: Mapping[str, Any]) -> Path:
     """Commit a manifest, unless the newest one of the store is of the same run and plan.

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from ..contract.analyses import compared
 from ..contract.errors import GausslensError
-from ..runs.compare import compared
 from .result_checks import check_result, check_same
 
 if TYPE_CHECKING:

@@ -49,11 +49,17 @@ class Written:
         self.steps: list[dict[str, Any]] = []
 
     def result(
-        self, variant: str, label: str, dataset: xr.Dataset | None, draw: int | None = None, null: str | None = None
+        self,
+        variant: str,
+        label: str,
+        dataset: xr.Dataset | None,
+        draw: int | None = None,
+        null: str | None = None,
+        **swept: Any,
     ) -> Written:
         """Plan a step, and finish it unless its dataset is None."""
-        key = digest([variant, label, draw])
-        step = {"variant": variant, "label": label, "draw": draw, "sweep": {}, "key": key, "against": null}
+        key = digest([variant, label, draw, *([swept] if swept else [])])
+        step = {"variant": variant, "label": label, "draw": draw, "sweep": swept, "key": key, "against": null}
         self.steps.append({**step, "analysis": "probe.scores", "ingredients": {}})
         if dataset is not None:
             assert self.store.commit("probe.scores", key, dataset, {**META, "provenance": PROVENANCE})

@@ -15,6 +15,7 @@ from gausslens.figures import (
     Heatmap,
     Line,
     Lines,
+    Panels,
     Plot,
     Scatter,
     Source,
@@ -46,7 +47,19 @@ def every_kind(results: Any) -> list[Figure]:
         Scatter(title="scatter", **ABOUT, x=ramp, y=ramp, x_name="predicted", y_name="measured", diagonal=True),
         Table(title="table", **ABOUT, columns=["name", "n"], rows=[["x", 1.5], [None, 2]]),
         Texts(title="texts", **ABOUT, texts=(Text("plain", "said"),)),
+        panels(),
     ]
+
+
+def panels() -> Figure:
+    """Curves from 0 on a logarithmic axis, a panel for each layer and part: their last value is which it is."""
+    curves = [
+        (Line("one", [0.0, 0.0, place], [0.0, -1.0, place], [0.0, 1.0, place]), Line("many", [1.0] * 3, faint=True))
+        for place in range(6)
+    ]
+    turned = (Dial("layer", (5, 6, 7), 1), Dial("part", "ab"))
+    about = {"title": "panels", **ABOUT, "x": [0, 10, 100], "x_name": "step", "log_x": True}
+    return Panels(**about, panels=tuple(curves), dials=turned)
 
 
 def first_result(results: Any) -> list[Figure]:
@@ -72,6 +85,14 @@ def hostile(results: Any) -> list[Figure]:
         Heatmap(**about, values=eye, rows=two, columns=two, row_name=HOSTILE, column_name=HOSTILE),
         TokenMap(**about, values=eye, queries=two, keys=two),
         Lines(**about, x=[1.0, 2.0], x_name=HOSTILE, series=lines),
+        Panels(
+            **about,
+            x=[0.0, 2.0],
+            x_name=HOSTILE,
+            panels=((*lines, Line(HOSTILE, [1.0, 1.0], faint=True)),) * 2,
+            dials=(Dial(HOSTILE, two),),
+            log_x=True,
+        ),
         Spectrum(**about, series=lines),
         Scatter(**about, x=[1, 2], y=[1, 2], x_name=HOSTILE, y_name=HOSTILE, labels=two, groups=two),
         Table(**about, columns=two, rows=[two]),

@@ -51,7 +51,7 @@ def test_figures_are_drawn_with_a_silent_console_and_no_request(driven: Browser,
         "f.querySelectorAll('svg .cell, svg polyline, svg .dot, td, .texts p').length,"
         "f.getBoundingClientRect().width, f.getBoundingClientRect().height])"
     )
-    assert len(boxes) == 8
+    assert len(boxes) == 9
     assert all(marks > 0 and width > 200 and height > 60 for marks, width, height in boxes)
     assert driven.run("return document.documentElement.scrollWidth <= innerWidth")
     # The colours of cells are those that were meant, not a policy's or a style sheet's default.
@@ -128,6 +128,24 @@ def test_sliders_turn_to_each_map(driven: Browser, study: Path) -> None:
         "return [...document.querySelectorAll('figure.TokenMap .cell')].map(c => getComputedStyle(c).fill)"
     )
     assert len(set(fills)) == 4
+    assert driven.log("browser") == []
+
+
+def test_sliders_turn_to_each_plot(driven: Browser, study: Path) -> None:
+    opened(driven, study, "every_kind")
+    seen = (
+        "return [...document.querySelectorAll('figure.Panels .turn')].filter(t => t.offsetHeight > 60)"
+        ".map(t => [...t.querySelectorAll('.dot > title')].pop().textContent)"
+    )
+    assert driven.run(seen) == ["one, step 100: 2 nat"]
+    first, second = (f"figure.Panels label:nth-child({i}) input" for i in (1, 2))
+    for layer, part in ((0, 0), (0, 1), (2, 0), (2, 1)):
+        driven.press(first, "home", *["right"] * layer)
+        driven.press(second, "home", *["right"] * part)
+        assert driven.run(seen) == [f"one, step 100: {2 * layer + part} nat"]
+    assert driven.run("return [...document.querySelectorAll('.Panels output')].map(o => o.textContent)") == ["7", "b"]
+    driven.press("figure.Panels .turn:not([hidden]) > svg", "right")
+    assert tip(driven) == "one, step 0: 0 nat"
     assert driven.log("browser") == []
 
 

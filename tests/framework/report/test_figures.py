@@ -13,9 +13,11 @@ import xarray as xr
 from gausslens import figures
 from gausslens.figures import (
     BadFigure,
+    Dial,
     Heatmap,
     Line,
     Lines,
+    Panels,
     Scatter,
     Source,
     Spectrum,
@@ -28,6 +30,7 @@ from gausslens.figures import (
 from gausslens.maths.resampling import delete_group_error
 
 ABOUT: dict[str, Any] = {"title": "Ranks", "caption": "What is seen.", "sources": [Source("trained", "values", "rank")]}
+PANEL = ((Line("a", [1.0]),),)
 MAP: dict[str, Any] = {"rows": [0, 1], "columns": "abc", "row_name": "layer", "column_name": "head"}
 
 
@@ -73,6 +76,12 @@ def test_cells_of_tables_are_plain_values() -> None:
         (lambda: Lines(**ABOUT, x=[1, 2], x_name="n", series=()), "it has no series"),
         (lambda: Lines(**ABOUT, x=[1, 2], x_name="n", series=(Line("a", [1]),)), "y of 'a' has 1 values, x has 2"),
         (lambda: Lines(**ABOUT, x=[1], x_name="n", series=(Line("a", [1], [0]),)), "one side of a band only"),
+        (
+            lambda: Panels(**ABOUT, x=[1], x_name="n", dials=(Dial("a", "bc"),), panels=PANEL),
+            "1 panels, and its dials 2",
+        ),
+        (lambda: Panels(**ABOUT, x=[1, 2], x_name="n", dials=(Dial("a", "b"),), panels=PANEL), "has 1 values, x has 2"),
+        (lambda: Panels(**ABOUT, x=[1], x_name="n", dials=(Dial("a", "b", 1),), panels=PANEL), "starts at 1 and has 1"),
         (lambda: Spectrum(**ABOUT, series=()), "it has no series"),
         (lambda: Spectrum(**ABOUT, series=(Line("a", [1]),), edges=(4, 1)), "its edges are 4 and 1"),
         (lambda: Scatter(**ABOUT, x=[1], y=[1, 2], x_name="a", y_name="b"), "x has 1 values, y has 2"),
@@ -92,7 +101,7 @@ def test_texts_are_kept_as_they_are() -> None:
 
 def test_a_kind_of_figure_is_found_by_its_module_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = sorted(figures.kinds())
-    assert before == ["Heatmap", "Lines", "Scatter", "Spectrum", "Table", "Texts", "TokenMap"]
+    assert before == ["Heatmap", "Lines", "Panels", "Scatter", "Spectrum", "Table", "Texts", "TokenMap"]
     with pytest.raises(AttributeError, match="has no attribute 'Sayings'"):
         _ = figures.Sayings
     source = "from gausslens.figures.texts import Texts\n\n\nclass Sayings(Texts):\n    pass\n"

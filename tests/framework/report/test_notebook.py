@@ -70,9 +70,9 @@ def test_axes_reach_as_far_as_on_the_page(study: Path) -> None:
 def test_figures_are_chosen_by_result_and_section(study: Path) -> None:
     host = host_with(f"{HERE}:every_kind")
     store = gausslens.open(study)
-    assert len(gausslens.draw(store, label="scores", variant="trained", host=host)) == 7
+    assert len(gausslens.draw(store, label="scores", variant="trained", host=host)) == 8
     assert gausslens.draw(store, variant="chance", host=host) == []
-    assert len(gausslens.draw(store, section="probe.section", host=host)) == 7
+    assert len(gausslens.draw(store, section="probe.section", host=host)) == 8
     with pytest.raises(InputError, match=r"no section 'probe\.sektion': did you mean"):
         gausslens.draw(store, section="probe.sektion", host=host)
     with pytest.raises(InputError, match="no finished result 'score': did you mean scores"):

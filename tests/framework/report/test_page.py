@@ -94,7 +94,7 @@ def test_what_failed_altogether_is_among_the_steps(written: Written) -> None:
 def test_every_kind_of_figure_is_drawn(study: Path) -> None:
     page = shown(study)
     figures = [f["class"] for f in page.all("figure")]
-    assert figures[1:] == ["Heatmap", "TokenMap", "Lines", "Spectrum", "Scatter", "Table", "Texts"]
+    assert figures[1:] == ["Heatmap", "TokenMap", "Lines", "Spectrum", "Scatter", "Table", "Texts", "Panels"]
     assert len([r for r in page.all("rect") if "cell" in str(r.get("class"))]) == 12 + 4
     assert "store['trained', 'scores']['score']" in page.text
     assert {"\N{MIDDLE DOT}b", "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}"} <= set(page.texts)
@@ -147,7 +147,10 @@ def test_names_from_the_store_are_escaped(written: Written) -> None:
     [
         ("raises", "ZeroDivisionError: <i>it broke</i>"),
         ("leaves", "SystemExit: 3"),
-        ("html", "a section returns figures (Heatmap, Lines, Scatter, Spectrum, Table, Texts, TokenMap), not str"),
+        (
+            "html",
+            "(Heatmap, Lines, Panels, Scatter, Spectrum, Table, Texts, TokenMap), not str",
+        ),
         ("undrawn", "Undrawn 'undrawn': its drawing() gives no Drawing"),
         ("unfit", "Lines 'unfit': y of 'one' has 3 values, x has 2"),
         ("absent", "has no 'absent'"),

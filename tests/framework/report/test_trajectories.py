@@ -1,0 +1,183 @@
+"""The trajectories of a variant that is swept over models: its curves, the nulls' bands, and where step 0 stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from gausslens import draw
+from gausslens.figures import Line, Lines, Panels, Plots, Source
+from gausslens.report.page import page
+from gausslens.report.page_figures import draw as drawn
+from gausslens.report.svg_axes import axes_of
+from gausslens.report.thinning import Most, thinned
+from gausslens.runs.compare import against
+from gausslens.store.read_results import open as open_store
+from gausslens.testing import host_of
+
+from .conftest import Page, Written
+
+STEPS = (0, 1, 10, 100)
+HOST = host_of()
+ABOUT: dict[str, Any] = {"title": "Scores", "caption": "What is seen.", "sources": [Source("training", "v", "score")]}
+
+
+def measured(seed: int, step: int, found: bool, heads: int = 8) -> xr.Dataset:
+    rng = np.random.default_rng([seed, step])
+    score = rng.normal(step / 10, 0.1, (3, heads))
+    if found:
+        score[1, 5] += step
+    scores = xr.Dataset(
+        {
+            "score": (("layer", "head"), score, {"long_name": "a score", "units": "nat"}),
+            "loss": ((), rng.normal(5.0, 0.1), {"long_name": "a loss", "units": "nat"}),
+        },
+        coords={"layer": np.arange(3), "head": np.arange(heads)},
+    )
+    error = np.full((3, heads), 0.25)
+    return scores.assign(score_se=(("layer", "head"), error, {"of": "score", "against": 0, "groups": 10}))
+
+
+def swept(written: Written, own_null: bool, steps: tuple[int, ...] = STEPS, compare: bool = True) -> Path:
+    """Training at each step, in another order than of the steps; a null at its own steps, or one for all."""
+    sweep = {"sweep": {"step": list(steps)}, "model": {"path": "ck/{step}"}}
+    null_steps = {
+        step: [measured(draw + 1, step if own_null else 7, found=False) for draw in range(8)] for step in steps
+    }
+    for step in reversed(steps):
+        written.result("training", "scores", measured(0, step, found=True), step=step)
+    for step in steps if own_null else steps[:1]:
+        for number, dataset in enumerate(null_steps[step]):
+            written.result("chance", "scores", dataset, number, **({"step": step} if own_null else {}))
+    for step in steps if compare else ():
+        beside = against(measured(0, step, found=True), null_steps[step])
+        written.result("training", "scores.against.chance", beside, null="chance", step=step)
+    return written.planned(variants={"training": sweep, "chance": sweep if own_null else {}})
+
+
+def figures(path: Path) -> dict[str, Any]:
+    return {each.figure.title: each.figure for each in draw(path, section="trajectories", host=HOST)}
+
+
+@pytest.mark.parametrize("own_null", [True, False])
+def test_every_scalar_and_every_head_has_a_curve_and_the_null_its_band(written: Written, own_null: bool) -> None:
+    store = swept(written, own_null)
+    found = figures(store)
+    assert list(found) == ["score of training (scores)", "loss of training (scores)"]
+    scores, loss = found.values()
+    compared = open_store(store).against("training", "scores").sortby("step")
+    assert isinstance(scores, Panels)
+    assert isinstance(loss, Lines)
+    np.testing.assert_array_equal(scores.x, STEPS)
+    assert [(dial.name, tuple(dial.labels), dial.start) for dial in scores.dials] == [("layer", ("0", "1", "2"), 1)]
+    for layer, curves in enumerate(scores.panels):
+        null, *heads = curves
+        assert sorted(line.name for line in heads) == [f"head {i}" for i in range(8)]
+        assert [line.faint for line in heads] == [False] * 5 + [True] * 3
+        cells = compared.sel(layer=layer)
+        np.testing.assert_allclose(null.y, cells["score_null_mean"].mean("head"))
+        np.testing.assert_allclose(null.low, cells["score_null_low"].min("head"))
+        np.testing.assert_allclose(null.high, cells["score_null_high"].max("head"))
+        for line in heads:
+            np.testing.assert_allclose(line.y, cells["score"].sel(head=int(line.name[5:])))
+        # Student's t of 9 degrees, 97.5 %, is 2.2622; the error is 0.25 everywhere.
+        np.testing.assert_allclose(np.asarray(heads[0].high) - np.asarray(heads[0].y), 0.25 * 2.26216, rtol=1e-4)
+    assert not next(line for line in scores.panels[1] if line.name == "head 5").faint
+    assert [line.name for line in loss.series] == ["chance", "training"]
+    np.testing.assert_allclose(loss.series[0].low, compared["loss_null_low"])
+    assert ("chance at the same step" if own_null else "chance the same for every step") in scores.caption
+    assert "step 0 is set apart at the left" in scores.caption
+
+
+def test_without_a_null_there_are_the_curves_alone(written: Written) -> None:
+    found = figures(swept(written, own_null=False, compare=False))
+    assert [line.name for line in found["loss of training (scores)"].series] == ["training"]
+    assert not any(line.name == "chance" for line in found["score of training (scores)"].panels[0])
+    assert "Nulls" not in found["score of training (scores)"].caption
+
+
+def test_steps_within_a_decade_are_on_a_straight_axis(written: Written) -> None:
+    loss = figures(swept(written, own_null=True, steps=(0, 2, 4, 20)))["loss of training (scores)"]
+    assert not loss.log_x
+    assert "logarithmic" not in loss.caption
+
+
+def test_what_is_not_swept_over_models_by_a_number_has_no_trajectories(written: Written, study: Path) -> None:
+    assert "section-trajectories" not in page(open_store(study), HOST)
+
+
+def test_words_are_no_trajectory(written: Written) -> None:
+    for name in ("base", "tuned"):
+        written.result("both", "scores", measured(0, 1, found=False), which=name)
+    store = written.planned(variants={"both": {"sweep": {"which": ["base", "tuned"]}}})
+    assert "section-trajectories" not in page(open_store(store), HOST)
+
+
+def test_the_page_holds_a_plot_for_each_place_and_shows_one(written: Written) -> None:
+    found = Page(page(open_store(swept(written, own_null=True)), HOST))
+    assert any(tag == "section" and attrs.get("id") == "section-trajectories" for tag, attrs in found.elements)
+    turns = [attrs for tag, attrs in found.elements if tag == "div" and attrs.get("class") == "turn"]
+    assert [attrs.get("hidden") for attrs in turns] == ["hidden", None, "hidden"]
+    assert any(tag == "polyline" and attrs.get("class") == "faint" for tag, attrs in found.elements)
+
+
+def lines(x: list[float], **more: Any) -> Lines:
+    return Lines(**ABOUT, x=x, x_name="step", series=(Line("one", np.arange(len(x))),), log_x=True, **more)
+
+
+def test_step_0_stands_left_of_the_scale_on_a_logarithmic_axis() -> None:
+    plot = lines([0, 10, 100, 1000]).drawing()
+    across, _ = axes_of(plot, (0.0, 100.0))
+    places = [across.at(x) for x in (0, 10, 100, 1000)]
+    assert places == sorted(places)
+    assert np.ptp(np.diff(places)) < 0.05  # as far apart as the steps are
+    assert across.ticks()[0] == 0
+    assert all(tick == 0 or tick > across.least for tick in across.ticks())
+    assert plot.x.written == "step (logarithmic, 0 set apart)"
+    text = str(drawn(lines([0, 10, 100, 1000])))
+    assert text.count("<circle") == 4  # 0 is drawn too
+    assert axes_of(lines([0, 5]).drawing())[0].ticks()[0] == 0
+
+
+def test_an_axis_without_0_or_with_less_is_as_it_was() -> None:
+    for x, dots in (([1, 10, 100], 3), ([-1, 0, 10], 1), ([0, 0], 0)):
+        plot = lines([float(v) for v in x]).drawing()
+        assert plot.x.zero is None
+        assert plot.x.written == "step"
+        assert str(drawn(lines([float(v) for v in x]))).count("<circle") == dots
+
+
+def test_panels_are_drawn_by_matplotlib_at_the_place_that_is_asked_for(written: Written) -> None:
+    store = swept(written, own_null=True)
+    each = draw(store, section="trajectories", host=HOST)[0]
+    for layer in (0, 2):
+        (axes,) = each.plot(layer=layer).axes
+        named = [line for line in axes.lines if line.get_label() == "chance"]
+        np.testing.assert_allclose(named[0].get_ydata(), each.figure.panels[layer][0].y)
+        assert f"layer {layer}" in axes.get_title(loc="left")
+        assert axes.get_xticklabels()[0].get_text() == "0"
+
+
+def test_many_plots_are_thinned_and_it_is_said() -> None:
+    series = tuple(Line(f"head {i}", np.arange(30.0), faint=i > 2) for i in range(100))
+    made = Panels(
+        **ABOUT, x=np.arange(30.0), x_name="step", panels=(series,) * 40, dials=(_dial("layer", 20), _dial("part", 2))
+    )
+    fewer, note = thinned(made.drawing(), Most(faint=8, marks=100, plots=20))
+    assert isinstance(fewer, Plots)
+    assert len(fewer.plots) == np.prod([len(tuple(dial.labels)) for dial in fewer.dials]) < 40
+    assert not fewer.plots[0].marked
+    assert sum(curve.faint for curve in fewer.plots[0].curves) == 8
+    assert "places of layer" in note
+    assert "11 of 100 curves" in note
+    assert fewer.first is fewer.plots[fewer.at([dial.start for dial in fewer.dials])]
+
+
+def _dial(name: str, count: int) -> Any:
+    from gausslens.figures import Dial
+
+    return Dial(name, range(count), count - 1)
