@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+
+from gausslens import ModelError, Request
 
 from ..maths.arrays import Floats
 from ..maths.lowrank import fitted, flops, gaussian, linformer_pattern, scalars, sketched, split
@@ -24,6 +27,19 @@ class LowRank(Curves):
     def needs_queries(self) -> bool:
         """Linformer projects the keys."""
         return any(m.startswith("linformer") for m in self.parameters.kinds)
+
+    def request(self) -> Request:
+        """As ever; a model without queries is told what runs without them."""
+        request = super().request()
+        lacking = [self.model.lacking.get(layer, {}) for layer in self.model.layers]
+        lost = next((s for s in request.sites if s != "pattern" and all(s in each for each in lacking)), None)
+        if self.needs_queries and lost is not None:
+            others = [kind for kind in self.parameters.kinds if not kind.startswith("linformer")]
+            raise ModelError(
+                f"Linformer is made of queries and keys, and {self.model.name} has no site {lost!r} "
+                f"({self.model.why_lacking(lost)}): leave it out, `kinds: {json.dumps(others or ['svd'])}`"
+            )
+        return request
 
     @property
     def draws(self) -> int:

@@ -333,19 +333,24 @@ class LiveModel(PretrainedModel):
             said = ", or say with mapping= where it has what (docs/models.md, A plain torch module)" if plain else ""
             raise ModelError(f"{type(spec.model).__name__} is not a transformers model: pass one, or a directory{said}")
         refuse_quantised(spec.model.config, spec.path)
-        _refuse_adapters(spec.model, spec.path)
+        _refuse_not_itself(spec.model, spec.path)
         super().__init__(spec)
         self.dtype = next(spec.model.parameters()).dtype
 
 
-def _refuse_adapters(module: Any, path: str) -> None:
-    """Refuse a module whose layers peft has wrapped: what it computes is in no one tensor."""
+def _refuse_not_itself(module: Any, path: str) -> None:
+    """Refuse a module that is compiled, whose layers peft has wrapped, or whose tensors are elsewhere."""
+    if hasattr(module, "_orig_mod"):
+        raise ModelError(f"{path}: is compiled, and nothing can be seen in it: pass what was, its _orig_mod")
     found = next((name for name, _ in module.named_parameters() if ".lora_" in name or ".base_layer." in name), None)
     if found is not None:
         raise ModelError(
             f"{path}: holds an adapter that is not merged ({found}): pass what its merge_and_unload() gives, or save "
             "it with save_pretrained(DIR) and open that, as `model: {path: DIR, base: ...}` or as the edit model.lora"
         )
+    empty = next((name for name, parameter in module.named_parameters() if parameter.is_meta), None)
+    if empty is not None:
+        raise ModelError(f"{path}: {empty} is not in memory (on the device meta): load the module whole")
 
 
 def module_fingerprint(module: Any) -> str:

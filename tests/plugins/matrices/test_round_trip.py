@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 from collections.abc import Mapping
 from pathlib import Path
@@ -148,6 +149,15 @@ def test_maps_without_values_have_distances_and_no_output_errors(
     assert not any("enough" in title for title in titles)
     with pytest.raises(gausslens.GausslensError, match="holds no array q"):
         _run({"prompts": prompts}, [{"use": "attention.kernels"}], tmp_path_factory)
+    lowrank = {"use": "attention.lowrank", "with": {"rank": [1, 4]}}
+    with pytest.raises(gausslens.GausslensError, match=r"Linformer .* no site 'q'.* `kinds: (\[.*\])`") as told:
+        _run({"prompts": prompts}, [lowrank], tmp_path_factory)
+    kinds = json.loads(str(told.value).rpartition("`kinds: ")[2].rstrip("`"))
+    without = {"use": "attention.lowrank", "with": {"rank": [1, 4], "kinds": kinds}}
+    found = _run({"prompts": prompts}, [without], tmp_path_factory)["trained", "attention.lowrank"]
+    assert np.isfinite(found["distance"].values).all()
+    own = of_model["trained", "attention.lowrank"].sel(kind=kinds[:2])  # what is drawn depends on what is asked for
+    np.testing.assert_allclose(found["distance"].sel(kind=kinds[:2]).values, own["distance"].values, atol=1e-6)
 
 
 def test_special_tokens_are_those_that_the_file_says(tmp_path_factory: pytest.TempPathFactory, root: Path) -> None:

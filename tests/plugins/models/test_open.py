@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import shutil
@@ -174,6 +175,16 @@ def test_what_is_no_model_is_refused() -> None:
         open_pretrained(ModelSpec("live:Linear", TransformersParameters(), model=torch.nn.Linear(2, 2)))
     with pytest.raises(ModelError, match="model="):
         open_pretrained(ModelSpec("live:Linear", TransformersParameters()))
+
+
+def test_a_live_module_that_is_not_what_runs_is_refused(opened: Callable[[str], PretrainedModel]) -> None:
+    module = opened("llama").module
+    for passed, said in (
+        (torch.compile(module, backend="eager"), "is compiled.*pass what was, its _orig_mod"),
+        (copy.deepcopy(module).to("meta"), r"embed_tokens.weight is not in memory \(on the device meta\)"),
+    ):
+        with pytest.raises(ModelError, match=said):
+            open_pretrained(ModelSpec("live:it", TransformersParameters(), model=passed))
 
 
 def test_a_fine_tuned_copy_with_more_tokens_opens(opened: Callable[[str], PretrainedModel], tmp_path: Path) -> None:
