@@ -10,6 +10,7 @@ import numpy as np
 from ..contract.analyses import compared
 from ..maths.nulls import INTERVAL, Comparison, compare
 from ..maths.resampling import difference_error
+from ..maths.trainings import matched_by_rank
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -43,7 +44,7 @@ def against(
             continue
         beside, pooled = null, exchangeable
         if as_sets:  # ranks are places of their own: the smallest of one draw says nothing of the largest
-            beside, pooled = [_paired(str(name), of, draw, {*exchangeable, *HEADS}) for draw in null], ()
+            beside, pooled = _by_rank(str(name), of, null, {*exchangeable, *HEADS}), ()
         made |= _columns(str(name), variable, [n[name] for n in beside], pooled)
         made |= errors_beside(str(name), of, beside)
     found = xr.Dataset(made)
@@ -77,39 +78,19 @@ def errors_beside(name: str, of: xr.Dataset, null: Sequence[xr.Dataset]) -> dict
     return made
 
 
-def _paired(name: str, of: xr.Dataset, draw: xr.Dataset, heads: set[str]) -> xr.Dataset:
-    """A draw whose heads are in the order of the model's, by this variable; so are its values without each group."""
-    axes = tuple(i for i, dim in enumerate(of[name].dims) if dim in heads)
+def _by_rank(name: str, of: xr.Dataset, null: Sequence[xr.Dataset], heads: set[str]) -> list[xr.Dataset]:
+    """The draws with their heads in the order of the model's by this variable, and so their values without groups."""
+    axes = [i for i, dim in enumerate(of[name].dims) if dim in heads]
     if not axes:
-        return draw
-    order = ranks_matched(of[name].values, draw[name].values, axes)
-    paired = draw.copy()
-    paired[name] = draw[name].copy(data=rearranged(draw[name].values, order, axes))
-    without = f"{name}_without"
-    if without in draw:
-        each = [rearranged(values, order, axes) for values in draw[without].values]
-        paired[without] = draw[without].copy(data=np.stack(each))
+        return list(null)
+    matched = matched_by_rank(of[name].values, np.stack([draw[name].values for draw in null]), axes)
+    paired, without = [], f"{name}_without"
+    for number, draw in enumerate(null):
+        other = {name: draw[name].copy(data=matched.draws[number])}
+        if without in draw:
+            other[without] = draw[without].copy(data=matched.companion(draw[without].values, number))
+        paired.append(draw.assign(other))
     return paired
-
-
-def ranks_matched(x: np.ndarray, draw: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-    """[*other axes, cell]: which cell of the draw, along these axes together, has the rank of each cell of x there."""
-    mine, theirs = (_flat(values, axes) for values in (x, draw))
-    ranks = np.argsort(np.argsort(mine, axis=-1, kind="stable"), axis=-1, kind="stable")
-    return np.take_along_axis(np.argsort(theirs, axis=-1, kind="stable"), ranks, axis=-1)
-
-
-def rearranged(values: np.ndarray, order: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-    """Values with the cells along these axes in another order."""
-    flat = np.take_along_axis(_flat(values, axes), order, axis=-1)
-    last = tuple(range(values.ndim - len(axes), values.ndim))
-    return np.moveaxis(flat.reshape(np.moveaxis(values, axes, last).shape), last, axes)
-
-
-def _flat(values: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-    last = tuple(range(values.ndim - len(axes), values.ndim))
-    moved = np.moveaxis(values, axes, last)
-    return moved.reshape(*moved.shape[: values.ndim - len(axes)], -1)
 
 
 def _cannot(name: str, variable: xr.DataArray, null: Sequence[xr.Dataset]) -> str | None:

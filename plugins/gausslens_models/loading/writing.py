@@ -134,13 +134,21 @@ def _write(model: PretrainedModel, directory: Path, content: Content, untied: bo
 
 @contextlib.contextmanager
 def _own_config(module: Any) -> Iterator[Any]:
-    """A copy of a module's config in its place: what is written in it is not left there."""
-    held = module.config
+    """A copy of a module's config in its place: what is written in it is not left there.
+
+    What was read of a GGUF file is no longer quantised, though transformers has it noted.
+    """
+    held, quantised = module.config, getattr(module, "hf_quantizer", None)
     module.config = copy.deepcopy(held)
+    if quantised is not None:
+        module.hf_quantizer = None
+        vars(module.config).pop("quantization_config", None)
     try:
         yield module.config
     finally:
         module.config = held
+        if quantised is not None:
+            module.hf_quantizer = quantised
 
 
 def _opened_again(model: PretrainedModel, directory: Path) -> PretrainedModel:

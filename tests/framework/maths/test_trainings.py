@@ -300,7 +300,7 @@ def test_errors_over_prompts_widen_the_interval(rng: np.random.Generator) -> Non
     assert onsets(STEPS, missing, null).never[1]
     assert onsets(STEPS, x, null[:3]).never.all()  # so few draws tell nothing
     for wrong in ((STEPS[::-1], x, null), (STEPS[1:], x, null), (STEPS, x, null[:, :3])):
-        with pytest.raises(ValueError, match="steps must rise|are neither"):
+        with pytest.raises(ValueError, match=r"steps must rise|are neither"):
             onsets(*wrong)
 
 

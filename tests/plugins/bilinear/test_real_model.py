@@ -110,7 +110,7 @@ def _adapter(directory: Path, model: Path, layers: tuple[int, ...], rank: int, s
 def test_a_planted_difference_of_rank_two_is_found_and_a_random_one_is_not(
     real_models: Path, tmp_path: Path, record_testsuite_property: Any
 ) -> None:
-    """Of a twentieth of the weights' norm, beside 19 Gaussian ones of equal norm, of which the random one is another."""
+    """Of a twentieth of the weights' norm, beside 19 Gaussian ones of its norm, of which the random one is another."""
     layers = [0, 12]
     _adapter(tmp_path / "adapter", real_models / "smollm2", (0, 12), 2, 0.05)
     pair = {"difference": ["tuned", "base"]}

@@ -15,7 +15,7 @@ from planted_adapters import PREFIX, configured, copied, factors, plant, write
 from random_models import build
 from safetensors.torch import load_file, save_file
 
-from gausslens import Generators, InputError, LayerWeights, ModelError, ModelSpec, OpenModel
+from gausslens import Generators, InputError, LayerWeights, ModelError, ModelSpec, OpenModel, Twin
 from gausslens.__main__ import main
 from gausslens_models.capture.engine import TransformersEngine
 from gausslens_models.edits import lora
@@ -87,6 +87,17 @@ def test_the_proof_holds_and_files_and_module_are_one(directory: Directory, tmp_
         assert torch.equal(tensor, model.tensor(*place)), place
     assert model.info.name == stored.info.name == "a"
     assert model.info.facts["notes"] == ("adapter a: 12 tensors of its base are changed (rank 2)",)
+
+
+def test_what_is_written_of_an_adapter_is_base_and_adapter_merged(directory: Directory, tmp_path: Path) -> None:
+    plant(tmp_path / "a", directory("llama"), TARGETS)
+    (tmp_path / "out").mkdir()
+    model = run(tmp_path / "a")
+    model.save(tmp_path / "out", Twin(model))
+    assert not (tmp_path / "out" / "adapter_config.json").exists()
+    merged = files(tmp_path / "out")
+    for place, tensor in all_tensors(model).items():
+        assert torch.equal(tensor, merged.tensor(*place)), place
 
 
 def test_the_fingerprint_is_of_base_and_adapter(directory: Directory, tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+import torch
 
-from gausslens import LayerWeights, ModelSpec, Part, Prompt
+from gausslens import LayerWeights, ModelSpec, Part, Prompt, Twin
 from gausslens_models.capture.engine import TransformersEngine
 from gausslens_models.loading.config_and_tokenizer import claims_directory
 from gausslens_models.loading.pretrained import open_pretrained
@@ -83,3 +84,12 @@ def test_a_directory_may_name_its_gguf_file(file: Path) -> None:
         open_pretrained(named).info.fingerprint
         == open_pretrained(ModelSpec(str(file), TransformersParameters())).info.fingerprint
     )
+
+
+def test_a_twin_of_a_gguf_file_is_a_directory_of_transformers(file: Path, tmp_path: Path) -> None:
+    model = open_pretrained(ModelSpec(str(file), TransformersParameters()))
+    fingerprint = model.save(tmp_path, Twin(model))
+    again = open_pretrained(ModelSpec(str(tmp_path), TransformersParameters()))
+    assert again.info.fingerprint == fingerprint
+    assert torch.equal(again.tensor(1, "W_K"), model.tensor(1, "W_K"))
+    assert again.tokenizer_digest == model.tokenizer_digest
