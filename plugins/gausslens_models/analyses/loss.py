@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from gausslens import Batch, Context, Estimate, GausslensError, ModelInfo, Request, Tokens, variable
+from gausslens import (
+    Batch,
+    Context,
+    Estimate,
+    GausslensError,
+    ModelInfo,
+    Request,
+    Tokens,
+    ragged_variables,
+    variable,
+)
+from gausslens.maths.ragged import Ragged
 
 from .token_segments import bytes_of, chosen_segments, in_segments
 
@@ -77,13 +88,10 @@ class Loss:
         counted = [self._counted(prompt) for prompt in range(len(self.tokens))]
         if not any(c.any() for c in counted):
             raise GausslensError("model.loss: no token is predicted: the prompts have no text beyond their first token")
-        loss = np.full((len(self.tokens), max(self.tokens.lengths)), np.nan)
-        for prompt, values in self.of.items():
-            loss[prompt, : len(values)] = values
         by_prompt = np.array([self._sums(range(p, p + 1), [c]) for p, c in enumerate(counted)])
         names, by_segment = self._by_segment(counted)
         variables: dict[str, Any] = {
-            "loss": variable(("prompt", "position"), loss, "-log p of each token", "nat"),
+            **self._by_token(),
             **_averages("", (), by_prompt.sum(axis=0)),
             **_averages("prompt_", ("prompt",), by_prompt),
             **_averages("segment_", ("segment",), by_segment),
@@ -91,6 +99,19 @@ class Loss:
         coords = {"prompt": list(self.tokens.names), "segment": names}
         said = "each token from those before it" if self.causal else "each token in its own place, which the model sees"
         return xr.Dataset(variables, coords=coords, attrs={"predicted": said})
+
+    def _by_token(self) -> dict[str, Any]:
+        """The loss of each token; one prompt after another where most of it would be filling up."""
+        said, layout = "-log p of each token", _layout(self.tokens)
+        if layout.wasteful:
+            flat = np.full(layout.flat_shape, np.nan)
+            for prompt, values in self.of.items():
+                flat[layout.cells(prompt)] = values
+            return ragged_variables("loss", layout, flat, said, "nat")
+        loss = np.full(layout.shape, np.nan)
+        for prompt, values in self.of.items():
+            loss[prompt, : len(values)] = values
+        return {"loss": variable(layout.dims, loss, said, "nat")}
 
     def _counted(self, prompt: int) -> NDArray[np.bool_]:
         """Real text of the chosen segments that something predicts; nothing of a prompt that was not seen."""
@@ -140,6 +161,13 @@ def _averages(prefix: str, dims: tuple[str, ...], sums: NDArray[np.float64]) -> 
 
 def estimate(parameters: LossParameters, info: ModelInfo, tokens: Tokens | None) -> Estimate:  # noqa: ARG001
     """Memory: the logits of one shard; disk: a number for each token."""
-    lengths = tokens.lengths if tokens is not None else ()
-    longest = max(lengths, default=0)
-    return Estimate(memory=4 * max(SHARD, longest) * info.vocabulary, disk=8 * longest * len(lengths))
+    if tokens is None:
+        return Estimate(memory=4 * SHARD * info.vocabulary, disk=0)
+    layout = _layout(tokens)
+    kept = math.prod(layout.flat_shape if layout.wasteful else layout.shape)
+    return Estimate(memory=4 * max((SHARD, *tokens.lengths)) * info.vocabulary, disk=8 * kept)
+
+
+def _layout(tokens: Tokens) -> Ragged:
+    """How a number for each token lies."""
+    return Ragged.of(("prompt", "position"), ("position",), tokens.lengths, {})

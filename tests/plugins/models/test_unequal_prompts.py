@@ -21,6 +21,7 @@ def study(texts: list[str], *analyses: dict[str, Any]) -> dict[str, Any]:
     every = [
         {"use": "model.attention", "as": "heads", "with": {"maps": "heads"}},
         {"use": "model.attention", "as": "words", "with": {"level": "word"}},
+        {"use": "model.loss"},
         {"use": "model.capture", "as": "raw", "with": {"sites": ["embed", "resid_post", "q", "scores", "pattern"]}},
     ]
     return {
@@ -66,6 +67,15 @@ def test_a_store_is_as_large_as_its_numbers(tmp_path: Path) -> None:
     for name, texts in (("short", many), ("both", [*many, LONG])):
         gausslens.run(study(texts, maps, raw), store=tmp_path / name)
     assert size(tmp_path / "both") < 2 * size(tmp_path / "short")
+
+
+def test_the_losses_of_tokens_are_as_many_as_there_are(tmp_path: Path) -> None:
+    results = gausslens.run(study([*TEXTS * 20, LONG], {"use": "model.loss"}), store=tmp_path / "both")
+    gausslens.run(study(TEXTS * 20, {"use": "model.loss"}), store=tmp_path / "short")
+    assert size(tmp_path / "both") < 1.5 * size(tmp_path / "short")
+    loss = results["trained", "model.loss"]["loss"]
+    assert loss.dims == ("prompt", "position")
+    assert int(loss.isel(prompt=0).notnull().sum()) < 10 < 100 < int(loss.isel(prompt=-1).notnull().sum())
 
 
 def test_maps_that_are_too_large_are_told_before_anything_runs(tmp_path: Path) -> None:
