@@ -257,6 +257,25 @@ class LossParameters(Parameters):
     )
 
 
+class SeedsParameters(Parameters):
+    """Which trainings differ in what: three variants whose draws are models, or one that is swept over both seeds."""
+
+    of: str = Field(description="the label of the result whose numbers are looked at")
+    data: str | None = Field(None, description="the variant whose draws differ in the seed of the data alone")
+    initialisation: str | None = Field(None, description="the variant whose draws differ in the initialisation alone")
+    both: str | None = Field(None, description="the variant whose draws differ in both")
+    crossed: str | None = Field(
+        None, description="instead: the variant that is swept over both seeds, that of the data first"
+    )
+
+    @model_validator(mode="after")
+    def _says_which(self) -> Self:
+        groups = [self.data, self.initialisation, self.both]
+        if (self.crossed is None) == (None in groups) or (self.crossed is not None and any(groups)):
+            raise ValueError("give data, initialisation and both, or crossed alone")
+        return self
+
+
 class GenerateParameters(Parameters):
     """What the model writes after each prompt."""
 

@@ -30,6 +30,15 @@ ANALYSES = [
         estimate="gausslens_models.analyses.loss:estimate",
     ),
     Analysis(
+        name="model.seeds",
+        version=1,
+        summary="how any number varies over trainings: by the seed of the data, of the initialisation, by both",
+        parameters="gausslens_models.parameters:SeedsParameters",
+        shape="derived",
+        analysis="gausslens_models.analyses.seeds:Seeds",
+        scope="run",
+    ),
+    Analysis(
         name="model.generate",
         version=1,
         summary="the text that the model writes after each prompt",
@@ -230,6 +239,7 @@ def report_sections() -> list[ReportSection]:
         "loss": ("tables", "Loss and bits per byte of each variant, in all and by segment."),
         "attention": ("attention", "Entropy deficits, previous-token heads and sinks by layer and head, and a map."),
         "embeddings": ("tables", "The nearest tokens of the prompts' tokens."),
+        "seeds": ("tables", "How numbers vary over trainings, by the seeds of the data and of the initialisation."),
     }
     return [
         ReportSection(

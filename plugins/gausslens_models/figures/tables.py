@@ -44,6 +44,40 @@ def loss(results: Results) -> list[Figure]:
     return figures
 
 
+def seeds(results: Results) -> list[Figure]:
+    """A table for each step: a row for each statistic, with the spread that each seed gives and its 95 % interval."""
+    figures: list[Figure] = []
+    for label, found in results.by_label("model.seeds").items():
+        for result in found:
+            data = result.data
+            sources = [str(s) for s in data["source"].values]
+            rows = [
+                [str(name), *(_spread(data.sel(statistic=name, source=source)) for source in sources)]
+                for name in data["statistic"].values
+            ]
+            figures.append(
+                Table(
+                    title=f"What seeds give ({label})",
+                    caption=(
+                        f"Standard deviations of the numbers of {data.attrs['of']} between trainings, the square roots "
+                        "of variances that are means over cells, with their 95 % intervals. Heads are taken in the order "
+                        "of their values. Where a variance comes out below 0 it is not to be told from none."
+                    ),
+                    sources=(Source(result.variant, label, "variance"),),
+                    columns=("statistic", *sources),
+                    rows=rows,
+                )
+            )
+    return figures
+
+
+def _spread(cell: xr.Dataset) -> str:
+    """A variance and its interval as standard deviations."""
+    low, value, high = (float(cell[name]) for name in ("low", "variance", "high"))
+    interval = " to ".join(f"{max(side, 0.0) ** 0.5:.2g}" for side in (low, high))
+    return f"{value**0.5:.2g} ({interval})" if value > 0 else f"none ({interval})"
+
+
 def generate(results: Results) -> list[Figure]:
     """What each variant writes after the first prompts."""
     figures: list[Figure] = []
