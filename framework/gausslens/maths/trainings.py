@@ -321,8 +321,8 @@ def onsets(
     called at the last step, at a p that at most as many calls allow as there are steps in each called cell.
 
     ``lapses`` steps behind the onset, not the last, may lie within: the p are then partial conjunctions (Benjamini and
-    Heller 2008), (lapses + 1) times the (lapses + 1)-th largest. There are none unless it is said: a number that comes
-    and goes has not stayed.
+    Heller 2008), (lapses + 1) times the (lapses + 1)-th largest. None unless it is said: what comes and goes has not
+    stayed.
 
     The interval is that of the grid, from the step before, widened by the errors of the values: down to the last step
     at which the value lies, even 1.96 se outward, within 95 % of the null; up to the first from which all are called
@@ -332,39 +332,42 @@ def onsets(
     grid = np.asarray(steps, dtype=np.float64)
     if grid.shape != values.shape[:1] or (np.diff(grid) <= 0).any():
         raise ValueError("steps must rise, and be as many as x has rows")
-    if null.ndim not in (values.ndim, values.ndim + 1) or null.shape[null.ndim - values.ndim + 1 :] != values.shape[1:]:
-        raise ValueError(
-            f"draws of shape {null.shape} are neither [m, cells...] nor [m, step, cells...] of {values.shape}"
-        )
+    if null.shape[1:] not in (values.shape, values.shape[1:]):
+        raise ValueError(f"draws of {null.shape} are neither [m, cells...] nor [m, step, cells...] of {values.shape}")
     each = [null[:, i] if null.ndim > values.ndim else null for i in range(grid.size)]
+    error = np.zeros_like(values) if se is None else _REACH * np.nan_to_num(np.asarray(se, dtype=np.float64))
+    return _onsets(grid, values, each, error, lapses, level, unlike)
+
+
+def _onsets(
+    grid: Floats,
+    values: Floats,
+    each: Sequence[Floats],
+    error: Floats,
+    lapses: int,
+    level: float,
+    unlike: tuple[int, ...],
+) -> Onsets:
     judged = [compare(v, d, unlike=unlike) for v, d in zip(values, each, strict=True)]
-    p, mean, low, high = (np.stack([getattr(j, n) for j in judged]) for n in ("p", "mean", "low", "high"))
-    sides = np.sign(values - mean)
-    side = np.where(np.isfinite(sides[-1]), sides[-1], 0)
-    from_here = _from_here_on(np.where(sides == side, p, 1.0), lapses)
+    p, mean, bottom, top = (np.stack([getattr(j, n) for j in judged]) for n in ("p", "mean", "low", "high"))
+    side = np.nan_to_num(np.sign(values[-1] - mean[-1]))
+    from_here = _from_here_on(np.where(np.sign(values - mean) == side, p, 1.0), lapses)
     q = benjamini_hochberg(from_here)
     called = q <= level
     never = ~called.any(axis=0)
     first = np.where(never, grid.size - 1, called.argmax(axis=0))
-    error = np.zeros_like(values) if se is None else _REACH * np.nan_to_num(np.asarray(se, dtype=np.float64))
     # The least that is called: what all other values are held against.
     limit = float(from_here[called].max()) if called.any() else 0.0
     nearer = values - side * error
     moved = [compare(v, d, unlike=unlike).p for v, d in zip(nearer, each, strict=True)] if error.any() else list(p)
     sure = _from_here_on(np.where(np.sign(nearer - mean) == side, np.stack(moved), 1.0), lapses) <= limit
-    outward = values + side * error
     before = np.arange(grid.size).reshape([-1] + [1] * (values.ndim - 1)) < first
-    inside = before & ~np.where(side > 0, outward > high, outward < low)
+    inside = before & ~np.where(side > 0, values + error > top, values - error < bottom)
     last_inside = grid.size - 1 - inside[::-1].argmax(axis=0)
-    return Onsets(
-        np.where(never, np.nan, grid[first]),
-        np.where(never, np.nan, np.where(inside.any(axis=0), grid[last_inside], -np.inf)),
-        np.where(never, np.nan, np.where(sure.any(axis=0), grid[sure.argmax(axis=0)], np.inf)),
-        np.where(never, 0, side).astype(np.int8),
-        np.asarray(never),
-        from_here,
-        q,
-    )
+    begins = np.where(inside.any(axis=0), grid[last_inside], -np.inf)
+    ends = np.where(sure.any(axis=0), grid[sure.argmax(axis=0)], np.inf)
+    step, low, high = (np.where(never, np.nan, found) for found in (grid[first], begins, ends))
+    return Onsets(step, low, high, np.where(never, 0, side).astype(np.int8), np.asarray(never), from_here, q)
 
 
 def _from_here_on(p: Floats, lapses: int) -> Floats:
