@@ -104,6 +104,8 @@ def arguments() -> argparse.ArgumentParser:
     start.add_argument("--init-seed", type=int, default=0, help="the seed of the initialisation, and of edits (0)")
     start.add_argument("--start", type=Path, help="a directory with the model to start from")
     start.add_argument("--edit", nargs=2, metavar=("RUN", "VARIANT"), help="edit the initialisation as a run file says")
+    start.add_argument("--draw", type=int, metavar="N", help="which draw of that variant")
+    start.add_argument("--at", type=setting, nargs="+", default=[], metavar="NAME=VALUE", help="where it sweeps")
     data = parser.add_argument_group("what it learns")
     data.add_argument("--text", type=Path, help="a text, for decoders")
     data.add_argument("--pairs", type=Path, help="lines of source, tab, target, for encoder-decoders")
@@ -186,7 +188,7 @@ def saved_steps(chosen: argparse.Namespace) -> list[int]:
 
 def facts(chosen: argparse.Namespace) -> dict[str, Any]:
     """What is trained and on what: files by what they hold."""
-    told = {name: value for name, value in vars(chosen).items() if name not in MAY_CHANGE and value is not None}
+    told = {name: value for name, value in vars(chosen).items() if name not in MAY_CHANGE and value not in (None, [])}
     for name in ("config", "text", "pairs", "start", "tokenizer"):
         if name in told:
             told[name] = digest_of(told[name], name)
@@ -251,7 +253,7 @@ def edit_base(chosen: argparse.Namespace, workshop: Path) -> None:
         seed = seed_of(chosen.init_seed, stack) % 2**31 if stack else chosen.init_seed
         sets = [f"model.path={(workshop / 'base').resolve()}", f"seed={seed}"]
         sets += [f"model.stack={stack}"] if stack else []
-        made = gausslens.edit(run, variant, workshop / f"edited{number}", sets=sets)
+        made = gausslens.edit(run, variant, workshop / f"edited{number}", chosen.draw, dict(chosen.at), sets=sets)
         shutil.rmtree(workshop / "base")
         made.rename(workshop / "base")
 

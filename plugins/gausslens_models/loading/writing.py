@@ -22,8 +22,7 @@ from ..capture.patching import Patches
 from ..maths.rounding import epsilons
 from ..parameters import TransformersParameters
 from .adapter import same_tensor
-from .config_and_tokenizer import digest_of_tokenizer, quiet_transformers
-from .skeleton import by_transformers
+from .config_and_tokenizer import digest_of_tokenizer, first_line, quiet_transformers
 from .turns import turn_of
 
 if TYPE_CHECKING:
@@ -118,14 +117,20 @@ def _write(model: PretrainedModel, directory: Path, content: Content, untied: bo
     for left in directory.iterdir():
         left.unlink()
     state = dict(content.state)
-    with _own_config(content.module) as config, by_transformers(model.spec.path, "write this model"):
+    if content.apart:  # what is tied to it besides: one file cannot hold a tensor under two names
+        state = {name: tensor.clone() for name, tensor in state.items()}
+    with _own_config(content.module) as config, quiet_transformers():
         for part in (config, config.get_text_config()) if untied else ():
             part.tie_word_embeddings = False
-        if content.apart:  # what is tied to it besides: one file cannot hold a tensor under two names
-            state = {name: tensor.clone() for name, tensor in state.items()}
-        content.module.save_pretrained(directory, state_dict=state)
-        if model.tokenizer is not None:
-            model.tokenizer.save_pretrained(directory)
+        try:
+            content.module.save_pretrained(directory, state_dict=state)
+            if model.tokenizer is not None:
+                model.tokenizer.save_pretrained(directory)
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:
+            what = f"{type(error).__name__}: {first_line(error)}"
+            raise ModelError(f"{model.name}: transformers cannot write this model: {what}") from error
     mask = os.umask(0)
     os.umask(mask)
     for file in directory.iterdir():  # safetensors gives nobody else a right to read

@@ -122,6 +122,29 @@ def test_the_stacks_of_a_random_start_are_drawn_apart(train: Train) -> None:
     assert all(not torch.equal(drawn[a], drawn[b]) for a, b in ((0, 1), (0, 2), (1, 2)))
 
 
+def test_a_draw_and_a_swept_value_are_chosen(train: Train, tmp_path: Path) -> None:
+    run = """\
+        gausslens: 1
+        model: {path: builtin:tiny}
+        variants:
+          band: {edits: [{edit: reinit.band, matrices: [W_Q], sweep: {width: [0, 3]}}], draws: 2}
+        analyses: [{use: bilinear.spectrum}]
+        """
+    (tmp_path / "band.yaml").write_text(run)
+    wide, other = (
+        weights(
+            train(
+                f"out{draw}", "--steps", 0, "--edit", tmp_path / "band.yaml", "band", "--draw", draw, "--at", "width=3"
+            )
+            / "base"
+        )
+        for draw in (0, 1)
+    )
+    name = "model.layers.0.self_attn.q_proj.weight"
+    assert int((wide[name] != 0).sum()) == 16 + 2 * (15 + 14 + 13)
+    assert not torch.equal(wide[name], other[name])
+
+
 def test_the_seeds_are_apart(train: Train) -> None:
     one, data, init = (
         train(name, "--steps", 2, "--save", 0, 2, *seeds)
