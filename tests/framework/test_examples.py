@@ -41,6 +41,15 @@ def test_data_of_an_example_are_copied_beside_it(tmp_path: Path) -> None:
     assert main(["check", str(tmp_path / "mine.yaml")]) == 0
 
 
+def test_a_checkpoint_of_an_example_is_copied_beside_it(tmp_path: Path) -> None:
+    copied("fine-tuning", tmp_path / "mine.yaml")
+    assert (tmp_path / "fine-tuning" / "model.safetensors").stat().st_size > 100_000
+    assert main(["check", str(tmp_path / "mine.yaml")]) == 0
+    (tmp_path / "mine.yaml").unlink()
+    with pytest.raises(InputError, match="fine-tuning is there already"):
+        copied("fine-tuning", tmp_path / "mine.yaml")
+
+
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     target = tmp_path / "mine.yaml"
     target.write_text("mine")

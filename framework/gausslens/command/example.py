@@ -41,8 +41,14 @@ def copied(name: str, to: Path | None = None) -> Path:
     text = _SCHEMA.sub(lambda _: f"# yaml-language-server: $schema={schema}", known[plain].text)
     _write_new(path, text.encode())
     for data in files("gausslens_examples").iterdir():
-        if data.name == f"{plain}.npz":  # what the run file reads, which looks for it beside itself
+        # What the run file reads, which looks for it beside itself: a file, or a directory with a checkpoint.
+        if data.name == f"{plain}.npz":
             _write_new(path.with_name(data.name), data.read_bytes())
+        elif data.name == plain and data.is_dir():
+            directory = path.with_name(data.name)
+            _make_new(directory)
+            for held in data.iterdir():
+                _write_new(directory / held.name, held.read_bytes())
     return path
 
 
@@ -54,6 +60,15 @@ def _write_new(path: Path, content: bytes) -> None:
         raise InputError(f"{path} is there already; choose another place with --to FILE") from None
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _make_new(directory: Path) -> None:
+    try:
+        directory.mkdir()
+    except FileExistsError:
+        raise InputError(f"{directory} is there already; choose another place with --to FILE") from None
+    except OSError as error:
+        raise InputError(f"cannot make {directory}: {error.strerror}") from error
 
 
 def _example(name: str, text: str) -> Example:

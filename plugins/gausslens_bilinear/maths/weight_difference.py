@@ -95,19 +95,15 @@ def rounding_step(W: ArrayLike) -> float:
     return _EPS[found]
 
 
-def rounding_noise(*matrices: ArrayLike, most: float = 1.0) -> float:
-    """The largest singular value that rounding these matrices to their types brings into their sum.
+def rounding_noise(*stored: tuple[ArrayLike, float]) -> float:
+    """The largest singular value that rounding brings into a sum of matrices, each with its ``rounding_step``.
 
-    Each is in steps of ``rounding_step``, or of ``most`` if that is finer.
     An entry w in steps of eps |w| at most is off by noise of variance eps^2 w^2 / 12. A matrix of independent entries
     of variances v_ij has the norm max_i sqrt(sum_j v_ij) + max_j sqrt(sum_i v_ij), but for lower orders (Bandeira and
     van Handel 2016); with equal variances it is the edge sqrt(v) (sqrt n + sqrt m) of Marchenko and Pastur.
     """
-    variances = sum(
-        min(most, rounding_step(W)) ** 2 / 12 * np.square(np.asarray(W, dtype=np.float64)) for W in matrices
-    )
-    found = np.asarray(variances)
-    return float(np.sqrt(found.sum(axis=1).max()) + np.sqrt(found.sum(axis=0).max()))
+    variances = np.asarray(sum(eps**2 / 12 * np.square(np.asarray(W, dtype=np.float64)) for W, eps in stored))
+    return float(np.sqrt(variances.sum(axis=1).max()) + np.sqrt(variances.sum(axis=0).max()))
 
 
 def overlap(A: ArrayLike, B: ArrayLike) -> float:
@@ -171,17 +167,19 @@ def of_difference(base: ArrayLike, difference: ArrayLike, ranks: Sequence[int], 
     W, D = (np.asarray(X, dtype=np.float64) for X in (base, difference))
     tuned = W + D
     # What training began with is exact, as an identity is, whatever type would hold it: rounded is what it ended with.
-    own = directions(D, rounding_noise(W, tuned, D, most=rounding_step(tuned)))
-    old = directions(W, rounding_noise(W))
-    new = directions(tuned, rounding_noise(tuned))
+    step, of_base = rounding_step(tuned), rounding_step(W)
+    subtracted = min(rounding_step(D), _EPS["float32"])
+    own = directions(D, rounding_noise((W, min(step, of_base)), (tuned, step), (D, subtracted)))
+    old = directions(W, rounding_noise((W, of_base)))
+    new = directions(tuned, rounding_noise((tuned, step)))
     shared = float((D * W).sum())
-    energy, of_base = (float(np.square(X).sum()) for X in (D, W))
+    energy, energy_of_base = (float(np.square(X).sum()) for X in (D, W))
     squared = np.square(own.s)
     found: dict[str, ArrayLike] = {
         "norm": np.sqrt(energy),
-        "base_norm": np.sqrt(of_base),
-        "relative_norm": _ratio(np.sqrt(energy), np.sqrt(of_base)),
-        "cosine": _ratio(shared, np.sqrt(energy) * np.sqrt(of_base)),
+        "base_norm": np.sqrt(energy_of_base),
+        "relative_norm": _ratio(np.sqrt(energy), np.sqrt(energy_of_base)),
+        "cosine": _ratio(shared, np.sqrt(energy) * np.sqrt(energy_of_base)),
         "effective_rank": effective_rank(squared),
         "stable_rank": _ratio(energy, float(squared[0])),
         "matrix_rank": own.rank,

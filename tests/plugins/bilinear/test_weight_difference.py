@@ -219,4 +219,4 @@ def test_rounding_to_a_stored_type_is_no_rank(dtype: str, shape: tuple[int, int]
     assert of_difference(W, tuned - W, (1,), 0.5)["matrix_rank"] == 3
     again = stored(tuned * (1 + STEPS[dtype] * rng.uniform(-0.3, 0.3, size=shape)))
     off = np.linalg.norm(again - tuned, 2)
-    assert off <= rounding_noise(tuned, again)
+    assert off <= rounding_noise((tuned, STEPS[dtype]), (again, STEPS[dtype]))
