@@ -14,7 +14,7 @@ from gausslens.maths.trainings import Component, crossed_components, variance_co
 if TYPE_CHECKING:
     from ..parameters import SeedsParameters
 
-# Along these, cells have a counterpart in another training; heads have none, and are taken in the order of their values.
+# Heads have no counterpart in another training, and are taken in the order of their values.
 HEADS = ("head", "kv_head")
 NOT_ALONG = frozenset({"query", "key", "position", "token", "prompt", "feature", "d_model", "group"})
 LARGEST = 100_000

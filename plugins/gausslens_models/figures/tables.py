@@ -60,8 +60,8 @@ def seeds(results: Results) -> list[Figure]:
                     title=f"What seeds give ({label})",
                     caption=(
                         f"Standard deviations of the numbers of {data.attrs['of']} between trainings, the square roots "
-                        "of variances that are means over cells, with their 95 % intervals. Heads are taken in the order "
-                        "of their values. Where a variance comes out below 0 it is not to be told from none."
+                        "of variances that are means over cells, with their 95 % intervals. Heads are taken in the "
+                        "order of their values. Where a variance comes out below 0 it is not to be told from none."
                     ),
                     sources=(Source(result.variant, label, "variance"),),
                     columns=("statistic", *sources),

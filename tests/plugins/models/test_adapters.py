@@ -271,20 +271,6 @@ def test_it_is_what_peft_merges(case: str, directory: Directory, tmp_path: Path)
     assert max(float((expected[place] - tensor).abs().max()) for place, tensor in before.items()) > 0.1
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")  # peft's own
-@pytest.mark.parametrize("merged", [False, True])
-def test_a_live_module_that_peft_has_wrapped_is_refused_with_what_opens(merged: bool, directory: Directory) -> None:
-    peft = pytest.importorskip("peft", reason="peft is not installed")
-    base = type(build("llama")).from_pretrained(directory("llama"))
-    live = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
-    if merged:
-        live.merge_adapter()  # the tensors of the adapter stay beside
-    said = r"an adapter that is not merged .*q_proj.*merge_and_unload\(\).*path: DIR"
-    for module in (live, live.base_model.model):
-        with pytest.raises(ModelError, match=said):
-            open_pretrained(ModelSpec("live:it", TransformersParameters(), model=module))
-
-
 @pytest.mark.real_model
 def test_a_planted_change_on_real_weights(real_models: Path, tmp_path: Path) -> None:
     """W of each head of the merged model is W + scale B A, as a model and as an edit, and the proof holds."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from random_models import build
 from safetensors.torch import load_file, save_file
 
 from gausslens import InputError, ModelError, ModelSpec, OpenModel, Request, Tokens, Twin
@@ -256,3 +257,17 @@ def test_a_directory_is_claimed_by_all(directory: Directory) -> None:
     assert claims_bridge(path)
     assert claims_bridge("live:TransformerBridge")
     assert not claims_directory("live:TransformerBridge")
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")  # peft's own
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_live_module_that_peft_has_wrapped_is_refused_with_what_opens(merged: bool, directory: Directory) -> None:
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    base = type(build("llama")).from_pretrained(directory("llama"))
+    live = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
+    if merged:
+        live.merge_adapter()  # the tensors of the adapter stay beside
+    said = r"an adapter that is not merged .*q_proj.*merge_and_unload\(\).*path: DIR"
+    for module in (live, live.base_model.model):
+        with pytest.raises(ModelError, match=said):
+            open_pretrained(ModelSpec("live:it", TransformersParameters(), model=module))
