@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from .student import Tail, fitted_tail, moderated, predicted, residuals
+from .student import Tail, fitted_tail, main_effects, moderated, predicted, residuals
 
 Floats: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
@@ -69,13 +69,14 @@ def compare(
     """Compare values with m draws of their null; ``draws`` is [m, *values.shape], m >= 2.
 
     On the values or, where all draws are positive and it leaves less skew, on their logarithms: t = (x - mean) /
-    sqrt(v (1 + 1/m)), v the variance of the draws moderated over cells. Its law is not taken for granted: a t is fitted
-    to the residuals of each draw against the others, over all cells and in each layer, matrix, rank, ...: ``unlike``
-    are the axes along which cells are not taken for alike. p is the largest of these tails, z is t over the scale of
-    the first. p is never below the share of residuals as large, counted in each place of each pair of unlike axes (a
-    rank of a kind), nor below 1 / (10 residuals). q is Benjamini-Hochberg on p over all cells; cells that hold the
-    same numbers count once. p_variable is Simes over them, before any floor, held against that of each draw beside the
-    others (``student.predicted``), for the cells of one draw depart together.
+    sqrt(v (1 + 1/m)), v the variance of the draws moderated over cells, towards the level of each layer, matrix, rank,
+    ...: ``unlike`` are the axes along which cells are not taken for alike. The law of t is not taken for granted: a t
+    is fitted to the residuals of each draw against the others, over all cells and in each of these places. p is the
+    largest of these tails, z is t over the scale of the first. p is never below the share of residuals as large,
+    counted in each place of each pair of unlike axes (a rank of a kind), nor below 1 / (10 residuals). q is
+    Benjamini-Hochberg on p over all cells; cells that hold the same numbers count once. p_variable is Simes over them,
+    before any floor, held against that of each draw beside the others (``student.predicted``), for the cells of one
+    draw depart together.
 
     p_empirical is twice the smaller share of draws at or beyond x, x counted among them; axes of ``values`` named in
     ``pooled`` are those over which the null makes the cells exchangeable, and are pooled for it. docs/nulls.md says why
@@ -172,36 +173,46 @@ _TOO_FEW = replace(_NOTHING, notes=(f"fewer than {FEWEST_DRAWS} draws tell no pr
 
 @dataclass(frozen=True)
 class _Cells:
-    """Draws [m, cell]; where the distinct cells are, and which of these each is; its place along each unlike axis."""
+    """Draws [m, cell]; where the distinct cells are, and which of these each is; its place along each unlike axis.
+
+    ``alike`` is the basis on which variances of the distinct ones are alike.
+    """
 
     null: Floats
     first: NDArray[np.int64]
     which: NDArray[np.int64]
     places: Sequence[NDArray[np.int64]]
+    alike: Floats
 
 
 def _judged(x: Floats, null: Floats, places: Sequence[NDArray[np.int64]]) -> _Judged:
     """Cells [cell] beside draws [m, cell] that all have spread; ``places`` are theirs along each unlike axis."""
-    cells = _Cells(null, *_distinct(null), places)
-    scale, found = _scale(null[:, cells.first])
+    first, which = _distinct(null)
+    cells = _Cells(null, first, which, places, _alike(places, first))
+    scale, found = _scale(null[:, first], cells.alike)
     made = _tested(x, cells, scale, found)
     notes: tuple[str, ...] = ()
     if scale == "log" and (x <= 0).any():
         # Where there is no logarithm of the model's own value, its cell is judged as it is.
         without = x <= 0
-        plain = _tested(x, cells, "identity", residuals(null[:, cells.first]))
+        plain = _tested(x, cells, "identity", residuals(null[:, cells.first], cells.alike))
         made = replace(made, **{n: np.where(without, getattr(plain, n), getattr(made, n)) for n in _ARRAYS})
         notes = (f"{int(without.sum())} cells are not positive and not on the logarithmic scale of the others",)
-    family = _family_p(x, null) if null.shape[0] >= FAMILY_DRAWS else np.nan
+    family = _family_p(x, null, places) if null.shape[0] >= FAMILY_DRAWS else np.nan
     return replace(made, p_family=family, notes=notes)
 
 
-def _scale(null: Floats) -> tuple[Scale, Floats]:
+def _alike(places: Sequence[NDArray[np.int64]], cells: NDArray[np.int64]) -> Floats:
+    """The basis on which variances of these cells are alike: each place along each unlike axis may have its own."""
+    return main_effects([along[cells] for along in places], cells.size)
+
+
+def _scale(null: Floats, alike: Floats) -> tuple[Scale, Floats]:
     """The scale on which the residuals of the null are less skewed, and these residuals."""
-    plain = residuals(null)
+    plain = residuals(null, alike)
     if not (null > 0).all():
         return "identity", plain
-    logs = residuals(np.log(null))
+    logs = residuals(np.log(null), alike)
     return ("log", logs) if _skewness(logs) < _skewness(plain) else ("identity", plain)
 
 
@@ -217,7 +228,7 @@ def _tested(x: Floats, cells: _Cells, scale: Scale, found: Floats) -> _Judged:
     m = cells.null.shape[0]
     with np.errstate(divide="ignore", invalid="ignore"):
         here, there = (np.log(x), np.log(cells.null)) if scale == "log" else (x, cells.null)
-        variance = moderated(there[:, cells.first].var(axis=0, ddof=1), m - 1)[cells.which]
+        variance = moderated(there[:, cells.first].var(axis=0, ddof=1), m - 1, cells.alike)[cells.which]
         mean, spread = there.mean(axis=0), np.sqrt(variance * (1 + 1 / m))
         t = (here - mean) / spread
     tail = fitted_tail(found)
@@ -259,15 +270,15 @@ def _share_beyond(sizes: Floats, t: Floats) -> Floats:
     return np.asarray(1 - np.searchsorted(sizes, np.abs(t), side="left") / sizes.size)
 
 
-def _family_p(x: Floats, null: Floats) -> float:
+def _family_p(x: Floats, null: Floats, places: Sequence[NDArray[np.int64]]) -> float:
     """p of the largest departure among m + 1 alike: the model's maximum over cells by its rank among the draws' own.
 
     Each of the m + 1, the model among them, is held against the other m, on a scale chosen on all m + 1: where the
     model is one more draw, every rank is equally likely, so that p is exact (a permutation test of the maximum).
     """
     everyone = np.vstack([x[None], null])
-    everyone = everyone[:, _distinct(everyone)[0]]
-    _, found = _scale(everyone)
+    first, _ = _distinct(everyone)
+    _, found = _scale(everyone[:, first], _alike(places, first))
     largest = np.nanmax(np.abs(found), axis=1)
     return float(np.mean(largest >= largest[0]))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -17,31 +18,58 @@ Pair: TypeAlias = tuple[float, float]
 FEWEST_DEGREES, MOST_DEGREES = 2.5, 400.0
 # Residuals that enter a fit: of more, so many in equal steps of their size.
 MOST_RESIDUALS = 20_000
+# So many cells there must be for each number that is fitted to their variances.
+CELLS_FOR_ONE = 3
+# No more numbers are fitted to variances: they would cost more than all else.
+MOST_NUMBERS = 128
 # A mean log density is known no better.
 _ROUNDING = 1e-12
 
 
-def moderated(s2: Floats, degrees: int) -> Floats:
+def moderated(s2: Floats, degrees: int, alike: Floats | None = None) -> Floats:
     """Variances [..., cell] of ``degrees`` degrees of freedom, shrunk towards each other over the cells.
 
     v = (d0 s0^2 + d s^2) / (d0 + d), with a prior of d0 degrees and variance s0^2 fitted to mean and variance of
     log s^2 (Smyth 2004, "Linear models and empirical Bayes methods", section 6.2). One cell stays as it is. So the cell
     whose few draws happen to agree does not look sure of itself.
+
+    ``alike`` [cell, number] is a basis, as of ``main_effects``: log s0^2 is then what it fits to log s^2 by least
+    squares, another for each layer, rank, ...; without it s0^2 is one for all.
     """
-    if s2.shape[-1] < 2:
+    cells = s2.shape[-1]
+    if cells < 2:
         return s2
+    if alike is None:
+        alike = np.full((cells, 1), cells**-0.5)
     # A variance of zero, by luck or rounding, would rule the fit: it counts as a small one.
     floor = 1e-5 * np.median(s2, axis=-1, keepdims=True)
     log_s2 = np.log(np.maximum(np.maximum(s2, floor), np.finfo(np.float64).tiny))
     e = log_s2 - digamma(degrees / 2) + np.log(degrees / 2)
-    centre = e.mean(axis=-1, keepdims=True)
-    excess = e.var(axis=-1, ddof=1, keepdims=True) - zeta(2, degrees / 2)
+    centre = (e @ alike) @ alike.T
+    around = ((e - centre) ** 2).sum(axis=-1, keepdims=True) / (cells - alike.shape[1])
+    excess = around - zeta(2, degrees / 2)
     half = _trigamma_inverse(np.maximum(excess, 1e-12))
-    alike = excess <= 1e-6
+    known = excess <= 1e-6
     with np.errstate(over="ignore"):
-        prior = np.where(alike, np.exp(centre), np.exp(centre + digamma(half) - np.log(half)))
+        prior = np.where(known, np.exp(centre), np.exp(centre + digamma(half) - np.log(half)))
     d0 = 2 * half
-    return np.asarray(np.where(alike, prior, (d0 * prior + degrees * s2) / (d0 + degrees)))
+    return np.asarray(np.where(known, prior, (d0 * prior + degrees * s2) / (d0 + degrees)))
+
+
+def main_effects(places: Sequence[NDArray[np.int64]], cells: int) -> Floats:
+    """An orthonormal basis [cell, number] of a constant and of a constant for each place along each axis.
+
+    An axis for whose places there are too few cells (``CELLS_FOR_ONE``) is left out.
+    """
+    found, most = np.ones((cells, 1)), min(cells // CELLS_FOR_ONE, MOST_NUMBERS)
+    for along in places:
+        others = np.unique(along)[1:]
+        if 0 < others.size <= most - found.shape[1]:
+            found = np.hstack([found, along[:, None] == others])
+    # Axes may say the same: what adds nothing has no part in it.
+    sizes, turned = np.linalg.eigh(found.T @ found)
+    kept = sizes > 1e-9 * sizes[-1]
+    return np.asarray(found @ (turned[:, kept] / np.sqrt(sizes[kept])))
 
 
 def _trigamma_inverse(y: Floats) -> Floats:
@@ -58,10 +86,10 @@ def _trigamma_inverse(y: Floats) -> Floats:
     return np.asarray(x)
 
 
-def residuals(draws: Floats) -> Floats:
+def residuals(draws: Floats, alike: Floats | None = None) -> Floats:
     """Each draw against the others in every cell, [m, cell] of [m, cell]: how far a draw of the null lies in its null.
 
-    r_ic = (x_ic - mean_(-i)c) / sqrt(v_(-i)c (1 + 1/(m-1))), v the moderated variances of the other m - 1 draws.
+    r_ic = (x_ic - mean_(-i)c) / sqrt(v_(-i)c (1 + 1/(m-1))), v the variances of the other m - 1 draws, ``moderated``.
     """
     m = draws.shape[0]
     # Without draw i: the mean is further from it by m / (m - 1), the sum of squares less by d_i^2 m / (m - 1).
@@ -71,7 +99,7 @@ def residuals(draws: Floats) -> Floats:
     # What one draw makes up alone leaves rounding.
     variance = np.maximum(left, 1e-12 * squares)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(far / np.sqrt(moderated(variance, m - 2) * (1 + 1 / (m - 1))))
+        return np.asarray(far / np.sqrt(moderated(variance, m - 2, alike) * (1 + 1 / (m - 1))))
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # Raised when the host changes what is computed for every analysis (sharding, merging, the comparison with a null).
 HOST_VERSION = 1
 # Raised when the numbers of comparisons with a null change.
-COMPARISON_VERSION = 6
+COMPARISON_VERSION = 7
 
 # Raised when errors over prompts are computed in another way.
 ERRORS_VERSION = 1

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from gausslens.maths.student import FEWEST_DEGREES, Tail, fitted_tail, moderated, predicted, residuals
+from gausslens.maths.student import FEWEST_DEGREES, Tail, fitted_tail, main_effects, moderated, predicted, residuals
 
 
 def test_moderated_variances_have_the_planted_prior():
@@ -49,12 +49,48 @@ def test_one_cell_is_not_moderated_and_zeros_do_no_harm():
     assert (found > 0).all()
 
 
-def test_residuals_are_those_of_leaving_each_draw_out():
-    draws = np.random.default_rng(2).normal(size=(6, 5))
-    found = residuals(draws)
+def test_places_have_the_planted_priors_of_their_own():
+    """s0^2 grows by 100 with each layer and by 5 with each kind: shrunken towards that, not towards what all share."""
+    rng = np.random.default_rng(5)
+    d0, d, each = 6.0, 7, 4000
+    layer, kind = np.repeat([0, 1, 2], 2 * each), np.tile([0, 1], 3 * each)
+    s0 = 100.0**layer * 5.0**kind
+    s2 = s0 * d0 / rng.chisquare(d0, s0.size) * rng.chisquare(d, s0.size) / d
+    known = (d0 * s0 + d * s2) / (d0 + d)
+    # As above: 24,000 logarithms, six priors.
+    np.testing.assert_allclose(moderated(s2, d, main_effects([layer, kind], s0.size)), known, rtol=0.07)
+    assert np.abs(moderated(s2, d) / known - 1).mean() > 0.3
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 2**31), st.integers(2, 60), st.integers(1, 30), st.integers(1, 4))
+def test_main_effects_are_orthonormal_and_hold_each_place_that_has_cells_enough(seed, cells, levels, axes):
+    rng = np.random.default_rng(seed)
+    places = [rng.integers(0, levels, size=cells) for _ in range(axes)]
+    found = main_effects([*places, places[0]], cells)
+    np.testing.assert_allclose(found.T @ found, np.eye(found.shape[1]), atol=1e-8)
+    assert found.shape[1] <= max(cells / 3, 1)
+    held = [np.ones(cells)]
+    if len(np.unique(places[0])) <= cells // 3:
+        held += [(places[0] == place) * 1.0 for place in np.unique(places[0])]
+    for column in held:
+        np.testing.assert_allclose(found @ (found.T @ column), column, atol=1e-8)
+
+
+def test_a_basis_of_one_number_is_none():
+    s2 = np.random.default_rng(6).lognormal(size=(3, 12))
+    np.testing.assert_allclose(moderated(s2, 7, main_effects([np.zeros(12, int)], 12)), moderated(s2, 7), rtol=1e-9)
+    assert np.isfinite(moderated(s2[:, :2], 7, main_effects([np.arange(2)], 2))).all()
+
+
+@pytest.mark.parametrize("places", [[], [np.repeat([0, 1], 4)]])
+def test_residuals_are_those_of_leaving_each_draw_out(places):
+    draws = np.random.default_rng(2).normal(size=(6, 8))
+    alike = main_effects(places, 8)
+    found = residuals(draws, alike)
     for i in range(6):
         others = np.delete(draws, i, axis=0)
-        v = moderated(others.var(axis=0, ddof=1), 4)
+        v = moderated(others.var(axis=0, ddof=1), 4, alike)
         np.testing.assert_allclose(found[i], (draws[i] - others.mean(axis=0)) / np.sqrt(v * 1.2), rtol=1e-10)
 
 
