@@ -48,8 +48,8 @@ NAMES = {
         "encoder_attention_heads",
         "decoder_attention_heads",
     ),
-    "width": ("hidden_size", "d_model"),
-    "mlp": ("intermediate_size", "d_ff", "n_inner", "encoder_ffn_dim", "decoder_ffn_dim"),
+    "width": ("hidden_size", "d_model", "word_embed_proj_dim"),
+    "mlp": ("intermediate_size", "d_ff", "ffn_dim", "n_inner", "encoder_ffn_dim", "decoder_ffn_dim"),
     "head": ("head_dim", "d_kv"),
     "positions": ("max_position_embeddings", "n_positions"),
 }
@@ -220,28 +220,32 @@ def digest_of(path: Path, option: str) -> str:
 def make_base(chosen: argparse.Namespace) -> None:
     """What OUT/base will be, from which training starts; first the data are looked at."""
     workshop = chosen.out / WORKSHOP
-    if chosen.start is None:
-        config = read_config(chosen)
-        tokenizer = tokenizer_of(chosen, config)
-        read_data(chosen, config, tokenizer)
-        save(fresh(chosen, config, tokenizer), tokenizer, workshop / "base")
-        if chosen.edit is not None:
-            edit_base(chosen, workshop)
-        return
-    model = opened(chosen.start)
-    tokenizer = tokenizer_of(chosen, model.config)
-    if model.config.vocab_size < len(tokenizer):
-        raise ValueError(f"{chosen.start} has {model.config.vocab_size} tokens, the tokenizer {len(tokenizer)}")
-    read_data(chosen, model.config, tokenizer)
-    save(model, tokenizer, workshop / "base")
-
-
-def fresh(chosen: argparse.Namespace, config: Any, tokenizer: Any) -> Any:
-    """The initialisation of the class, from its seed."""
+    model = None if chosen.start is None else opened(chosen.start)
+    config = read_config(chosen) if model is None else model.config
+    tokenizer = tokenizer_of(chosen, config)
     if config.vocab_size < len(tokenizer):
-        raise ValueError(f"the config has {config.vocab_size} tokens, the tokenizer {len(tokenizer)}")
-    torch.manual_seed(chosen.init_seed)
-    return class_for(config).from_config(config)
+        raise ValueError(f"the model has {config.vocab_size} tokens, the tokenizer {len(tokenizer)}")
+    data = read_data(chosen, config, tokenizer)
+    if model is None:
+        torch.manual_seed(chosen.init_seed)
+        model = class_for(config).from_config(config)
+    check_runs(model, data)
+    save(model, tokenizer, workshop / "base")
+    if chosen.edit is not None:
+        edit_base(chosen, workshop)
+
+
+def check_runs(model: Any, data: TextWindows | PairRows) -> None:
+    """Refuse a model whose sizes do not fit together, or the data."""
+    try:
+        with torch.no_grad():
+            model(**data.batch(0))
+    except (RuntimeError, IndexError) as error:
+        told = str(error).splitlines()[0]
+        raise ValueError(
+            f"a {model.config.model_type} of these sizes does not run ({told}): lower --length, set other keys of its "
+            "config with --set, or give a whole one with --config"
+        ) from error
 
 
 def edit_base(chosen: argparse.Namespace, workshop: Path) -> None:
@@ -296,8 +300,13 @@ def tokenizer_of(chosen: argparse.Namespace, config: Any) -> Any:
 
 
 def class_for(config: Any) -> Any:
-    """The auto class: with a language-model head, of one stack or of two."""
-    return transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
+    """The auto class: with a language-model head, of one stack or of two. Encoders see what they would predict."""
+    if config.is_encoder_decoder:
+        return transformers.AutoModelForSeq2SeqLM
+    masked, causal = transformers.MODEL_FOR_MASKED_LM_MAPPING, transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+    if type(config) in masked or type(config) not in causal:
+        raise ValueError(f"{config.model_type} writes no text: decoders and encoder-decoders are trained here")
+    return transformers.AutoModelForCausalLM
 
 
 def opened(place: Path) -> Any:
