@@ -2,8 +2,8 @@
 
     python examples/fine_tune_tiny.py DIRECTORY [--base DIRECTORY] [--steps N]
 
-Everything is seeded and runs on one CPU thread in half a minute: the text is made here, no data is read. All weights are
-trained, and what is written is a checkpoint of the same layout as the base, in float16 as builtin:tiny is.
+Everything is seeded and runs on one CPU thread in half a minute: the text is made here, no data is read. All weights
+are trained, and what is written is a checkpoint of the same layout as the base, in float16 as builtin:tiny is.
 """
 
 from __future__ import annotations

@@ -184,14 +184,10 @@ def of_difference(base: ArrayLike, difference: ArrayLike, ranks: Sequence[int], 
         "stable_rank": _ratio(energy, float(squared[0])),
         "matrix_rank": own.rank,
         "rounding": own.noise,
-        "nearest": np.stack([nearest(new, old, side, max(ranks)) for side in SIDES], axis=-1),
+        **_near(new, old, ranks, similar),
     }
     by_k = [_leading(W, D, (own, old), k) for k in ranks]
     found |= {name: np.array([one[name] for one in by_k]) for name in by_k[0]}
-    leading = [np.asarray(found["nearest"])[:k] for k in ranks]
-    found["nearest_mean"] = np.stack([one.mean(axis=0) for one in leading])
-    counts = [np.where(np.isnan(one).any(axis=0), np.nan, (one < similar).sum(axis=0)) for one in leading]
-    found["intruders"] = np.stack(counts)
     return {name: np.asarray(value, dtype=np.float64) for name, value in found.items()}
 
 
@@ -213,6 +209,18 @@ def _leading(W: Floats, D: Floats, both: tuple[Directions, Directions], k: int) 
         "base_share": _ratio(within, of_base),
         "amplification": _ratio(np.sqrt(first), np.sqrt(within)),
         "chance": [k / n if fits else np.nan for n in D.shape],
+    }
+
+
+def _near(tuned: Directions, base: Directions, ranks: Sequence[int], similar: float) -> dict[str, ArrayLike]:
+    """Largest cosines with the base's vectors [place, side], and by k [k, side] their mean and how many are low."""
+    each = np.stack([nearest(tuned, base, side, max(ranks)) for side in SIDES], axis=-1)
+    leading = [each[:k] for k in ranks]
+    counts = [np.where(np.isnan(one).any(axis=0), np.nan, (one < similar).sum(axis=0)) for one in leading]
+    return {
+        "nearest": each,
+        "nearest_mean": np.stack([one.mean(axis=0) for one in leading]),
+        "intruders": np.stack(counts),
     }
 
 

@@ -127,7 +127,7 @@ def test_a_planted_difference_of_rank_two_is_found_and_a_random_one_is_not(
             "planted": pair,
             "random": pair | {"edits": [{"edit": "reinit.gaussian", "series": 1}], "draws": 1},
             "equal": pair | {"edits": [{"edit": "reinit.gaussian"}], "draws": 19},
-            "turned": pair | {"edits": [{"edit": "reinit.rotate", "by": "matrix"}], "draws": 19},
+            "turned": pair | {"edits": [{"edit": "reinit.rotate", "by": "matrix"}], "draws": 8},
         },
         "analyses": [
             {"use": "bilinear.difference", "with": matrices | {"ranks": [1, 2, 4]}, "layers": [0, 12]},

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
+from safetensors.torch import load_file
 
 from gausslens_models.loading.config_and_tokenizer import DIRECTORY
 
@@ -56,3 +58,31 @@ def test_training_learns(script: Any, capsys: pytest.CaptureFixture[str]) -> Non
     first, *_, last = (float(line.split()[2]) for line in capsys.readouterr().out.strip().splitlines())
     assert 5 < first < 6
     assert last < 2.4
+
+
+def test_fine_tuning_is_seeded_and_moves_every_matrix(root: Path) -> None:
+    """The checkpoint of the example fine-tuning is what its script makes of builtin:tiny, in float16."""
+    spec = importlib.util.spec_from_file_location("fine_tune_tiny", root / "examples" / "fine_tune_tiny.py")
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    assert made.BUILTIN == DIRECTORY / "tiny"
+    threads, state = torch.get_num_threads(), torch.random.get_rng_state()
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(made.BUILTIN)
+        tuned = []
+        for _ in range(2):
+            model = transformers.AutoModelForCausalLM.from_pretrained(made.BUILTIN, dtype=torch.float32)
+            tuned.append(made.fine_tune(model, tokenizer, 2).state_dict())
+    finally:
+        torch.set_num_threads(threads)
+        torch.random.set_rng_state(state)
+    assert all(torch.equal(tuned[0][name], tuned[1][name]) for name in tuned[0])
+    base, shipped = (
+        load_file(place / "model.safetensors") for place in (made.BUILTIN, root / "examples" / "fine-tuning")
+    )
+    assert {n: t.shape for n, t in base.items()} == {n: t.shape for n, t in shipped.items()}
+    for name, tensor in base.items():
+        assert not torch.equal(tensor, shipped[name]), name
+        assert float((shipped[name].float() - tensor.float()).norm() / tensor.float().norm()) < 0.6, name
