@@ -84,8 +84,7 @@ def arguments() -> argparse.ArgumentParser:
     """All that may be chosen."""
     how = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="train_small.py", description=__doc__, formatter_class=how)
-    add = parser.add_argument
-    add("out", type=Path, metavar="OUT", help="the directory of all checkpoints")
+    parser.add_argument("out", type=Path, metavar="OUT", help="the directory of all checkpoints")
     model = parser.add_argument_group("the model")
     model.add_argument("--type", default="llama", help="a type that transformers knows: llama, gpt2, marian, t5, ...")
     model.add_argument("--config", type=Path, help="a config.json instead, which then says all sizes")
@@ -106,6 +105,12 @@ def arguments() -> argparse.ArgumentParser:
     start.add_argument("--edit", nargs=2, metavar=("RUN", "VARIANT"), help="edit the initialisation as a run file says")
     start.add_argument("--draw", type=int, metavar="N", help="which draw of that variant")
     start.add_argument("--at", type=setting, nargs="+", default=[], metavar="NAME=VALUE", help="where it sweeps")
+    add_training(parser)
+    return parser
+
+
+def add_training(parser: argparse.ArgumentParser) -> None:
+    """What it learns, how, and what is kept."""
     data = parser.add_argument_group("what it learns")
     data.add_argument("--text", type=Path, help="a text, for decoders")
     data.add_argument("--pairs", type=Path, help="lines of source, tab, target, for encoder-decoders")
@@ -130,7 +135,6 @@ def arguments() -> argparse.ArgumentParser:
         "--keep", type=int, default=50, help="after so many steps note where it is, to go on from there (50)"
     )
     kept.add_argument("--quiet", action="store_true", help="print nothing")
-    return parser
 
 
 def setting(text: str) -> tuple[str, Any]:
@@ -146,6 +150,10 @@ def setting(text: str) -> tuple[str, Any]:
 
 def train(chosen: argparse.Namespace) -> None:
     """All of it; what is there already is not done again."""
+    counts = ("layers", "heads", "width", "positions", "rows", "length", "keep")
+    few = next((name for name in counts if vars(chosen)[name] < 1), None)
+    if few:
+        raise ValueError(f"--{few} {vars(chosen)[few]}: it is 1 or more")
     if chosen.start is not None and chosen.edit is not None:
         raise ValueError("--start and --edit both say where it starts: edit that directory first (gausslens edit)")
     steps = saved_steps(chosen)

@@ -269,6 +269,7 @@ def test_checkpoints_lie_as_a_logarithm_unless_they_are_named(script: Any) -> No
         (["--type", "bert"], "bert writes no text: decoders and encoder-decoders are trained here"),
         (["--type", "deepseek_v3"], "a deepseek_v3 of these sizes does not run"),
         (["--type", "gpt2", "--positions", "8"], "a gpt2 of these sizes does not run (index out of range in self)"),
+        (["--rows", "0"], "--rows 0: it is 1 or more"),
         (["--heads", "3"], "--width 16 is not a multiple of --heads 3"),
         (["--save", "500"], "--save 500: there are steps 0 to 400; raise --steps"),
         (["--start", "nowhere"], "--start nowhere: there is nothing of that name"),
