@@ -142,7 +142,7 @@ def _copy(arguments: Namespace) -> int:
             return 1 if copying.wrong else 0
         try:
             with progress("copying", len(copying.results)) as tell:
-                copied = carry_out(copying, lambda where: tell(plain(where)))
+                copied = carry_out(copying, lambda where: tell(plain(where)[: where.index("/") + 9]))
         except KeyboardInterrupt:
             said = f"interrupted; what was copied is in {target}, and the same command goes on from there"
             print(said, file=sys.stderr)

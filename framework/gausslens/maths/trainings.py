@@ -27,9 +27,9 @@ _REACH = 1.96
 # Weights nearer than this to each other, of what they have moved in all, are the same.
 _SAME = 1e-6
 # A pair is in the wrong order where anchors find so much of its squared distance: 1 is a random walk, 3 a line, 0 noise
-# about one place. The first pair has anchors on one side alone; the last too, and there noise that dies away, as the
-# step size does, goes up to 1.
-_REVERSED, _FIRST_REVERSED, _LAST_REVERSED = 0.5, 0.8, 1.05
+# about one place. The first pair has anchors on one side alone; the last too, and there a training that settles, as the
+# step size falls, looks like a swap: 2.6 is met.
+_REVERSED, _FIRST_REVERSED, _LAST_REVERSED = 0.5, 0.8, 4.0
 # A step goes out and comes back where this is the cosine of the turn: noise about one place has -0.5.
 _TURNS_BACK = -0.85
 # Of two steps that may have changed places so many pairs are tried, those that leave the shortest way first.
@@ -177,7 +177,7 @@ def _component(
     weights: Mapping[str, float], cells: Mapping[str, Floats], moves: Mapping[str, Mapping[Hashable, float]]
 ) -> Component:
     value = sum(w * _pooled(cells[name]) for name, w in weights.items())
-    everyone = {training for name in weights for training in moves[name]}
+    everyone = dict.fromkeys(training for name in weights for training in moves[name])  # in one order, for equal bits
     moved = [sum(w * moves[name].get(t, 0.0) for name, w in weights.items()) for t in everyone]
     error = float(np.sqrt(np.sum(np.square(moved))))
     theory = float(np.sqrt(sum(w * w * _error_if_independent(cells[name]) ** 2 for name, w in weights.items())))
@@ -221,14 +221,12 @@ def crossed_components(y: ArrayLike) -> dict[str, Component]:
         raise ValueError(f"{a} by {b} trainings: 2 seeds or more of each")
     cells = values.reshape(a, b, -1)
     cells = cells[..., np.isfinite(cells).all(axis=(0, 1))]
-    squares_of = _mean_squares(cells)
-    theory = _crossed_theory(squares_of)
+    theory = _crossed_theory(cells)
     left_out = [
-        [_crossed(_mean_squares(np.delete(cells, i, axis=axis))) for i in range(n)] if n > 2 else None
-        for axis, n in enumerate((a, b))
+        [_crossed(np.delete(cells, i, axis=axis)) for i in range(n)] if n > 2 else None for axis, n in enumerate((a, b))
     ]
     found = {}
-    for name, value in _crossed(squares_of).items():
+    for name, value in _crossed(cells).items():
         squares = np.nan if None in left_out else 0.0
         for without in left_out:
             if without is not None:
@@ -244,44 +242,34 @@ def crossed_components(y: ArrayLike) -> dict[str, Component]:
     return found
 
 
-@dataclass(frozen=True)
-class _MeanSquares:
-    """Mean squares of each cell, and how many levels there were."""
-
-    data: Floats
-    init: Floats
-    interaction: Floats
-    a: int
-    b: int
-
-
-def _mean_squares(cells: Floats) -> _MeanSquares:
+def _mean_squares(cells: Floats) -> dict[str, Floats]:
+    """Mean squares of [data, init, cell] in each cell."""
     a, b = cells.shape[:2]
     rows, columns, mean = cells.mean(axis=1), cells.mean(axis=0), cells.mean(axis=(0, 1))
     left = cells - rows[:, None] - columns[None] + mean
-    return _MeanSquares(
-        b * ((rows - mean) ** 2).sum(axis=0) / (a - 1),
-        a * ((columns - mean) ** 2).sum(axis=0) / (b - 1),
-        (left**2).sum(axis=(0, 1)) / ((a - 1) * (b - 1)),
-        a,
-        b,
+    return {
+        "data": b * ((rows - mean) ** 2).sum(axis=0) / (a - 1),
+        "init": a * ((columns - mean) ** 2).sum(axis=0) / (b - 1),
+        "interaction": (left**2).sum(axis=(0, 1)) / ((a - 1) * (b - 1)),
+    }
+
+
+def _crossed(cells: Floats) -> dict[str, float]:
+    squares = {name: float(found.mean()) for name, found in _mean_squares(cells).items()}
+    interaction = squares["interaction"]
+    data, init = (
+        (squares[name] - interaction) / n for name, n in zip(("data", "init"), cells.shape[1::-1], strict=True)
     )
-
-
-def _crossed(found: _MeanSquares) -> dict[str, float]:
-    interaction = float(found.interaction.mean())
-    data = (float(found.data.mean()) - interaction) / found.b
-    init = (float(found.init.mean()) - interaction) / found.a
     return {"data": data, "init": init, "interaction": interaction, "total": data + init + interaction}
 
 
-def _crossed_theory(found: _MeanSquares) -> dict[str, float]:
+def _crossed_theory(cells: Floats) -> dict[str, float]:
     """Errors where mean squares are independent (they are, of normal numbers), and cells too."""
-    a, b = found.a, found.b
+    a, b = cells.shape[:2]
+    found = _mean_squares(cells)
     degrees = {"data": a - 1, "init": b - 1, "interaction": (a - 1) * (b - 1)}
     variance = {
-        name: float((2 * getattr(found, name) ** 2 / (df + 2)).sum()) / found.data.size**2
-        for name, df in degrees.items()
+        name: float((2 * found[name] ** 2 / (df + 2)).sum()) / cells.shape[2] ** 2 for name, df in degrees.items()
     }
     sums = {
         "data": {"data": 1 / b, "interaction": -1 / b},
@@ -333,8 +321,8 @@ def onsets(
     called at the last step, at a p that at most as many calls allow as there are steps in each called cell.
 
     ``lapses`` steps behind the onset, not the last, may lie within: the p are then partial conjunctions (Benjamini and
-    Heller 2008), (lapses + 1) times the (lapses + 1)-th largest. There are none unless it is said: a number that comes
-    and goes has not stayed.
+    Heller 2008), (lapses + 1) times the (lapses + 1)-th largest. None unless it is said: what comes and goes has not
+    stayed.
 
     The interval is that of the grid, from the step before, widened by the errors of the values: down to the last step
     at which the value lies, even 1.96 se outward, within 95 % of the null; up to the first from which all are called
@@ -344,39 +332,42 @@ def onsets(
     grid = np.asarray(steps, dtype=np.float64)
     if grid.shape != values.shape[:1] or (np.diff(grid) <= 0).any():
         raise ValueError("steps must rise, and be as many as x has rows")
-    if null.ndim not in (values.ndim, values.ndim + 1) or null.shape[null.ndim - values.ndim + 1 :] != values.shape[1:]:
-        raise ValueError(
-            f"draws of shape {null.shape} are neither [m, cells...] nor [m, step, cells...] of {values.shape}"
-        )
+    if null.shape[1:] not in (values.shape, values.shape[1:]):
+        raise ValueError(f"draws of {null.shape} are neither [m, cells...] nor [m, step, cells...] of {values.shape}")
     each = [null[:, i] if null.ndim > values.ndim else null for i in range(grid.size)]
+    error = np.zeros_like(values) if se is None else _REACH * np.nan_to_num(np.asarray(se, dtype=np.float64))
+    return _onsets(grid, values, each, error, lapses, level, unlike)
+
+
+def _onsets(
+    grid: Floats,
+    values: Floats,
+    each: Sequence[Floats],
+    error: Floats,
+    lapses: int,
+    level: float,
+    unlike: tuple[int, ...],
+) -> Onsets:
     judged = [compare(v, d, unlike=unlike) for v, d in zip(values, each, strict=True)]
-    p, mean, low, high = (np.stack([getattr(j, n) for j in judged]) for n in ("p", "mean", "low", "high"))
-    sides = np.sign(values - mean)
-    side = np.where(np.isfinite(sides[-1]), sides[-1], 0)
-    from_here = _from_here_on(np.where(sides == side, p, 1.0), lapses)
+    p, mean, bottom, top = (np.stack([getattr(j, n) for j in judged]) for n in ("p", "mean", "low", "high"))
+    side = np.nan_to_num(np.sign(values[-1] - mean[-1]))
+    from_here = _from_here_on(np.where(np.sign(values - mean) == side, p, 1.0), lapses)
     q = benjamini_hochberg(from_here)
     called = q <= level
     never = ~called.any(axis=0)
     first = np.where(never, grid.size - 1, called.argmax(axis=0))
-    error = np.zeros_like(values) if se is None else _REACH * np.nan_to_num(np.asarray(se, dtype=np.float64))
     # The least that is called: what all other values are held against.
     limit = float(from_here[called].max()) if called.any() else 0.0
     nearer = values - side * error
     moved = [compare(v, d, unlike=unlike).p for v, d in zip(nearer, each, strict=True)] if error.any() else list(p)
     sure = _from_here_on(np.where(np.sign(nearer - mean) == side, np.stack(moved), 1.0), lapses) <= limit
-    outward = values + side * error
     before = np.arange(grid.size).reshape([-1] + [1] * (values.ndim - 1)) < first
-    inside = before & ~np.where(side > 0, outward > high, outward < low)
+    inside = before & ~np.where(side > 0, values + error > top, values - error < bottom)
     last_inside = grid.size - 1 - inside[::-1].argmax(axis=0)
-    return Onsets(
-        np.where(never, np.nan, grid[first]),
-        np.where(never, np.nan, np.where(inside.any(axis=0), grid[last_inside], -np.inf)),
-        np.where(never, np.nan, np.where(sure.any(axis=0), grid[sure.argmax(axis=0)], np.inf)),
-        np.where(never, 0, side).astype(np.int8),
-        np.asarray(never),
-        from_here,
-        q,
-    )
+    begins = np.where(inside.any(axis=0), grid[last_inside], -np.inf)
+    ends = np.where(sure.any(axis=0), grid[sure.argmax(axis=0)], np.inf)
+    step, low, high = (np.where(never, np.nan, found) for found in (grid[first], begins, ends))
+    return Onsets(step, low, high, np.where(never, 0, side).astype(np.int8), np.asarray(never), from_here, q)
 
 
 def _from_here_on(p: Floats, lapses: int) -> Floats:
@@ -411,7 +402,7 @@ def out_of_line(distances: ArrayLike) -> Order:
     earlier checkpoint i finds j nearer than a later k: D_ij^2 - D_ik^2 is -D_jk^2 or less. A pair (j, k) is reversed
     where it is above D_jk^2 / 2 by the median over the anchors before it, and the same by those behind. Noise about one
     place gives 0, and noise that dies away is found by one side alone. The first pair has one side, and must have 0.8;
-    the last 1.05, for noise that dies away goes up to 1: there a random walk is not told from a training that settles.
+    the last 4, for a training that settles as the step size falls looks like a swap of its last two, up to 2.6.
     A step is a detour where it goes out and comes back at an angle of cosine below -0.85 (noise: -0.5), and the last
     where it lies at one before the last but one. What explains all is told: two steps changed places, or one is astray,
     or else those with most reversed pairs. Distances have no direction: four steps whose ends changed places are those
@@ -432,20 +423,30 @@ def out_of_line(distances: ArrayLike) -> Order:
     pairs, detours = _broken(squared)
     if not pairs and not detours:
         return Order((), None, equal)
+    if equal:
+        # Of two that are the same the one that breaks the order is told; where neither does, they are neighbours.
+        first, second = ({pair[k] for pair in equal} for k in (0, 1))
+        whole = [not any(_broken(_without(squared, gone))) for gone in (first, second)]
+        if any(whole):
+            return Order(() if all(whole) else tuple(sorted(first if whole[0] else second)), None, equal)
     suspects = sorted({i for pair in pairs for i in pair} | detours)
     for i, j in sorted(combinations(suspects, 2), key=lambda pair: _way(d, pair))[:_TRIED]:
         order = _exchanged(n, i, j)
-        if np.isfinite(_way(d, (i, j))) and _broken(squared[np.ix_(order, order)]) == (set(), set()):
+        if np.isfinite(_way(d, (i, j))) and not any(_broken(squared[np.ix_(order, order)])):
             return Order((i, j), (i, j), equal)
     for i in suspects:
-        rest = np.delete(np.arange(n), i)
-        if _broken(squared[np.ix_(rest, rest)]) == (set(), set()):
+        if not any(_broken(_without(squared, {i}))):
             return Order((i,), None, equal)
     return Order(tuple(sorted(_most_often(pairs) | detours)), None, equal)
 
 
 def _exchanged(n: int, i: int, j: int) -> Places:
     return np.array([{i: j, j: i}.get(place, place) for place in range(n)])
+
+
+def _without(squared: Floats, gone: set[int]) -> Floats:
+    rest = [i for i in range(len(squared)) if i not in gone]
+    return squared[np.ix_(rest, rest)]
 
 
 def _way(distances: Floats, pair: tuple[int, int]) -> float:

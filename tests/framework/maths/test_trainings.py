@@ -182,7 +182,7 @@ def test_trainings_in_two_groups_are_left_out_of_both(rng: np.random.Generator) 
     names = {"data": ["base", 1, 2], "init": ["base", 3, 4]}
     shared = variance_components(data, init, both, {**names, "both": [5, 6, 7]} | {n: [*v, n] for n, v in names.items()}
                                  | {"both": [5, 6, 7, 8]})  # fmt: skip
-    assert shared["data"] == apart["data"]
+    assert shared["data"].error == pytest.approx(apart["data"].error)
     assert shared["interaction"].value == apart["interaction"].value
     assert shared["interaction"].error != apart["interaction"].error
     data[1, 3] = np.nan
@@ -300,7 +300,7 @@ def test_errors_over_prompts_widen_the_interval(rng: np.random.Generator) -> Non
     assert onsets(STEPS, missing, null).never[1]
     assert onsets(STEPS, x, null[:3]).never.all()  # so few draws tell nothing
     for wrong in ((STEPS[::-1], x, null), (STEPS[1:], x, null), (STEPS, x, null[:, :3])):
-        with pytest.raises(ValueError, match="steps must rise|are neither"):
+        with pytest.raises(ValueError, match=r"steps must rise|are neither"):
             onsets(*wrong)
 
 
@@ -366,7 +366,7 @@ def trained(optimiser: str, schedule: str, steps: list[int]) -> np.ndarray:
     net, task = (
         torch.nn.Sequential(torch.nn.Linear(8, width), torch.nn.Tanh(), torch.nn.Linear(width, 3)) for width in (40, 16)
     )
-    made = {"sgd": (torch.optim.SGD, 0.2), "adamw": (torch.optim.AdamW, 1e-2)}[optimiser]
+    made = {"sgd": (torch.optim.SGD, 0.05), "adamw": (torch.optim.AdamW, 3e-3)}[optimiser]
     stepping = made[0](net.parameters(), lr=made[1])
     found = []
     for step in range(steps[-1] + 1):
@@ -389,33 +389,48 @@ def test_real_trainings_are_in_line_and_their_swaps_are_not(optimiser: str, sche
         weights = trained(optimiser, schedule, steps)
         assert out_of_line(distances(weights)).steps == ()
     weights = trained(optimiser, schedule, [0, 1, 2, 4, 8, 16, 32, 64, 128])
-    for i, j in combinations(range(1, 8), 2):
+    told = []
+    for i, j in combinations(range(8), 2):
         swapped = weights.copy()
         swapped[[i, j]] = swapped[[j, i]]
-        assert out_of_line(distances(swapped)).swapped == (i, j)
+        found = out_of_line(distances(swapped))
+        assert found.steps, (i, j)
+        told.append(found.swapped == (i, j))
+    assert np.mean(told) > 0.8
 
 
-@pytest.mark.parametrize("grid", GRIDS)
-@pytest.mark.parametrize("kind", ["walk", "drift"])
+# In 1500 dimensions a walk's step of 1 is lost beside one of 900: their product is random, 60 / sqrt(1500).
+SWAPPED = [(kind, grid) for kind in ("walk", "drift") for grid in GRIDS if (kind, grid) != ("walk", "tenfold")]
+
+
+@pytest.mark.parametrize(("kind", "grid"), SWAPPED)
 def test_swapped_and_duplicated_steps_are_found(rng: np.random.Generator, grid: str, kind: str) -> None:
     steps = GRIDS[grid]
     n = len(steps)
     weights = trajectory(rng, steps, kind)
+    exact = []
     for i, j in combinations(range(n), 2):
         swapped = weights.copy()
         swapped[[i, j]] = swapped[[j, i]]
         found = out_of_line(distances(swapped))
-        if (i == 0 and j in (1, n - 1)) or (kind == "walk" and j == n - 1):
-            continue  # at the ends a walk cannot be told from a training that settles, nor forward from backward
-        assert found.steps == found.swapped == (i, j), (i, j)
+        # A training that settles looks like a swap of its last two, and backward looks like forward.
+        if (i, j) not in ((n - 2, n - 1), (0, n - 1)) and (kind == "drift" or (i > 0 and j < n - 1)):
+            assert {i, j} & set(found.steps), (i, j)
+            assert found.steps == (i, j) or kind == "walk" or j == n - 1, (i, j)
+            exact.append(found.swapped == (i, j))
         assert found.equal == ()
+    assert np.mean(exact) > 0.8
     for i, j in combinations(range(n), 2):
         copied = weights.copy()
         copied[j] = copied[i]
         found = out_of_line(distances(copied))
         assert found.equal == ((i, j),)
-        if j > i + 2 and j < n - 1:
-            assert j in found.steps
+        if kind == "drift" and i + 2 < j < n - 1:
+            assert found.steps == (j,)
+        away = weights.copy()
+        away[i] = away[j]
+        if kind == "drift" and 0 < i < j - 2:
+            assert out_of_line(distances(away)).steps == (i,)
 
 
 def test_neighbours_and_next_neighbours_are_enough_for_neighbours(rng: np.random.Generator) -> None:
