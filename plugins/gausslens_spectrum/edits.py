@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gausslens import Generators, LayerWeights, ModelError
+from gausslens import Generators, LayerWeights, ModelError, OpenModel
 from gausslens.maths.frames import haar
 from gausslens.maths.heads import BIAS_OF, as_matrices, as_tensor
 from gausslens.maths.laws import Law
@@ -114,6 +114,15 @@ def graft(weights: LayerWeights, parameters: GraftParameters, generators: Genera
         return singular_values.grafted(found.s, other, parameters.hold)
 
     return _with_values(weights, parameters, change)
+
+
+def check_graft(model: OpenModel, parameters: GraftParameters) -> None:  # noqa: ARG001
+    """Refuse a difference of two models: what it would be given are the values of the model that is taken away."""
+    if model.info.facts.difference:
+        raise ModelError(
+            f"{model.info.name} is a difference of weights, and layers without edits are of the model taken away: "
+            "graft in a variant that is a model, and take the difference of that"
+        )
 
 
 def vectors(weights: LayerWeights, parameters: VectorParameters, generators: Generators) -> Tensors:

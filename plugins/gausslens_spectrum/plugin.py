@@ -88,6 +88,7 @@ GRAFT = Edit(
     parameters="gausslens_spectrum.parameters:GraftParameters",
     edit="gausslens_spectrum.edits:graft",
     touches=_VALUES,
+    check="gausslens_spectrum.edits:check_graft",
 )
 EFFECT = Analysis(
     name="spectrum.effect",

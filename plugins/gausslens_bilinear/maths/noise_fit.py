@@ -113,6 +113,8 @@ def _settled(values: Floats, sizes: tuple[int, ...], count: int, rate: float, to
     law = _law(sizes, count, 1.0)
     while count not in seen:
         seen.add(count)
+        if values[count] <= 0:
+            raise NoSpectrum("all singular values but the spikes are 0: there is no bulk to fit")
         law = _law(sizes, count, float(values[count:].mean()) / _law(sizes, count, 1.0).mean)
         count = _beyond(values, law, rate)
     spikes = min(sizes) - law.small

@@ -223,6 +223,7 @@ def test_tensors_that_one_lacks_or_has_in_another_shape_are_left_out(here: Path)
             {"equal": PAIR | {"edits": [{"edit": "reinit.cascade", "depth": 1}], "draws": 2}},
             "as reinit.gaussian (norm), reinit.permute (entries)",
         ),
+        ({"grafted": PAIR | {"edits": [{"edit": "spectrum.graft", "source": 1}]}}, "take the difference of that"),
     ],
 )
 def test_what_has_no_difference_is_refused_at_plan(here: Path, variants: dict[str, Any], said: str) -> None:

@@ -21,6 +21,7 @@ from gausslens.maths.spectra import effective_rank, squared_singular_values
 from gausslens.testing import TinyModel, TinyParameters, check_references, check_round_trip, check_weights
 from gausslens_bilinear.analyses.spectrum import Spectrum
 from gausslens_bilinear.figures.spectrum import _MAPS, _map, _spectrum
+from gausslens_bilinear.maths.noise_fit import bulk_if_any
 from gausslens_bilinear.parameters import SpectrumParameters
 from gausslens_bilinear.plugin import SPECTRUM
 
@@ -200,6 +201,12 @@ def test_a_matrix_of_zeros_has_no_law() -> None:
     result = check_weights(SPECTRUM, model=Zeros())
     assert float(result["maximum"].max()) == 0
     assert np.isnan(result["distance"]).all()
+
+
+def test_a_matrix_of_half_its_rank_has_no_law() -> None:
+    """Values that explain each other as spikes until nothing but zeros is left are no bulk, and no failure."""
+    found = [2.29, 1.9, 1.84, 1.76, 1.64, 1.58, 1.53, 1.43, 1.34, 1.26, 1.21, 1.17, 1.13, 1.07, 1.0, 0.8]
+    assert bulk_if_any(found + [0.0] * 16, 64, 32) is None
 
 
 def test_the_same_matrix_twice_is_refused() -> None:
