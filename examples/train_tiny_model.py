@@ -1,14 +1,18 @@
 """Makes builtin:tiny: a Mistral-type model of bytes, trained on text that repeats until it copies what it saw.
 
-    python examples/train_tiny_model.py DIRECTORY [--steps N]
+    python examples/train_tiny_model.py DIRECTORY [--steps N] [--at STEP ...]
 
-Everything is seeded and runs on one CPU thread in a few minutes: the text is made here, no data is read.
+Everything is seeded and runs on one CPU thread in a few minutes: the text is made here, no data is read. With `--at`
+the model is also written as it is after these steps, into DIRECTORY/step00100 and so on, for a study of its training
+(trajectory.yaml); what comes of the training is the same.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import random
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
@@ -80,8 +84,14 @@ def sample(chance: random.Random, bytes_alone: PreTrainedTokenizerFast, length: 
     return ids, [-100] * unknown + ids[unknown:]
 
 
-def train(steps: int, seed: int = 0) -> MistralForCausalLM:
-    """AdamW on freshly made text, the rate warmed up and let down again; longer texts towards the end."""
+def train(
+    steps: int, seed: int = 0, at: Iterable[int] = (), keep: Callable[[int, MistralForCausalLM], None] | None = None
+) -> MistralForCausalLM:
+    """AdamW on freshly made text, the rate warmed up and let down again; longer texts towards the end.
+
+    ``keep`` is given the model as it is after each number of steps in ``at``; 0 is before the first.
+    """
+    kept = set(at)
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     chance = random.Random(seed)  # noqa: S311 - text to learn from
@@ -89,7 +99,11 @@ def train(steps: int, seed: int = 0) -> MistralForCausalLM:
     model = MistralForCausalLM(config(len(bytes_alone)))
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.01, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 3e-3, total_steps=steps, pct_start=0.1)
-    for step in range(steps):
+    for step in range(steps + 1):
+        if keep is not None and step in kept:
+            keep(step, model)
+        if step == steps:
+            break
         length, rows = (64, 32) if step < 0.7 * steps else (128, 16)
         made = [sample(chance, bytes_alone, length) for _ in range(rows)]
         ids, labels = (torch.tensor([m[i] for m in made]) for i in (0, 1))
@@ -109,10 +123,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("directory", type=Path)
     parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--at", type=int, nargs="+", default=[], metavar="STEP", help="write the model after these too")
     chosen = parser.parse_args()
-    model = train(chosen.steps)
-    model.half().save_pretrained(chosen.directory)
-    tokenizer().save_pretrained(chosen.directory)
+
+    def write(model: MistralForCausalLM, directory: Path) -> None:
+        copy.deepcopy(model).half().save_pretrained(directory)
+        tokenizer().save_pretrained(directory)
+
+    model = train(chosen.steps, at=chosen.at, keep=lambda step, now: write(now, chosen.directory / f"step{step:05d}"))
+    write(model, chosen.directory)
 
 
 if __name__ == "__main__":

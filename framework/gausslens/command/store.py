@@ -97,8 +97,8 @@ def _check(arguments: Namespace) -> None:
 
 
 def _verify(arguments: Namespace) -> int:
+    from ..store.layout import check_is_store
     from ..store.maintain import count, verify
-    from ..store.read_results import check_is_store
 
     path = Path(arguments.store)
     check_is_store(path)

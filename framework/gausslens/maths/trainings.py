@@ -1,13 +1,13 @@
 """Several trainings of one recipe, and one over its steps: matched heads, variances, onsets, order. Pure numpy.
 
-``matched_by_rank`` sets what is exchangeable only as a set beside one another. ``variance_components`` and
-``crossed_components`` say what seeds of the data and of the initialisation give. ``onsets`` says from which step on a
-number is beyond its null, and ``out_of_line`` which checkpoints lie where they should not.
+``matched_by_rank`` sets what is exchangeable only as a set beside one another, ``variance_components`` and
+``crossed_components`` say what seeds give, ``onsets`` from which step on a number is beyond its null, and
+``out_of_line`` which checkpoints lie where they should not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, TypeAlias
@@ -21,6 +21,7 @@ from .nulls import INTERVAL, benjamini_hochberg, compare
 Floats: TypeAlias = NDArray[np.float64]
 Places: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]
+Told: TypeAlias = Callable[[Floats], Floats]
 
 # So many errors over prompts either way: the value may be there.
 _REACH = 1.96
@@ -38,9 +39,9 @@ _TRIED = 60
 
 @dataclass(frozen=True)
 class Matched:
-    """Draws [m, cells...] in the order of a model; ``places`` [m, cells...] say where each value was.
+    """Draws [m, cells...] in the order of a model; ``axes`` count from the end.
 
-    A place is the index into the matched axes of that draw, flattened together. ``axes`` count from the end.
+    ``places`` [m, cells...] say where each value was: the index into the matched axes of that draw, flattened together.
     """
 
     draws: Floats
@@ -328,41 +329,40 @@ def onsets(
     at which the value lies, even 1.96 se outward, within 95 % of the null; up to the first from which all are called
     even 1.96 se nearer to it. A rise so slow that it cannot be seen at once begins earlier than that.
     """
-    values, null = np.asarray(x, dtype=np.float64), np.asarray(draws, dtype=np.float64)
-    grid = np.asarray(steps, dtype=np.float64)
+    values, null, grid = (np.asarray(array, dtype=np.float64) for array in (x, draws, steps))
     if grid.shape != values.shape[:1] or (np.diff(grid) <= 0).any():
         raise ValueError("steps must rise, and be as many as x has rows")
     if null.shape[1:] not in (values.shape, values.shape[1:]):
         raise ValueError(f"draws of {null.shape} are neither [m, cells...] nor [m, step, cells...] of {values.shape}")
     each = [null[:, i] if null.ndim > values.ndim else null for i in range(grid.size)]
     error = np.zeros_like(values) if se is None else _REACH * np.nan_to_num(np.asarray(se, dtype=np.float64))
-    return _onsets(grid, values, each, error, lapses, level, unlike)
-
-
-def _onsets(
-    grid: Floats,
-    values: Floats,
-    each: Sequence[Floats],
-    error: Floats,
-    lapses: int,
-    level: float,
-    unlike: tuple[int, ...],
-) -> Onsets:
     judged = [compare(v, d, unlike=unlike) for v, d in zip(values, each, strict=True)]
-    p, mean, bottom, top = (np.stack([getattr(j, n) for j in judged]) for n in ("p", "mean", "low", "high"))
-    side = np.nan_to_num(np.sign(values[-1] - mean[-1]))
-    from_here = _from_here_on(np.where(np.sign(values - mean) == side, p, 1.0), lapses)
+    p, *held = (np.stack([getattr(j, n) for j in judged]) for n in ("p", "mean", "low", "high"))
+
+    def p_of(moved: Floats) -> Floats:
+        return np.stack([compare(v, d, unlike=unlike).p for v, d in zip(moved, each, strict=True)])
+
+    return onsets_judged(grid, values, p, held, error, p_of, lapses, level)
+
+
+def onsets_judged(
+    grid: Floats, x: Floats, p: Floats, null: Sequence[Floats], error: Floats, p_of: Told, lapses: int, level: float
+) -> Onsets:
+    """``onsets`` of p and the null's mean, low, high [step, cells...]; ``p_of`` gives that of values nearer to it."""
+    mean, bottom, top = null
+    side = np.nan_to_num(np.sign(x[-1] - mean[-1]))
+    from_here = _from_here_on(np.where(np.sign(x - mean) == side, p, 1.0), lapses)
     q = benjamini_hochberg(from_here)
     called = q <= level
     never = ~called.any(axis=0)
     first = np.where(never, grid.size - 1, called.argmax(axis=0))
     # The least that is called: what all other values are held against.
     limit = float(from_here[called].max()) if called.any() else 0.0
-    nearer = values - side * error
-    moved = [compare(v, d, unlike=unlike).p for v, d in zip(nearer, each, strict=True)] if error.any() else list(p)
-    sure = _from_here_on(np.where(np.sign(nearer - mean) == side, np.stack(moved), 1.0), lapses) <= limit
-    before = np.arange(grid.size).reshape([-1] + [1] * (values.ndim - 1)) < first
-    inside = before & ~np.where(side > 0, values + error > top, values - error < bottom)
+    nearer = x - side * error
+    moved = p_of(nearer) if error.any() else p
+    sure = _from_here_on(np.where(np.sign(nearer - mean) == side, moved, 1.0), lapses) <= limit
+    before = np.arange(grid.size).reshape([-1] + [1] * (x.ndim - 1)) < first
+    inside = before & ~np.where(side > 0, x + error > top, x - error < bottom)
     last_inside = grid.size - 1 - inside[::-1].argmax(axis=0)
     begins = np.where(inside.any(axis=0), grid[last_inside], -np.inf)
     ends = np.where(sure.any(axis=0), grid[sure.argmax(axis=0)], np.inf)

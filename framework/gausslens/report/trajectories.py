@@ -13,16 +13,18 @@ from scipy.special import stdtrit
 
 from ..contract.analyses import compared
 from ..contract.errors import StoreError
-from ..figures import Dial, Figure, Line, Lines, Panels, Source
+from ..figures import Dial, Figure, Line, Lines, Panels, Source, Table
 from ..maths.ladder import ladder_order
 from ..maths.nulls import INTERVAL
+from ..verdicts import LATER, LEVEL, NEVER, PASSES, START, first_nulls, interval, whole
+from .numbers import NOTHING
 from .thinning import SERIES
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from ..store.read_results import Results
-    from ..verdicts import Statistic
+    from ..verdicts import Onset, Statistic
 
 NAME = "trajectories"
 SUMMARY = "Numbers against what models are swept over: each scalar, each head, and where the nulls lie."
@@ -76,20 +78,47 @@ class _Trajectory:
 
 
 def trajectories(results: Results) -> list[Figure]:
-    """A figure for every compared variable of every variant that is swept over models by a number."""
-    return [_figure(found, results) for found in _trajectories(results)]
+    """Of every variant that is swept over models by a number: when what appears, and a figure for each variable."""
+    figures = [_figure(found, results) for found in _trajectories(results)]
+    firsts = first_nulls([one.statistic for one in results.onsets()], results.rungs)
+    tables = []
+    for variant, null in firsts.items():
+        mine = [one for one in results.onsets() if (one.statistic.variant, one.statistic.null) == (variant, null)]
+        tables.append(_onset_table(variant, null, [one for one in mine if one.statistic.tests]))
+    return [*tables, *figures]
 
 
-def swept_by_number(results: Results, variant: str) -> str | None:
-    """The number by which a variant is swept over models; None where it is not, or is a null of others."""
-    if any(step.against == variant for step in results.manifest().steps):
-        return None
-    for dim in results.manifest().swept_models(variant):
-        steps = next((results.steps(v, label) for v, label in results.planned if v == variant), ())
-        values = {step.sweep.get(dim) for step in steps}
-        if len(values) > 1 and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
-            return dim
-    return None
+def _onset_table(variant: str, null: str, found: Sequence[Onset]) -> Figure:
+    """When each number comes to stay beyond a null, earliest first; then those that are beyond it from the start."""
+    cells = [(one, cell) for one in found for cell in one.cells()]
+    there = [(one, cell) for one, cell in cells if one.kind[cell] in (LATER, START)]
+    there.sort(key=lambda pair: (pair[0].kind[pair[1]] == START, pair[0].step[pair[1]]))
+    along = found[0].along if found else "step"
+    counts = {kind: sum(one.kind[cell] == kind for one, cell in cells) for kind in (PASSES, NEVER)}
+    rows = [
+        [
+            START if one.kind[cell] == START else whole(one.step[cell]),
+            NOTHING if one.kind[cell] == START else interval(one, cell),
+            one.statistic.label,
+            one.statistic.variable,
+            ", ".join(f"{dim} {value}" for dim, value in one.place(cell).items()) or NOTHING,
+            "above" if one.direction[cell] > 0 else "below",
+        ]
+        for one, cell in there
+    ]
+    return Table(
+        title=f"When {variant} comes to stay beyond {null}",
+        caption=f"The first {along} at which a number is beyond the null with all that follow, all cells and {along}s "
+        f"of a statistic tested together (false discovery rate {LEVEL}), and its interval: after the last {along} at "
+        f"which it may have been within the null, until all that follow are beyond it for sure, by the errors over "
+        f"prompts. Besides these, {counts[PASSES]} beyond the null at some {along} and not to the last, "
+        f"{counts[NEVER]} at none.",
+        sources=tuple(
+            Source(variant, f"{one.statistic.label}.against.{null}", f"{one.statistic.variable}_p") for one in found
+        ),
+        columns=(f"from {along}", "interval", "result", "variable", "where", "side"),
+        rows=rows,
+    )
 
 
 def _trajectories(results: Results) -> Iterator[_Trajectory]:
@@ -97,7 +126,7 @@ def _trajectories(results: Results) -> Iterator[_Trajectory]:
     for one in results.statistics():
         judged.setdefault(one.name, []).append(one)
     for variant in results.variants:
-        along = swept_by_number(results, variant)
+        along = results.manifest().swept_by_number(variant)
         for label in results.labels if along is not None else ():
             if (variant, label) not in results or results.unfinished(variant, label):
                 continue

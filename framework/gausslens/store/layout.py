@@ -87,6 +87,12 @@ def entry_of(analysis: str, key: str) -> str:
     return f"/{analysis}/{key}"
 
 
+def check_is_store(path: Path) -> None:
+    """Raise where there is neither a store nor a file that may be a pack."""
+    if not is_store(path) and not path.is_file():
+        raise NotAStore(f"{path}: there is no store here" + ("" if path.exists() else "; the path does not exist"))
+
+
 def is_store(path: Path) -> bool:
     """Whether a directory looks like a store."""
     return (path / PARTS).is_dir() or (path / RUNS).is_dir() or (path / INDEX).is_file()

@@ -103,6 +103,18 @@ class Manifest:
         swept = table.get("sweep")
         return tuple(map(str, swept)) if isinstance(swept, Mapping) else ()
 
+    def swept_by_number(self, variant: str) -> str | None:
+        """The number by which a variant is swept over models; None where it is not, or is a null of others."""
+        if any(step.against == variant for step in self.steps):
+            return None
+        mine = [step.sweep for step in self.steps if step.variant == variant]
+        for name in self.swept_models(variant):
+            values = [sweep.get(name) for sweep in mine]
+            numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+            if numbers and len(set(values)) > 1:
+                return name
+        return None
+
 
 def write_manifest(writer: Writer, run: str, manifest: Mapping[str, Any]) -> Path:
     """Commit a manifest, unless the newest one of the store is of the same run and plan.

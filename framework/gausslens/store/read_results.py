@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -12,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..contract.errors import InputError, StoreError, did_you_mean
 from .disk import is_file
 from .index import has_index
-from .layout import RUNS, NotAStore, entry_of, is_store, part_path
+from .layout import RUNS, NotAStore, check_is_store, entry_of, part_path
 from .manifest import Manifest, PlannedStep, SweepPoint, by_label, manifests, shown_plan
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
-    from ..verdicts import Statistic
+    from ..verdicts import Onset, Statistic
 
 
 # Digits of a plan's digest that are shown; so few are enough to mean it.
@@ -80,7 +81,6 @@ class Results:
         self._known = tuple(found.manifests() if known is None else known)
         self._plan = shown_plan(self._known if of is None else of, found.finished)
         self._steps = {} if self._plan is None else by_label(self._plan)
-        self._statistics: list[Statistic] | None = None
 
     @property
     def path(self) -> str:
@@ -295,17 +295,30 @@ class Results:
 
     def statistics(self) -> list[Statistic]:
         """Every variable that is compared with a null: whether it departs, over all of the run, and in which cells."""
-        if self._statistics is None:
-            from ..verdicts import statistics
-
-            self._statistics = statistics(self.comparisons())
         return self._statistics
 
-    def sentences(self) -> list[str]:
-        """What was found, in one sentence for each variant that is compared with a null."""
-        from ..verdicts import sentences
+    @cached_property
+    def _statistics(self) -> list[Statistic]:
+        from ..verdicts import statistics
 
-        return sentences(self.statistics(), self.rungs)
+        return statistics(self.comparisons())
+
+    def onsets(self) -> list[Onset]:
+        """From which step of a training on each number is beyond a null: one for each statistic and null."""
+        return self._onsets
+
+    @cached_property
+    def _onsets(self) -> list[Onset]:
+        from ..verdicts import onsets
+
+        along = {v: dim for v in self.variants if (dim := self.manifest().swept_by_number(v)) is not None}
+        return onsets(self.statistics(), along, lambda v, label, null: self.draws(v, f"{label}.against.{null}"))
+
+    def sentences(self) -> list[str]:
+        """What was found: a sentence for each variant that is compared with a null, and one for each training."""
+        from ..verdicts import onset_sentences, sentences
+
+        return [*sentences(self.statistics(), self.rungs), *onset_sentences(self.onsets(), self.rungs)]
 
     def frame(
         self, variant: str, label: str, null: str | None = None, variables: str | Sequence[str] | None = None
@@ -322,11 +335,12 @@ class Results:
         if null is not None:
             self.against(variant, label, null)
         nulls = self.nulls(variant, label) if null is None else (null,)
-        judged = [one for one in (self.statistics() if nulls else []) if (one.variant, one.label) == (variant, label)]
+        judged = [one for one in (self.statistics() if nulls else []) if one.name[:2] == (variant, label)]
         what = f"{variant}, {label}"
         try:
             compared = {name: self.against(variant, label, name) for name in nulls}
-            return judged_frame(self[variant, label], compared, judged, self.rungs, variables, what)
+            onsets = [one for one in (self.onsets() if nulls else []) if one.statistic.name[:2] == (variant, label)]
+            return judged_frame(self[variant, label], compared, judged, onsets, self.rungs, variables, what)
         except DifferentShapes:
             short = {name: name if len(nulls) > 1 else "" for name in nulls}
             each = {short[name]: self.draws(variant, f"{label}.against.{name}") for name in nulls}
@@ -379,7 +393,8 @@ class Results:
         """What the run planned, a row for each step: run, variant, draw, swept values, label, key, when finished."""
         from .tables import table
 
-        return table(self._in_order(), self.finished, self._reader.facts)
+        planned = ((self.manifest(), step) for steps in self._steps.values() for step in steps)
+        return table(planned, self.finished, self._reader.facts)
 
     def tree(self) -> xr.DataTree:
         """The run as a tree: run, variant, label; results that differ in shape have a node for each draw."""
@@ -401,10 +416,6 @@ class Results:
     def facts(self, variant: str, label: str) -> list[Mapping[str, Any]]:
         """What made each finished result: plugin, versions, when, and its provenance, one mapping for each draw."""
         return [self._reader.facts(step) for step in self.steps(variant, label) if self.finished(step)]
-
-    def _in_order(self) -> Iterator[tuple[Manifest, PlannedStep]]:
-        for steps in self._steps.values():
-            yield from ((self.manifest(), step) for step in steps)
 
     def __repr__(self) -> str:
         lines = [f"<gausslens.Results {self.path}>"]
@@ -438,19 +449,15 @@ class Reader(Protocol):
 
     def manifests(self) -> list[Manifest]:
         """All that can be read, oldest first."""
-        ...
 
     def finished(self, step: PlannedStep) -> bool:
         """Whether the result of a step is there."""
-        ...
 
     def read(self, step: PlannedStep) -> xr.Dataset:
         """The result of a step."""
-        ...
 
     def facts(self, step: PlannedStep) -> Mapping[str, Any]:
         """What made the result: the attributes of its group."""
-        ...
 
 
 class StoreReader:
@@ -480,12 +487,6 @@ class StoreReader:
 
         path = part_path(self.path, step.analysis, step.key)
         return read_facts(self.path, path, entry_of(step.analysis, step.key))
-
-
-def check_is_store(path: Path) -> None:
-    """Raise where there is neither a store nor a file that may be a pack."""
-    if not is_store(path) and not path.is_file():
-        raise NotAStore(f"{path}: there is no store here" + ("" if path.exists() else "; the path does not exist"))
 
 
 def open_reader(path: str | os.PathLike[str]) -> Reader:

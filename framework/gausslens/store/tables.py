@@ -11,7 +11,7 @@ import xarray as xr
 
 from ..contract.errors import StoreError, did_you_mean
 from ..maths.resampling import difference_error
-from ..verdicts import Statistic, explanations, rung_columns, with_verdicts
+from ..verdicts import Onset, Statistic, explanations, rung_columns, with_verdicts
 from .manifest import Manifest, PlannedStep, SweepPoint
 from .read_parts import ERROR, WITHOUT, beside, error_beside
 
@@ -24,6 +24,7 @@ MOST_ROWS = 20_000_000
 NULL_COLUMNS = (
     *("null_mean", "null_sd", "null_low", "null_high", "difference", "difference_se", "ratio", "effect"),
     *("z", "p", "p_empirical", "q", "p_variable", "p_family", "called", "share", "rung", "draws_needed"),
+    *("onset", "onset_low", "onset_high", "onset_kind"),
 )
 
 
@@ -60,14 +61,18 @@ def judged_frame(
     result: xr.Dataset,
     comparisons: Mapping[str, xr.Dataset],
     judged: Sequence[Statistic],
+    onsets: Sequence[Onset],
     rungs: Mapping[str, str],
     variables: Sequence[str] | None,
     what: str,
 ) -> pd.DataFrame:
-    """A frame with the verdicts beside the numbers: of several nulls each has its columns, and there is the rung."""
+    """A frame with the verdicts beside the numbers: of several nulls each has its columns, and there is the rung.
+
+    Of a training there are also the onset of each cell, its interval and its kind, in every row of the cell.
+    """
     explained = explanations(judged, rungs) if len(comparisons) > 1 else {}
     compared = {
-        (null if len(comparisons) > 1 else ""): with_verdicts(comparison, null, judged, explained)
+        (null if len(comparisons) > 1 else ""): with_verdicts(comparison, null, judged, explained, onsets)
         for null, comparison in comparisons.items()
     }
     if explained:

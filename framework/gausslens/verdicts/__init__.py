@@ -2,19 +2,29 @@
 
 from .columns import rung_columns, with_verdicts
 from .explanations import Explanation, explanations, first_nulls
+from .onsets import LATER, NEVER, PASSES, START, Onset, interval, onset_sentences, onsets, whole
 from .selection import LEVEL, Comparisons, Statistic, prompts_half_width, statistics
 from .sentence import sentences
 
 __all__ = [
+    "LATER",
     "LEVEL",
+    "NEVER",
+    "PASSES",
+    "START",
     "Comparisons",
     "Explanation",
+    "Onset",
     "Statistic",
     "explanations",
     "first_nulls",
+    "interval",
+    "onset_sentences",
+    "onsets",
     "prompts_half_width",
     "rung_columns",
     "sentences",
     "statistics",
+    "whole",
     "with_verdicts",
 ]

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from .explanations import Explanation
+    from .onsets import Onset
     from .selection import Statistic
 
 
@@ -19,8 +20,12 @@ def with_verdicts(
     null: str,
     judged: Sequence[Statistic],
     explained: Mapping[tuple[str, str, str], Explanation],
+    onsets: Sequence[Onset] = (),
 ) -> xr.Dataset:
-    """A comparison with, for each variable v, also v_difference, v_ratio, v_called and on a ladder v_share."""
+    """A comparison with, for each variable v, also v_difference, v_ratio, v_called, on a ladder v_share.
+
+    Of a training there are v_onset, its interval v_onset_low and v_onset_high, and v_onset_kind, over the cells.
+    """
     made = dict(comparison.data_vars)
     for one in judged:
         if one.null != null:
@@ -33,6 +38,10 @@ def with_verdicts(
         if each is not None:
             columns["share"] = each.cells.share[each.nulls.index(null)]
         made |= {f"{one.variable}_{name}": value.copy(data=array) for name, array in columns.items()}
+    for each_onset in onsets:
+        if each_onset.statistic.null == null:
+            variable = each_onset.statistic.variable
+            made |= {f"{variable}_{name}": array for name, array in each_onset.columns().items()}
     return comparison.assign(made)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,6 +63,7 @@ def driven(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_it_finishes_and_its_page_is_whole(driven: Browser, path: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
+    path = _with_checkpoints(path, tmp_path) if path.stem == "trajectory" else path
     one_prompt = ["prompts.targets=[Ant]"] if path.stem in ("attention-budgets", "attention-swap") else []
     fewer = (*one_prompt, *_few_draws(path))
     options = [option for each in fewer for option in ("--set", each)]
@@ -79,6 +82,15 @@ def test_it_finishes_on_a_real_model_where_it_says_so(driven: Browser, path: Pat
     options += [option for each in fewer for option in ("--set", each)]
     assert main(["run", str(path), "--store", str(store), *options]) == 0
     _whole(driven, store)
+
+
+def _with_checkpoints(path: Path, directory: Path) -> Path:
+    """The example beside the checkpoints that its script makes, of a few steps."""
+    script = path.with_name("train_tiny_model.py")
+    steps = ("--steps", "40", "--at", "0", "10", "20", "40")
+    command = [sys.executable, str(script), str(directory / "trajectory"), *steps]
+    subprocess.run(command, check=True, capture_output=True)
+    return Path(shutil.copy(path, directory))
 
 
 def _few_draws(path: Path) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 
 from gausslens import draw
-from gausslens.figures import Line, Lines, Panels, Plots, Source
+from gausslens.figures import Line, Lines, Panels, Plots, Source, Table
 from gausslens.report.page import page
 from gausslens.report.page_figures import draw as drawn
 from gausslens.report.svg_axes import axes_of
@@ -60,7 +60,9 @@ def swept(written: Written, own_null: bool, steps: tuple[int, ...] = STEPS, comp
 
 
 def figures(path: Path) -> dict[str, Any]:
-    return {each.figure.title: each.figure for each in draw(path, section="trajectories", host=HOST)}
+    """All but the table of onsets."""
+    found = draw(path, section="trajectories", host=HOST)
+    return {each.figure.title: each.figure for each in found if not isinstance(each.figure, Table)}
 
 
 @pytest.mark.parametrize("own_null", [True, False])
@@ -91,6 +93,33 @@ def test_every_scalar_and_every_head_has_a_curve_and_the_null_its_band(written: 
     np.testing.assert_allclose(loss.series[0].low, compared["loss_null_low"])
     assert ("chance at the same step" if own_null else "chance the same for every step") in scores.caption
     assert "step 0 is set apart at the left" in scores.caption
+
+
+def test_when_what_appears_stands_in_a_table_in_csv_and_in_a_sentence(written: Written) -> None:
+    """Planted is head 5 of layer 1, by 1 nat at step 1 and more at each later one; the rest follows its null."""
+    store = swept(written, own_null=True)
+    results = open_store(store)
+    (table,) = [
+        each.figure for each in draw(store, section="trajectories", host=HOST) if isinstance(each.figure, Table)
+    ]
+    assert table.title == "When training comes to stay beyond chance"
+    assert table.columns == ("from step", "interval", "result", "variable", "where", "side")
+    assert table.rows == (("1", "after 0, by 1 at the latest", "scores", "score", "layer 1, head 5", "above"),)
+    assert "0 beyond the null at some step and not to the last, 24 at none" in table.caption
+    frame = results.frame("training", "scores", variables="score")
+    cell = frame[(frame["layer"] == 1) & (frame["head"] == 5)]
+    assert cell["onset"].tolist() == [1.0] * 4
+    assert (cell["onset_low"].tolist(), cell["onset_high"].tolist()) == ([0.0] * 4, [1.0] * 4)
+    assert set(cell["onset_kind"]) == {"later"}
+    others = frame.drop(cell.index)
+    assert set(others["onset_kind"]) == {"never"}
+    assert others["onset"].isna().all()
+    (one,) = [one for one in results.onsets() if one.statistic.variable == "score"]
+    assert one.step[1, 5] == 1
+    assert results.sentences()[-1].startswith(
+        "Along step, of 25 numbers of training (each cell of each statistic) 1 comes to stay beyond chance, first a "
+        "score at layer 1, head 5 (in scores), from step 1 on (after 0, by 1 at the latest); 24 never"
+    )
 
 
 def test_without_a_null_there_are_the_curves_alone(written: Written) -> None:
@@ -151,9 +180,9 @@ def test_an_axis_without_0_or_with_less_is_as_it_was() -> None:
         assert str(drawn(lines([float(v) for v in x]))).count("<circle") == dots
 
 
-def test_panels_are_drawn_by_matplotlib_at_the_place_that_is_asked_for(written: Written) -> None:
+def test_panels_are_shownby_matplotlib_at_the_place_that_is_asked_for(written: Written) -> None:
     store = swept(written, own_null=True)
-    each = draw(store, section="trajectories", host=HOST)[0]
+    each = draw(store, section="trajectories", host=HOST)[1]
     for layer in (0, 2):
         (axes,) = each.plot(layer=layer).axes
         named = [line for line in axes.lines if line.get_label() == "chance"]
