@@ -77,7 +77,7 @@ def test_the_version(capsys: Captured) -> None:
     ("arguments", "said"),
     [
         (["chck"], "gausslens: there is no command 'chck': did you mean check?"),
-        (["zzz"], "gausslens: there is no command 'zzz'; there are check, diff, example, model"),
+        (["zzz"], "gausslens: there is no command 'zzz'; there are check, diff, edit, example"),
         (["help", "chck"], "gausslens: there is no command 'chck': did you mean check?"),
         (["--debugg", "plugins"], "gausslens: unknown argument --debugg: did you mean --debug?"),
         (["plugins", "--jsn"], "gausslens plugins: unknown argument --jsn: did you mean --json?"),
