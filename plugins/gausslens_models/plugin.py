@@ -75,8 +75,8 @@ def loaders() -> list[Loader]:
             version=1,
             summary="models that come with gausslens: builtin:clue-tiny and builtin:tiny",
             parameters="gausslens_models.parameters:BuiltinParameters",
-            claims="gausslens_models.loading.builtin:claims",
-            open="gausslens_models.loading.builtin:open_builtin",
+            claims="gausslens_models.loading.config_and_tokenizer:claims_builtin",
+            open="gausslens_models.loading.pretrained:open_builtin",
             rank=100,
         ),
         Loader(

@@ -184,6 +184,11 @@ def _heads(tensor: torch.Tensor, axis: int, form: str, part: str, sizes: Sizes) 
     return torch.unflatten(tensor, axis, (sizes.of(form), d_head))
 
 
+def is_known(model_type: str) -> bool:
+    """Whether a type is served, or refused for a reason of its own."""
+    return model_type in refused.REFUSED or any(model_type in f.model_types for f in (*FAMILIES, *TWO_STACKS))
+
+
 def family_of(
     config: Any, path: str, names: Iterable[str] = (), bridged: bool = False, stack: str | None = None
 ) -> Family:

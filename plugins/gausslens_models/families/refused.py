@@ -75,6 +75,9 @@ REFUSED = {
     "zaya": "its queries and keys go through convolutions",
     "blt": "it has several stacks of layers, of bytes and of patches",
     "gemma3n_text": "heads of other sizes in other layers, and four streams",
+    # Text stacks of models that read more
+    "mllama_text_model": "some of its layers read the states of an image alone, and are skipped where there is none",
+    "qwen3_vl_moe_text": "its files hold experts turned, which no table says",
     "moshi": "it has two stacks of layers, of time and of depth",
     # What is not text
     **dict.fromkeys(("moonshine", "speech_to_text", "speecht5", "whisper"), _SOUND),
@@ -136,6 +139,11 @@ def reason(config: Any) -> str:
     inner = getattr(config, "text_config", None)
     if inner is not None and (hasattr(config, "vision_config") or hasattr(config, "audio_config")):
         text = getattr(inner, "model_type", "")
+        if text in REFUSED:
+            return (
+                f"the model type {model_type!r} is not served: it reads more than text, and its text stack, of type "
+                f"{text!r}, is none that can be read alone: {REFUSED[text]}"
+            )
         return (
             f"the model type {model_type!r} is not served as a whole: it reads more than text. Its text stack is of "
             f"type {text!r}: load the model in Python and pass that stack as `gausslens.run(..., model=module)`, or "

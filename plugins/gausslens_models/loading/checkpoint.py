@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import math
 import re
 import zipfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,11 +35,12 @@ SAMPLE, GOLDEN = 1024, 0.6180339887498949
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor on disk: its file, and its shape and type as the file says."""
+    """A tensor on disk: its file, shape and type as that says, and its name there where it is read by another."""
 
     file: Path
     shape: tuple[int, ...]
     dtype: str
+    name: str = ""
 
 
 class Checkpoint:
@@ -67,9 +69,16 @@ class Checkpoint:
         """The shape of each tensor."""
         return {name: stored.shape for name, stored in self.tensors.items()}
 
+    def only(self, names: Mapping[str, str]) -> Checkpoint:
+        """The same files with some of their tensors alone, by other names: {name: name in the files}."""
+        found = copy.copy(self)
+        found.tensors = {name: replace(self.tensors[theirs], name=theirs) for name, theirs in names.items()}
+        return found
+
     def read(self, name: str) -> torch.Tensor:
         """One tensor. Its file is opened for this and closed: an open one keeps what was read in memory."""
         stored = self.tensors[name]
+        name = stored.name or name
         if stored.file.suffix == ".safetensors":
             from safetensors import safe_open
 
@@ -89,7 +98,7 @@ class Checkpoint:
                     if shape and numbers:
                         count = max(1, SAMPLE * shape[0] // numbers)
                         start = int(max(0, shape[0] - count) * (place * GOLDEN % 1))
-                        yield name, start, rows_of(name, start, start + count)
+                        yield name, start, rows_of(self.tensors[name].name or name, start, start + count)
 
     def refuse_integers(self, names: Iterable[str]) -> None:
         """Tensors that are read as weights must be kept as such: int16 bytes under a weight's name are no weight."""

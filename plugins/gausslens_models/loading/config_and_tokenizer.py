@@ -63,6 +63,11 @@ def claims_files(path: str) -> bool:
     return any((Path(path) / name).is_file() for name in ("config.json", MODULES))
 
 
+def claims_builtin(path: str) -> bool:
+    """Everything that starts with ``builtin:``."""
+    return path.startswith(BUILTIN)
+
+
 def claims_mapped(path: str) -> bool:
     """A live module that comes with a mapping."""
     return path.startswith(MAPPED)

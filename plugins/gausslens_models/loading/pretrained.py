@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,14 @@ from ..families.slots import STREAM
 from .adapter import adapter_of, same_tensor
 from .checkpoint import Checkpoint, refuse_not_finite
 from .code_of_module import digest_of_hooks
-from .config_and_tokenizer import LIVE, quiet_transformers, read_config, refuse_quantised, where_pretrained
+from .config_and_tokenizer import (
+    LIVE,
+    directory_of_builtin,
+    quiet_transformers,
+    read_config,
+    refuse_quantised,
+    where_pretrained,
+)
 from .fingerprint import fingerprint, of_stack
 from .skeleton import BUFFERS, NO_SITE, by_transformers, tensor_of, tensors_of
 from .turns import turn_of
@@ -215,6 +222,7 @@ class PretrainedModel(CheckpointModel):
         import torch
 
         name, arguments = where_pretrained(self.spec)
+        arguments |= {} if self.text is None else self.text.arguments
         device_map = getattr(self.spec.parameters, "device_map", None)
         layout = self.__dict__.get("layout")  # a GGUF file is laid out as the module that is made of it
         with by_transformers(self.spec.path, "load this model"):
@@ -228,6 +236,8 @@ class PretrainedModel(CheckpointModel):
                 variant=self.checkpoint.variant if self.checkpoint is not None else None,
                 **arguments,
             )
+        if self.text is not None:
+            self.text.forget_prefixes(module)
         absent = frozenset(map(str, report.get("missing_keys") or ()))
         self._refuse_lost(report, layout)
         if self.dtype is torch.float64:  # the other implementations of experts multiply nothing wider than float32
@@ -320,6 +330,11 @@ def _prove_reading(model: PretrainedModel) -> None:
         f"{model.spec.path}: no table names the model type {name!r}; its tensors are laid out as in others, but what "
         f"it computes is not what these would ({'; '.join(failed[:4])}){advice(model.config)}"
     )
+
+
+def open_builtin(spec: ModelSpec) -> PretrainedModel:
+    """Open a model that comes with gausslens, by its name."""
+    return PretrainedModel(replace(spec, path=str(directory_of_builtin(spec.path))), spec.path)
 
 
 class LiveModel(PretrainedModel):

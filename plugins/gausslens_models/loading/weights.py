@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from hashlib import sha256
@@ -29,6 +30,7 @@ from .config_and_tokenizer import (
 )
 from .fingerprint import cached, fingerprint, of_stack
 from .skeleton import Initial, held_against, skeleton_of
+from .text_stack import TextStack, text_stack_of
 
 if TYPE_CHECKING:
     import torch
@@ -54,8 +56,12 @@ class CheckpointModel:
         self.config = self._config()
         self.dtype = torch_dtype(spec)
         self.checkpoint = self._checkpoint()
+        self.text = self._text_stack()
+        if self.text is not None:
+            self.config, self.checkpoint = self.text.config, self.text.checkpoint
         self.families: tuple[Family, ...] = ()
-        self.layout = self._layout()
+        with self._told_of_text_stack():
+            self.layout = self._layout()
         self.changes = {} if adapter is None else adapter.placed(self.layout, self.spec.path)
         self._initial: Initial | None = None
 
@@ -81,12 +87,16 @@ class CheckpointModel:
 
     def told(self) -> tuple[str, ...]:
         """What this loader has to tell of the model beside its facts."""
-        return (*notes_of(self.spec), *([self.adapter.described] if self.adapter is not None else []))
+        text = [] if self.text is None else [self.text.note]
+        return (*notes_of(self.spec), *text, *([self.adapter.described] if self.adapter is not None else []))
 
     def tokenise(self, prompts: Sequence[Prompt]) -> Tokens:
         """Render, tokenise once with offsets, and map parts to tokens, words and segments."""
         if self.stack is None:
-            return tokenise(self.tokenizer, prompts, self.name)
+            tokens = tokenise(self.tokenizer, prompts, self.name)
+            if self.text is not None:
+                self.text.refuse_placeholders(tokens, self.name)
+            return tokens
         reader = PairReader(self.name, self.stack, self.layout.family.start, self._start(), self.info.max_positions)
         return reader.tokens(self.tokenizer, prompts)
 
@@ -157,6 +167,19 @@ class CheckpointModel:
         if not found.tensors:
             refuse_no_weights(self.directory)
         return found
+
+    def _text_stack(self) -> TextStack | None:
+        return None if self.checkpoint is None else text_stack_of(self.config, self.checkpoint, self.spec.path)
+
+    @contextlib.contextmanager
+    def _told_of_text_stack(self) -> Iterator[None]:
+        """What is wrong with a text stack is told by the names that it has alone: where they stand in the files."""
+        try:
+            yield
+        except ModelError as error:
+            if self.text is None:
+                raise
+            raise ModelError(f"{error} ({self.text.where})") from error
 
     def _layout(self) -> Layout:
         assert self.checkpoint is not None

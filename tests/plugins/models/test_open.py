@@ -19,9 +19,8 @@ from safetensors.torch import load_file, save_file
 from gausslens import InputError, ModelError, ModelSpec, OpenModel, Request, Tokens, Twin
 from gausslens_models.capture.engine import TransformersEngine
 from gausslens_models.loading import fingerprint
-from gausslens_models.loading.builtin import open_builtin
 from gausslens_models.loading.config_and_tokenizer import claims_bridge, claims_directory, claims_files
-from gausslens_models.loading.pretrained import PretrainedModel, module_fingerprint, open_pretrained
+from gausslens_models.loading.pretrained import PretrainedModel, module_fingerprint, open_builtin, open_pretrained
 from gausslens_models.loading.weights import open_weights
 from gausslens_models.parameters import BuiltinParameters, TransformersParameters, WeightsParameters
 
