@@ -2,7 +2,7 @@
 
 Which models have one is told by structure: the config has a `text_config` of a type that is served, the class of the
 whole holds the plain module of that type once, and the files have its tensors under one prefix. Everything else is left
-out, and is never read. Attention of the whole that is not that of the plain type is refused (families/refused.py).
+out, and is never read. The class of the whole is run on a few tokens: what it does otherwise with text is refused.
 """
 
 from __future__ import annotations

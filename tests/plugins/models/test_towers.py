@@ -17,6 +17,7 @@ from towers import OF_TEXT, TOWERS, build, saved
 
 import gausslens
 from gausslens import ModelError, ModelSpec, Prompt, Twin
+from gausslens.__main__ import main
 from gausslens_models.capture.engine import TransformersEngine
 from gausslens_models.loading.pretrained import PretrainedModel, open_pretrained
 from gausslens_models.loading.weights import CheckpointModel, open_weights
@@ -306,6 +307,13 @@ def test_the_place_of_an_image_is_no_text(at: Made) -> None:
     assert len(model.tokenise([Prompt(ids=(3, 4, 5))])) == 1
     with pytest.raises(ModelError, match=f"prompt 'seen' holds the token {OF_TEXT}, which stands for an image"):
         model.tokenise([Prompt(ids=(3, OF_TEXT, 5), name="seen")])
+
+
+def test_the_bridge_opens_it_too(at: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["model", str(at("llava")), "--loader", "transformer-lens"]) == 0
+    printed = capsys.readouterr().out
+    assert "the image tower of llava is left out" in printed
+    assert "comparisons hold" in printed
 
 
 def test_a_live_whole_is_refused_with_what_to_pass() -> None:
