@@ -83,8 +83,12 @@ def _made(view: Results, done: Iterable[PlannedStep]) -> list[tuple[PlannedStep,
 
 
 def _model(resolved: Mapping[str, Any], made: Sequence[tuple[PlannedStep, Mapping[str, Any]]]) -> Fact:
-    told = next((m for m in (_mapping(f["provenance"].get("model")) for _, f in made) if m), {})
+    models = [m for m in (_mapping(f["provenance"].get("model")) for _, f in made) if m]
     asked = _mapping(resolved.get("model"))
+    several = len({str(m.get("fingerprint")) for m in models})
+    if several > 1:
+        return "Models", str(asked.get("path") or "of variants"), f"{several} in all"
+    told = models[0] if models else {}
     name = str(told.get("name") or asked.get("path") or "none")
     more = [str(told[k]) for k in ("family", "dtype") if told.get(k)]
     if told.get("fingerprint"):

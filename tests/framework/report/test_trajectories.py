@@ -103,9 +103,9 @@ def test_when_what_appears_stands_in_a_table_in_csv_and_in_a_sentence(written: W
         each.figure for each in draw(store, section="trajectories", host=HOST) if isinstance(each.figure, Table)
     ]
     assert table.title == "When training comes to stay beyond chance"
-    assert table.columns == ("from step", "interval", "result", "variable", "where", "side")
-    assert table.rows == (("1", "after 0, by 1 at the latest", "scores", "score", "layer 1, head 5", "above"),)
-    assert "0 beyond the null at some step and not to the last, 24 at none" in table.caption
+    assert table.columns == ("from step", "interval", "result", "variable", "cells", "where", "side")
+    assert table.rows == (("1", "(0, 1]", "scores", "score", 1, "layer 1, head 5", "above"),)
+    assert "0 are beyond the null at some step and not to the last, 24 at none" in table.caption
     frame = results.frame("training", "scores", variables="score")
     cell = frame[(frame["layer"] == 1) & (frame["head"] == 5)]
     assert cell["onset"].tolist() == [1.0] * 4
