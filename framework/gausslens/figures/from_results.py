@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from .drawing import Dial
 from .figure import Figure, Source
 from .heatmap import Heatmap
 
@@ -56,20 +58,26 @@ def head_map(
     source: Source,
     centre: float | None = None,
     units: str | None = None,
+    swept: Sequence[str] = (),
 ) -> Figure:
-    """Layer by head, averaged over all else, which the caption says; a missing value stays missing."""
-    others = [f"{dim}s" for dim in map(str, values.dims) if dim not in ("layer", "head")]
+    """Layer by head, averaged over all else, which the caption says; a missing value stays missing.
+
+    Each of the ``swept`` dimensions is a slider, which begins at its last place, where a training ends.
+    """
+    turned = [dim for dim in swept if dim in values.dims]
+    others = [f"{dim}s" for dim in map(str, values.dims) if dim not in ("layer", "head", *turned)]
     return Heatmap(
         title=title,
         caption=caption + (f" Mean over {' and '.join(others)}." if others else ""),
         sources=(source,),
         units=str(values.attrs.get("units", "1")) if units is None else units,
-        values=averaged(values, "layer", "head"),
+        values=averaged(values, *turned, "layer", "head"),
         rows=values["layer"].values,
         columns=values["head"].values,
         row_name="layer",
         column_name="head",
         centre=centre,
+        dials=tuple(Dial(dim, values[dim].values, values.sizes[dim] - 1) for dim in turned),
     )
 
 
@@ -93,5 +101,6 @@ def null_maps(results: Results, result: Result, name: str, title: str) -> list[F
             continue
         source = Source(result.variant, f"{result.label}.against.{null}", f"{name}_z")
         caption = z_caption(title, result.variant, null, compared, name)
-        figures.append(head_map(compared[f"{name}_z"], f"{title}, z against {null}", caption, source, 0.0, "z"))
+        z = compared[f"{name}_z"]
+        figures.append(head_map(z, f"{title}, z against {null}", caption, source, 0.0, "z", result.swept))
     return figures

@@ -87,10 +87,10 @@ def _model(resolved: Mapping[str, Any], made: Sequence[tuple[PlannedStep, Mappin
     asked = _mapping(resolved.get("model"))
     # That of the run first, where one was computed on it.
     told = next((m for m in models if m.get("path") == asked.get("path")), models[0] if models else {})
-    others = {str(m.get("fingerprint")) for m in models} - {str(told.get("fingerprint"))}
+    several = len({str(m.get("fingerprint")) for m in models})
     name = str(told.get("name") or asked.get("path") or "none")
-    if others:
-        name += f" and {len(others)} more"
+    if several > 1:
+        return "Models", name, f"{several} in all"
     more = [str(told[k]) for k in ("family", "dtype") if told.get(k)]
     if told.get("fingerprint"):
         more.append(f"fingerprint {str(told['fingerprint'])[:12]}")

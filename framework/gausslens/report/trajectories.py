@@ -16,7 +16,7 @@ from ..contract.errors import StoreError
 from ..figures import Dial, Figure, Line, Lines, Panels, Source, Table
 from ..maths.ladder import ladder_order
 from ..maths.nulls import INTERVAL
-from ..verdicts import LATER, LEVEL, NEVER, PASSES, START, first_nulls, interval, whole
+from ..verdicts import LATER, LEVEL, NEVER, PASSES, START, first_nulls, whole
 from .numbers import NOTHING
 from .thinning import SERIES
 
@@ -37,6 +37,8 @@ WIDE = 1000.0
 # Dimensions whose cells are curves of one plot. Of all others each cell has a plot of its own, under a slider.
 CURVES = ("head", "kv_head")
 MOST_PLOTS = 4096
+# Layers, or whatever cells lie in, that a row of the table of onsets names.
+MOST_PLACES = 8
 
 
 @dataclass(frozen=True)
@@ -89,36 +91,58 @@ def trajectories(results: Results) -> list[Figure]:
 
 
 def _onset_table(variant: str, null: str, found: Sequence[Onset]) -> Figure:
-    """When each number comes to stay beyond a null, earliest first; then those that are beyond it from the start."""
+    """When numbers come to stay beyond a null, earliest first; then those that are beyond it from the start."""
     cells = [(one, cell) for one in found for cell in one.cells()]
-    there = [(one, cell) for one, cell in cells if one.kind[cell] in (LATER, START)]
-    there.sort(key=lambda pair: (pair[0].kind[pair[1]] == START, pair[0].step[pair[1]]))
     along = found[0].along if found else "step"
     counts = {kind: sum(one.kind[cell] == kind for one, cell in cells) for kind in (PASSES, NEVER)}
+    alike: dict[tuple[bool, float, int, int], list[tuple[int, ...]]] = {}
+    for place, one in enumerate(found):
+        for cell in one.cells():
+            if one.kind[cell] in (LATER, START):
+                key = (bool(one.kind[cell] == START), float(one.step[cell]), place, -int(one.direction[cell]))
+                alike.setdefault(key, []).append(cell)
     rows = [
         [
-            START if one.kind[cell] == START else whole(one.step[cell]),
-            NOTHING if one.kind[cell] == START else interval(one, cell),
-            one.statistic.label,
-            one.statistic.variable,
-            ", ".join(f"{dim} {value}" for dim, value in one.place(cell).items()) or NOTHING,
-            "above" if one.direction[cell] > 0 else "below",
+            START if start else whole(step),
+            NOTHING if start else _interval(found[place], there),
+            found[place].statistic.label,
+            found[place].statistic.variable,
+            len(there),
+            _places(found[place], there) or NOTHING,
+            "above" if side < 0 else "below",
         ]
-        for one, cell in there
+        for (start, step, place, side), there in sorted(alike.items())
     ]
     return Table(
         title=f"When {variant} comes to stay beyond {null}",
         caption=f"The first {along} at which a number is beyond the null with all that follow, all cells and {along}s "
-        f"of a statistic tested together (false discovery rate {LEVEL}), and its interval: after the last {along} at "
-        f"which it may have been within the null, until all that follow are beyond it for sure, by the errors over "
-        f"prompts. Besides these, {counts[PASSES]} beyond the null at some {along} and not to the last, "
-        f"{counts[NEVER]} at none.",
+        f"of a statistic tested together (false discovery rate {LEVEL}). It came in the interval (a, b]: after a, the "
+        f"last {along} at which it may have been within the null, and by b, from which on it is beyond it even where "
+        "it is moved by its error over prompts; ? where there is none; of several cells it holds all. Besides these, "
+        f"{counts[PASSES]} are beyond the null at some {along} and not to the last, {counts[NEVER]} at none.",
         sources=tuple(
             Source(variant, f"{one.statistic.label}.against.{null}", f"{one.statistic.variable}_p") for one in found
         ),
-        columns=(f"from {along}", "interval", "result", "variable", "where", "side"),
+        columns=(f"from {along}", "interval", "result", "variable", "cells", "where", "side"),
         rows=rows,
     )
+
+
+def _interval(one: Onset, cells: Sequence[tuple[int, ...]]) -> str:
+    """(50, 100] holds the onsets of all these cells."""
+    low, high = min(float(one.low[cell]) for cell in cells), max(float(one.high[cell]) for cell in cells)
+    return f"({whole(low) if np.isfinite(low) else '?'}, {whole(high) if np.isfinite(high) else '?'}]"
+
+
+def _places(one: Onset, cells: Sequence[tuple[int, ...]]) -> str:
+    """Where cells are: "layer 0, head 1, 3; layer 2, head 0"; only the first few of many."""
+    by_rest: dict[str, list[str]] = {}
+    for cell in sorted(cells):
+        *rest, last = list(one.place(cell).items()) or [("", "")]
+        told = ", ".join(f"{dim} {value}" for dim, value in [*rest, (last[0], "")]).strip()
+        by_rest.setdefault(told, []).append(str(last[1]))
+    said = [f"{told} {', '.join(values)}".strip() for told, values in by_rest.items()]
+    return "; ".join(said[:MOST_PLACES]) + (f"; and {len(said) - MOST_PLACES} more" if len(said) > MOST_PLACES else "")
 
 
 def _trajectories(results: Results) -> Iterator[_Trajectory]:
@@ -267,7 +291,10 @@ def _is_wide(found: _Trajectory) -> bool:
     drawn = [found.values, *(columns[c] for columns in found.nulls.values() for c in columns if c != "effect")]
     held = np.concatenate([np.asarray(each.values, dtype=np.float64).ravel() for each in drawn])
     held = held[np.isfinite(held)]
-    return bool(held.size and held.min() > 0 and held.max() / held.min() > WIDE)
+    if not held.size or held.min() <= 0:
+        return False
+    least, most = np.percentile(held, (5, 95))
+    return bool(most / least > WIDE)
 
 
 def _caption(found: _Trajectory, results: Results, log: bool) -> str:

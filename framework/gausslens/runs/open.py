@@ -31,7 +31,7 @@ Twins: TypeAlias = "tuple[Point, int | None, Opened | None]"
 # How many findings an error shows, the worst first.
 SHOWN = 8
 # Steps whose order is looked at: a few matrices of attention in so many layers, and of each so many numbers.
-FEWEST_STEPS, LAYERS, NUMBERS = 3, 3, 2048
+FEWEST_STEPS, MOST_STEPS, LAYERS, NUMBERS = 3, 1000, 3, 2048
 MATRICES = ("W_Q", "W_K", "W_V", "W_O")
 SIZES = ("n_layers", "n_heads", "n_kv_heads", "d_model", "d_head")
 # Bytes that are read for it at most, of each model and of all.
@@ -218,7 +218,8 @@ def steps_out_of_line(variants: Sequence[Variant], twins: Mapping[str, Sequence[
     """What is to be told of sweeps over models by a number: steps whose weights lie where they should not.
 
     Weights are looked at in a sample (``sampled``): at most 32 MiB of a model are read, and 1 GiB of all. A sweep for
-    which that is too little for one matrix of each model is not looked at, nor one over models of several sizes.
+    which that is too little for one matrix of each model is not looked at, nor one over models of several sizes, or
+    over more than a thousand.
     """
     told: list[str] = []
     seen: set[str] = set()
@@ -244,7 +245,7 @@ def _in_order(variant: Variant, twins: Sequence[Twins]) -> Iterator[tuple[str, l
                 models = {n: v for n, v in values.items() if n in variant.swept_models}
                 rows.setdefault(digest(models), {}).setdefault(value, opened)
         for row in rows.values():
-            if len(row) >= FEWEST_STEPS:
+            if FEWEST_STEPS <= len(row) <= MOST_STEPS:
                 yield name, sorted(row.items(), key=lambda pair: pair[0])
 
 
@@ -274,14 +275,14 @@ def _distances(models: Sequence[Opened]) -> np.ndarray | None:
     """Distances [model, model] between samples of weights, of many models those of neighbours alone; None without."""
     import numpy as np
 
-    which = _looked_at(models)
     samples = []
-    for opened in models if which else ():
-        try:
+    try:
+        which = _looked_at(models)
+        for opened in models if which else ():
             samples.append(sampled(opened.model, which))
-        except Exception:
-            return None  # what cannot be read is told by the step that needs it
-        opened.model.close()
+            opened.model.close()
+    except Exception:
+        return None  # what cannot be read is told by the step that needs it
     if not samples or len({len(sample) for sample in samples}) > 1:
         return None
     n = len(samples)

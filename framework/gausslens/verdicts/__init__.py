@@ -2,7 +2,7 @@
 
 from .columns import rung_columns, with_verdicts
 from .explanations import Explanation, explanations, first_nulls
-from .onsets import LATER, NEVER, PASSES, START, Onset, interval, onset_sentences, onsets, whole
+from .onsets import LATER, NEVER, PASSES, START, Onset, onset_sentences, onsets, whole
 from .selection import LEVEL, Comparisons, Statistic, prompts_half_width, statistics
 from .sentence import sentences
 
@@ -18,7 +18,6 @@ __all__ = [
     "Statistic",
     "explanations",
     "first_nulls",
-    "interval",
     "onset_sentences",
     "onsets",
     "prompts_half_width",

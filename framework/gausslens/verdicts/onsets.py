@@ -193,7 +193,7 @@ def _sentence(variant: str, null: str, mine: Sequence[Onset]) -> str:
     where = ", ".join(f"{dim} {value}" for dim, value in one.place(cell).items())
     first = f"{name}{f' at {where}' if where else ''} (in {one.statistic.label}), from {along} {whole(one.step[cell])}"
     comes = f"{counts[LATER]} come{'s' if counts[LATER] == 1 else ''} to stay beyond {null}"
-    return f"{said} {comes}, first {first} on ({interval(one, cell)}){'; ' if others else ''}{others}."
+    return f"{said} {comes}, first {first} on ({_interval(one, cell)}){'; ' if others else ''}{others}."
 
 
 def _effect(one: Onset, cell: tuple[int, ...]) -> float:
@@ -204,10 +204,10 @@ def _effect(one: Onset, cell: tuple[int, ...]) -> float:
     return float(np.nan_to_num(last.values[cell]))
 
 
-def interval(one: Onset, cell: tuple[int, ...]) -> str:
+def _interval(one: Onset, cell: tuple[int, ...]) -> str:
     """After which step, and by which at the latest: "after 50, by 100 at the latest"."""
     low, high = float(one.low[cell]), float(one.high[cell])
-    after = f"after {whole(low)}" if np.isfinite(low) else f"perhaps before {whole(one.steps[0])}"
+    after = f"after {whole(low)}" if np.isfinite(low) else f"perhaps at {whole(one.steps[0])} already"
     by = f"by {whole(high)} at the latest" if np.isfinite(high) else "the errors are too large to say by when"
     return f"{after}, {by}"
 

@@ -52,7 +52,16 @@ def alignment(results: Results) -> list[Figure]:
             told = {f"{circuit}_{measure}": words for measure, words in _MEASURES.items()}
             for name, (title, caption, centre) in ((n, words) for n, words in told.items() if n in data):
                 where = Source(result.variant, result.label, name)
-                figures.append(head_map(data[name], f"{title} of {formula}, {result.variant}", caption, where, centre))
+                figures.append(
+                    head_map(
+                        data[name],
+                        f"{title} of {formula}, {result.variant}",
+                        caption,
+                        where,
+                        centre,
+                        swept=result.swept,
+                    )
+                )
             figures.append(_product(result, circuit, formula))
             name, title = f"{circuit}_balance", "Balance"
             if name not in data:
@@ -60,7 +69,11 @@ def alignment(results: Results) -> list[Figure]:
             figures += null_maps(results, result, name, f"{title} of {formula}")
         if "qk_bias_share" in data and float(data["qk_bias_share"].max()) > 0:
             where = Source(result.variant, result.label, "qk_bias_share")
-            figures.append(head_map(data["qk_bias_share"], f"What biases bring, {result.variant}", _BIASES, where))
+            figures.append(
+                head_map(
+                    data["qk_bias_share"], f"What biases bring, {result.variant}", _BIASES, where, swept=result.swept
+                )
+            )
         if "q_composition_z" in data:
             figures.append(_composition(result))
     return figures

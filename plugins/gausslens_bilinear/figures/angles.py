@@ -25,7 +25,11 @@ def angles(results: Results) -> list[Figure]:
         ):
             where = Source(result.variant, result.label, name)
             text = f"Correlation of the cosine between tokens. {caption}"
-            figures.append(head_map(data[name], f"{title}, {result.variant} ({result.label})", text, where, 0.0))
+            figures.append(
+                head_map(
+                    data[name], f"{title}, {result.variant} ({result.label})", text, where, 0.0, swept=result.swept
+                )
+            )
             figures += null_maps(results, result, name, f"{title} ({result.label})")
         figures.append(_shares(result))
         figures += _token_maps(result)

@@ -28,10 +28,14 @@ def head_roles(results: Results) -> list[Figure]:
             # Of a family that nobody knows it is not known what even attention would give.
             text += f"; even attention would give {np.nanmean(chance):.3f}." if np.isfinite(chance).any() else "."
             where = Source(result.variant, result.label, role)
-            figures.append(head_map(data[role], f"{role.capitalize()}, {result.variant}", text, where))
+            figures.append(
+                head_map(data[role], f"{role.capitalize()}, {result.variant}", text, where, swept=result.swept)
+            )
             if role in ("previous", "induction"):
                 figures += null_maps(results, result, role, role.capitalize())
         text = "The share of a head's departure from even attention that is the same whatever the tokens are."
         where = Source(result.variant, result.label, "positional")
-        figures.append(head_map(data["positional"], f"Position alone, {result.variant}", text, where))
+        figures.append(
+            head_map(data["positional"], f"Position alone, {result.variant}", text, where, swept=result.swept)
+        )
     return figures

@@ -35,7 +35,9 @@ def logits(results: Results) -> list[Figure]:
         ):
             where = Source(result.variant, result.label, name)
             text = f"{caption}; the true score at lag {lag}."
-            figures.append(head_map(data[name].sel(lag=lag), f"{title}, {result.variant}", text, where, 0.0))
+            figures.append(
+                head_map(data[name].sel(lag=lag), f"{title}, {result.variant}", text, where, 0.0, swept=result.swept)
+            )
         figures.append(_rows(result))
     return figures
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gausslens.figures import Figure, Heatmap, Line, Source, Spectrum, averaged, pooled_over
+from gausslens.figures import Dial, Figure, Heatmap, Line, Source, Spectrum, averaged, pooled_over
 
 from ..maths.noise_fit import bulk_if_any
 from . import shown
@@ -42,9 +43,15 @@ def spectrum(results: Results) -> list[Figure]:
     by_label = results.by_label("bilinear.spectrum")
     for result in shown(results, "bilinear.spectrum"):
         figures += [_map(result, name, *words) for name, words in _MAPS.items()]
-        nulls = [other for other in by_label[result.label] if other.variant in result.nulls]
-        figures += [_spectrum(result, nulls, *place) for place in _furthest(result.data)]
+        nulls = [_last(other) for other in by_label[result.label] if other.variant in result.nulls]
+        last = _last(result)
+        figures += [_spectrum(last, nulls, *place) for place in _furthest(last.data)]
     return figures
+
+
+def _last(result: Result) -> Result:
+    """A result at the last of its swept values, where a training ends."""
+    return replace(result, data=result.data.isel(dict.fromkeys(result.swept, -1)))
 
 
 def _map(result: Result, name: str, title: str, caption: str) -> Figure:
@@ -52,17 +59,19 @@ def _map(result: Result, name: str, title: str, caption: str) -> Figure:
     if name == "beyond":
         # Where the bulk is none of noise, no value is beyond noise: the cell stays empty.
         values = values.where(result.data["bulk_accepted"] > 0).assign_attrs(values.attrs)
-    others = [f"{d}s" for d in map(str, values.dims) if d not in ("layer", "tensor")]
+    swept = [dim for dim in result.swept if dim in values.dims]
+    others = [f"{d}s" for d in map(str, values.dims) if d not in ("layer", "tensor", *swept)]
     return Heatmap(
         title=f"{title}, {result.variant}",
         caption=caption + (f" Mean over {' and '.join(others)}." if others else "") + _refused(result.data),
         sources=(Source(result.variant, result.label, name),),
         units=values.attrs["units"],
-        values=averaged(values, "layer", "tensor", skip_missing=True),
+        values=averaged(values, *swept, "layer", "tensor", skip_missing=True),
         rows=values["layer"].values,
         columns=values["tensor"].values,
         row_name="layer",
         column_name="matrix",
+        dials=tuple(Dial(dim, values[dim].values, values.sizes[dim] - 1) for dim in swept),
     )
 
 
@@ -94,6 +103,7 @@ def _furthest(data: xr.Dataset, most: int = 4) -> list[tuple[int, str]]:
 def _spectrum(result: Result, nulls: list[Result], layer: int, tensor: str) -> Figure:
     """One matrix beside the law of its bulk and its nulls."""
     one = result.data.sel(layer=layer, tensor=tensor)
+    at = [f"{dim} {result.data[dim].values}" for dim in result.swept]
     rows, columns = (int(np.mean(one[name].values)) for name in ("rows", "columns"))
     values = averaged(one["squared"], "feature")
     series = [Line(result.variant, values)]
@@ -112,8 +122,8 @@ def _spectrum(result: Result, nulls: list[Result], layer: int, tensor: str) -> F
         series.append(Line("Marchenko-Pastur law", law, reference=True))
         caption += f" Above the level of noise: {len(fitted.spikes)}." if fitted.accepted else _NOT_NOISE
     return Spectrum(
-        title=f"{tensor} of layer {layer}, {result.variant}",
-        caption=caption + pooled_over(result),
+        title=f"{tensor} of layer {layer}, {', '.join([result.variant, *at])}",
+        caption=caption + pooled_over(result, swept=False),
         sources=tuple(Source(each.variant, each.label, "squared") for each in (result, *nulls)),
         units=one["squared"].attrs["units"],
         series=tuple(series),

@@ -75,21 +75,28 @@ def _by_head(results: Results, result: Result, site: str, head: str) -> list[Fig
     variant, label = result.variant, result.label
     for name, title in _given(result.data).items():
         source = Source(variant, label, name)
-        figures.append(_map(result.data[name], head, f"{title} {site}, {variant}", _CAPTIONS[name], source))
+        named = f"{title} {site}, {variant}"
+        figures.append(_map(result.data[name], head, named, _CAPTIONS[name], source, swept=result.swept))
         for null in result.nulls:
             compared = results.against(variant, label, null)
             z = compared[f"{name}_z"].assign_attrs(units="z")
             source = Source(variant, f"{label}.against.{null}", f"{name}_z")
             caption = z_caption(title, variant, null, compared, name)
-            figures.append(_map(z, head, f"{title} {site}, z against {null}", caption, source, 0.0))
+            figures.append(_map(z, head, f"{title} {site}, z against {null}", caption, source, 0.0, result.swept))
     return figures
 
 
 def _map(
-    values: xr.DataArray, head: str, title: str, caption: str, source: Source, centre: float | None = None
+    values: xr.DataArray,
+    head: str,
+    title: str,
+    caption: str,
+    source: Source,
+    centre: float | None = None,
+    swept: Sequence[str] = (),
 ) -> Figure:
     """Layer by head or by key/value head."""
-    figure = head_map(values.rename({head: "head"}), title, caption, source, centre)
+    figure = head_map(values.rename({head: "head"}), title, caption, source, centre, swept=swept)
     assert isinstance(figure, Heatmap)
     return replace(figure, column_name=head.replace("kv_", "key/value "))
 

@@ -54,7 +54,7 @@ def attention(results: Results) -> list[Figure]:
 def _by_head(
     values: xr.DataArray, swept: Sequence[str], title: str, caption: str, source: Source, centre: float | None = None
 ) -> Figure:
-    """Layer by head, the mean over twins; a slider for each swept parameter."""
+    """Layer by head, the mean over twins; a slider for each swept value, from the last."""
     dials = [dim for dim in swept if dim in values.dims]
     ordered = values.transpose(*dials, "layer", "head", ...)
     return Heatmap(
@@ -68,7 +68,7 @@ def _by_head(
         row_name="layer",
         column_name="head",
         centre=centre,
-        dials=tuple(Dial(d, values[d].values) for d in dials),
+        dials=tuple(Dial(d, values[d].values, values.sizes[d] - 1) for d in dials),
     )
 
 

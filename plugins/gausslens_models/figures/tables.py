@@ -37,8 +37,8 @@ def loss(results: Results) -> list[Figure]:
                 caption="The parts of the prompts, beside each other.",
                 sources=tuple(Source(result.variant, label, "segment_bits_per_byte") for result in found),
                 units="bit / byte",
-                columns=("segment", *(name for name, _ in each)),
-                rows=[[segment, *(_of_segment(data, segment) for _, data in each)] for segment in segments],
+                columns=("variant", *segments),
+                rows=[[name, *(_of_segment(data, segment) for segment in segments)] for name, data in each],
             )
         )
     return figures

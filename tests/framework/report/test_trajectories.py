@@ -42,11 +42,13 @@ def measured(seed: int, step: int, found: bool, heads: int = 8) -> xr.Dataset:
     return scores.assign(score_se=(("layer", "head"), error, {"of": "score", "against": 0, "groups": 10}))
 
 
-def swept(written: Written, own_null: bool, steps: tuple[int, ...] = STEPS, compare: bool = True) -> Path:
+def swept(
+    written: Written, own_null: bool, steps: tuple[int, ...] = STEPS, compare: bool = True, draws: int = 8
+) -> Path:
     """Training at each step, in another order than of the steps; a null at its own steps, or one for all."""
     sweep = {"sweep": {"step": list(steps)}, "model": {"path": "ck/{step}"}}
     null_steps = {
-        step: [measured(draw + 1, step if own_null else 7, found=False) for draw in range(8)] for step in steps
+        step: [measured(draw + 1, step if own_null else 7, found=False) for draw in range(draws)] for step in steps
     }
     for step in reversed(steps):
         written.result("training", "scores", measured(0, step, found=True), step=step)
@@ -103,9 +105,9 @@ def test_when_what_appears_stands_in_a_table_in_csv_and_in_a_sentence(written: W
         each.figure for each in draw(store, section="trajectories", host=HOST) if isinstance(each.figure, Table)
     ]
     assert table.title == "When training comes to stay beyond chance"
-    assert table.columns == ("from step", "interval", "result", "variable", "where", "side")
-    assert table.rows == (("1", "after 0, by 1 at the latest", "scores", "score", "layer 1, head 5", "above"),)
-    assert "0 beyond the null at some step and not to the last, 24 at none" in table.caption
+    assert table.columns == ("from step", "interval", "result", "variable", "cells", "where", "side")
+    assert table.rows == (("1", "(0, 1]", "scores", "score", 1, "layer 1, head 5", "above"),)
+    assert "0 are beyond the null at some step and not to the last, 24 at none" in table.caption
     frame = results.frame("training", "scores", variables="score")
     cell = frame[(frame["layer"] == 1) & (frame["head"] == 5)]
     assert cell["onset"].tolist() == [1.0] * 4
@@ -127,6 +129,17 @@ def test_without_a_null_there_are_the_curves_alone(written: Written) -> None:
     assert [line.name for line in found["loss of training (scores)"].series] == ["training"]
     assert not any(line.name == "chance" for line in found["score of training (scores)"].panels[0])
     assert "Nulls" not in found["score of training (scores)"].caption
+
+
+def test_a_null_of_few_draws_has_a_mean_and_no_band(written: Written) -> None:
+    store = swept(written, own_null=True, draws=3)
+    loss = figures(store)["loss of training (scores)"]
+    assert [line.name for line in loss.series] == ["chance", "training"]
+    assert loss.series[0].low is None
+    results = open_store(store)
+    assert {kind for one in results.onsets() for kind in one.kind.ravel()} == {"never"}
+    assert results.sentences() == ["Nothing can be said: 3 draws of chance tell no probability, 5 or more do."]
+    assert "could not be drawn" not in page(results, HOST)
 
 
 def test_steps_within_a_decade_are_on_a_straight_axis(written: Written) -> None:

@@ -51,6 +51,24 @@ def test_training_is_seeded(script: Any) -> None:
         torch.random.set_rng_state(state)
 
 
+def test_what_is_kept_on_the_way_changes_nothing(script: Any) -> None:
+    threads, state = torch.get_num_threads(), torch.random.get_rng_state()
+    kept: dict[int, dict[str, torch.Tensor]] = {}
+
+    def keep(step: int, model: Any) -> None:
+        kept[step] = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+    try:
+        plain = script.train(3).state_dict()
+        watched = script.train(3, at=(0, 2, 3), keep=keep).state_dict()
+    finally:
+        torch.set_num_threads(threads)
+        torch.random.set_rng_state(state)
+    assert sorted(kept) == [0, 2, 3]
+    assert all(torch.equal(plain[name], watched[name]) and torch.equal(plain[name], kept[3][name]) for name in plain)
+    assert not torch.equal(kept[0]["lm_head.weight"], kept[2]["lm_head.weight"])
+
+
 @pytest.mark.full
 def test_training_learns(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """A fifth of it: from chance (5.6 nats) to words that are made up, on the way to copying (0.3 after all of it)."""
