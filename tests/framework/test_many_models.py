@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import probe_directories
@@ -16,8 +17,9 @@ from numpy.testing import assert_allclose
 import gausslens
 from gausslens import plugins
 from gausslens.perform import perform, prepare
+from gausslens.report.departures import Departure, columns, rows
 from gausslens.runfile.problems import RunFileErrors
-from gausslens.testing import TinyModel, wiring
+from gausslens.testing import TinyEngine, TinyModel, wiring
 
 STEPS = (0, 10, 100)
 
@@ -288,3 +290,31 @@ def test_draws_that_are_all_equal_are_no_null(here: Path) -> None:
 def test_one_model_is_no_null(here: Path) -> None:
     with pytest.raises(RunFileErrors, match="has one draw; name more models in its draws"):
         prepare(study({"final": [], "seeds": SEEDS | {"draws": {"seed": [1]}}}, against="seeds"), host=host())
+
+
+def test_a_checkpoint_that_is_gone_when_it_is_read_fails_its_own_steps(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its loader says then: results of all other models are there, those after it too."""
+
+    def prove(_: TinyEngine, opened: Any) -> list[Any]:
+        if opened.place.endswith("step0010"):
+            raise FileNotFoundError(f"{opened.place}: no such directory")
+        return []
+
+    monkeypatch.setattr(TinyEngine, "prove", prove, raising=False)
+    with pytest.raises(gausslens.GausslensError, match=r"on t, step 10: .*step0010: no such directory") as caught:
+        ran(study({"t": TRAINING}))
+    assert "2 of 6 steps failed" in str(caught.value)
+    monkeypatch.setattr(TinyEngine, "prove", lambda *_: [])
+    again = perform(study({"t": TRAINING}), store="store", host=host()).outcome
+    assert {step.ref.sweep for step in again.computed} == {(("step", 10),)}
+
+
+def test_a_table_of_what_departs_has_rows_of_one_width(here: Path) -> None:
+    """Also where one of its statistics alone was held against a second null."""
+    variants = {"a": [], "chance": {"edits": [{"edit": "probe.redraw"}], "draws": 5}, "seeds": SEEDS}
+    known = Departure(ran(study(variants, against=["chance", "seeds"])).statistics()[0], (0, 0))
+    asked = Departure(known.statistic, (0, 0), Mock(cells=Mock(rung=np.full(known.statistic.called.shape, "seeds"))))
+    assert {len(row) for row in rows([known, asked])} == {len(columns([known, asked]))}
+    assert rows([known])[0] == known.row()
