@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import probe_directories
@@ -16,8 +17,9 @@ from numpy.testing import assert_allclose
 import gausslens
 from gausslens import plugins
 from gausslens.perform import perform, prepare
+from gausslens.report.departures import Departure, columns, rows
 from gausslens.runfile.problems import RunFileErrors
-from gausslens.testing import TinyModel, wiring
+from gausslens.testing import TinyEngine, TinyModel, wiring
 
 STEPS = (0, 10, 100)
 
@@ -227,3 +229,92 @@ def test_numbers_in_names_are_numbers(here: Path) -> None:
     _, read, models, _ = prepare(study({"t": TRAINING}), host=host())
     models.close()
     assert read.resolved["variants"]["t"]["sweep"]["step"] == ["0000", "0010", "0100", "last"]
+
+
+def test_two_names_of_one_number_are_refused(here: Path) -> None:
+    """One of the two would be passed over."""
+    model(here / "ck" / "step10")
+    with pytest.raises(RunFileErrors, match=r"0010 and 10 are both there, and both are 10; list the values"):
+        prepare(study({"t": TRAINING}), host=host())
+    _, read, models, _ = prepare(study({"t": TRAINING | {"sweep": {"step": [10]}}}), host=host())
+    models.close()
+    assert [step.models[0].path for step in read.variants[0].points] == [str(here / "ck" / "step10")]
+
+
+def test_rates_in_names_are_numbers(here: Path) -> None:
+    for name in ("1e-3", "3e-4", "0.01"):
+        model(here / "rates" / f"lr{name}")
+    for values in ("all", [3e-4, 1e-3, 0.01]):
+        rates = {"model": {"path": "rates/lr{rate}"}, "sweep": {"rate": values}}
+        _, read, models, _ = prepare(study({"t": rates}), host=host())
+        models.close()
+        assert read.resolved["variants"]["t"]["sweep"]["rate"] == [3e-4, 1e-3, 0.01]
+
+
+def test_a_link_to_nothing_is_missing_and_hidden_names_are_passed_over(here: Path) -> None:
+    model(here / "seeds" / ".cache")
+    assert len(ran(study({"seeds": SEEDS}, {"use": "probe.norm"}))["seeds", "probe.norm"]["draw"]) == 5
+    (here / "seeds" / "9").symlink_to(here / "gone")
+    with pytest.raises(RunFileErrors, match=r"there is no directory|1 of 6 models are not there: seeds/9"):
+        prepare(study({"seeds": SEEDS}), host=host())
+
+
+def test_a_wrong_value_is_one_mistake(here: Path) -> None:
+    with pytest.raises(RunFileErrors) as caught:
+        prepare(study({"t": TRAINING | {"sweep": {"step": [0, None]}}}), host=host())
+    assert "this is null" in str(caught.value)
+    assert "not there" not in str(caught.value)
+    assert "no directory" not in str(caught.value)
+
+
+def test_the_model_itself_is_no_draw_of_its_null(here: Path) -> None:
+    """Held against itself too, it would depart less than it does."""
+    own = {"model": {"path": "seeds/3"}}
+    whole = study({"final": [], "own": own, "seeds": SEEDS}, {"use": "probe.norm"}, against="seeds")
+    told = "probe.norm of own beside seeds: seed 3 is left out, it is what is compared: the same weights"
+    assert told in notes(whole)
+    found = ran(whole)
+    assert found.against("own", "probe.norm").attrs["draws"] == 4
+    assert found.against("final", "probe.norm").attrs["draws"] == 5
+
+
+def test_draws_that_are_all_equal_are_no_null(here: Path) -> None:
+    for seed in range(1, 6):
+        model(here / "seeds" / str(seed), seed=1)
+    whole = study({"final": [], "seeds": SEEDS}, {"use": "probe.norm"}, against="seeds")
+    told = "probe.norm of final beside seeds: not compared, its draws are of the same weights"
+    assert told in notes(whole)
+    assert ran(whole)["final", "probe.norm"].sizes["layer"] == 2
+
+
+def test_one_model_is_no_null(here: Path) -> None:
+    with pytest.raises(RunFileErrors, match="has one draw; name more models in its draws"):
+        prepare(study({"final": [], "seeds": SEEDS | {"draws": {"seed": [1]}}}, against="seeds"), host=host())
+
+
+def test_a_checkpoint_that_is_gone_when_it_is_read_fails_its_own_steps(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its loader says then: results of all other models are there, those after it too."""
+
+    def prove(_: TinyEngine, opened: Any) -> list[Any]:
+        if opened.place.endswith("step0010"):
+            raise FileNotFoundError(f"{opened.place}: no such directory")
+        return []
+
+    monkeypatch.setattr(TinyEngine, "prove", prove, raising=False)
+    with pytest.raises(gausslens.GausslensError, match=r"on t, step 10: .*step0010: no such directory") as caught:
+        ran(study({"t": TRAINING}))
+    assert "2 of 6 steps failed" in str(caught.value)
+    monkeypatch.setattr(TinyEngine, "prove", lambda *_: [])
+    again = perform(study({"t": TRAINING}), store="store", host=host()).outcome
+    assert {step.ref.sweep for step in again.computed} == {(("step", 10),)}
+
+
+def test_a_table_of_what_departs_has_rows_of_one_width(here: Path) -> None:
+    """Also where one of its statistics alone was held against a second null."""
+    variants = {"a": [], "chance": {"edits": [{"edit": "probe.redraw"}], "draws": 5}, "seeds": SEEDS}
+    known = Departure(ran(study(variants, against=["chance", "seeds"])).statistics()[0], (0, 0))
+    asked = Departure(known.statistic, (0, 0), Mock(cells=Mock(rung=np.full(known.statistic.called.shape, "seeds"))))
+    assert {len(row) for row in rows([known, asked])} == {len(columns([known, asked]))}
+    assert rows([known])[0] == known.row()

@@ -72,7 +72,7 @@ def _labels(ran: Ran) -> list[tuple[str, str, str]]:
 
 def _found(ran: Ran, most: int = 10) -> list[str]:
     """What was found: a sentence, and the largest departures from the null that shares least with the model."""
-    from ..report.departures import columns, departures
+    from ..report.departures import columns, departures, rows
     from ..report.numbers import written_cell
     from ..store.read_results import open as open_store
 
@@ -81,8 +81,8 @@ def _found(ran: Ran, most: int = 10) -> list[str]:
     results = open_store(ran.path).run(ran.plan.study.name, ran.plan.digest)
     lines = ["", *results.sentences()]
     for null, found in departures(results.statistics(), results.rungs).items():
-        rows = [tuple(map(written_cell, d.row())) for d in found[:most]]
+        written = [tuple(map(written_cell, row)) for row in rows(found, most)]
         left = f" ({most} of {len(found)})" if len(found) > most else ""
         head = columns(found)
-        lines += ["", f"the largest departures from {null}{left}", *table(head, rows, right=(4, 6, 7, 8))]
+        lines += ["", f"the largest departures from {null}{left}", *table(head, written, right=(4, 6, 7, 8))]
     return lines if len(lines) > 1 else ["", "against the nulls: nothing could be compared"]

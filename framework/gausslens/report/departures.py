@@ -117,12 +117,15 @@ def columns(found: Sequence[Departure]) -> tuple[str, ...]:
     return (*COLUMNS, "explained by") if any(d.explanation is not None for d in found) else COLUMNS
 
 
+def rows(found: Sequence[Departure], most: int = MOST) -> list[list[str | float]]:
+    """The first of them, each under ``columns(found)``: what no other null was asked about has no rung beside it."""
+    wide = len(columns(found))
+    return [[*row, *[NOTHING] * (wide - len(row))] for row in (d.row() for d in found[:most])]
+
+
 def _table(null: str, found: Sequence[Departure], run: str) -> Table:
     shown = found[:MOST]
     ladder = any(d.explanation is not None for d in found)
-    rows = [
-        [*([run] if run else []), *d.row(), *([NOTHING] if ladder and d.explanation is None else [])] for d in shown
-    ]
     return Table(
         title=f"The largest departures from {null}",
         caption="Of each statistic that departs, its cell of the largest effect: the difference from the null's mean "
@@ -131,7 +134,7 @@ def _table(null: str, found: Sequence[Departure], run: str) -> Table:
         f"with q below {LEVEL} within the statistic." + (_EXPLAINED if ladder else ""),
         sources=tuple(_source(d.statistic, run) for d in shown),
         columns=("run", *columns(found)) if run else columns(found),
-        rows=rows,
+        rows=[[*([run] if run else []), *row] for row in rows(found)],
     )
 
 

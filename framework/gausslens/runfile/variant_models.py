@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 MOST_MODELS = 10_000
 ALL = "all"
 _NAME = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+# Rates are written so: 0.001, 1e-3, 2.5e-4.
+_FRACTION = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})?(e[+-]?[0-9]{1,2})?")
 # So many names are listed where a pattern matches none of them, and so many paths that are not there.
 LISTED, MISSED = 12, 4
 
@@ -107,7 +109,7 @@ class _Filled:
 
 def _filled(reading: Reading, path: Node, given: Mapping[str, Node]) -> _Filled | None:
     """Every name with its values, and every path; those that are not there are told together."""
-    problems = reading.problems
+    problems, before = reading.problems, len(reading.problems)
     local = not path.value.startswith(ELSEWHERE)
     there = list(matching(local_place(reading, path.value))) if local and given else []
     values: dict[str, tuple[Any, ...]] = {}
@@ -118,6 +120,7 @@ def _filled(reading: Reading, path: Node, given: Mapping[str, Node]) -> _Filled 
                 problems.value(node, *_none_there(reading, path.value, local))
                 return None
             values[name] = tuple(found)
+            _check_once(reading, node, name, there, found)
         elif not node.is_list:
             problems.value(node, f"should be a list of values, or {ALL}, is {node.described()}")
             return None
@@ -125,6 +128,7 @@ def _filled(reading: Reading, path: Node, given: Mapping[str, Node]) -> _Filled 
             values[name] = tuple(item.value for item in checked_values(reading, node))
     if math.prod(map(len, values.values())) > MOST_MODELS:
         problems.value(path, f"more than {MOST_MODELS:,} models are named here")
+    if len(problems) > before:
         return None
     # A step is a number: 100 is also what a name like step000100 says.
     known = {tuple(map(_number, each.values())): each for each in there if set(each) == set(values)}
@@ -145,6 +149,20 @@ def _filled(reading: Reading, path: Node, given: Mapping[str, Node]) -> _Filled 
         problems.value(path, what, _what_is_there(local_place(reading, path.value)))
         return None
     return _Filled(values, paths)
+
+
+def _check_once(
+    reading: Reading, node: Node, name: str, there: Sequence[Mapping[str, str]], found: Sequence[Any]
+) -> None:
+    """Names that differ and say one number, as 010 and 10: only one of them would be read."""
+    seen: dict[tuple[Any, ...], str] = {}
+    for each in there if not isinstance(found[0], str) else ():
+        rest = tuple(text for other, text in each.items() if other != name)
+        first = seen.setdefault((rest, _number(each[name])), each[name])
+        if first != each[name]:
+            message = f"{first} and {each[name]} are both there, and both are {_number(first)}"
+            reading.problems.value(node, message, "list the values, or rename one of the two")
+            return
 
 
 def _called(
@@ -241,8 +259,11 @@ def _matching(place: Path, parts: Sequence[str], found: dict[str, str]) -> Itera
         return
     pattern = _pattern(first, found)
     for name in _names(place):
+        if name.startswith(".") and not first.startswith("."):
+            continue  # hidden, as .cache and .lock: a pattern means them only where it says so
         match = pattern.fullmatch(name)
-        if match is not None and exists(place / name):
+        # What a link names that leads nowhere is missing, and not passed over.
+        if match is not None and (exists(place / name) or (place / name).is_symlink()):
             yield from _matching(place / name, rest, found | match.groupdict())
 
 
@@ -276,7 +297,7 @@ def _number(text: str) -> Any:
     """The number that a text is, else the text."""
     if re.fullmatch(r"[0-9]{1,18}", text):
         return int(text)
-    return float(text) if re.fullmatch(r"[0-9]{1,18}\.[0-9]{1,18}", text) else text
+    return float(text) if _FRACTION.fullmatch(text) else text
 
 
 def _written(template: str, values: Mapping[str, str]) -> str:

@@ -279,7 +279,9 @@ def _check_null(problems: Problems, item: Node, variant: Variant) -> None:
         message = f"a null has 2 draws or more, and the variant {variant.name}{where} has {has}"
         edits = any(point.edits for point in variant.points)
         write = f"`{variant.name}: {{edits: [...], draws: 8}}`"
-        if variant.prompts is not None:
+        if variant.draw_values:
+            problems.value(item, message, "name more models in its draws")
+        elif variant.prompts is not None:
             problems.value(item, message, f"write `{variant.name}: {{prompts: {{shuffle: tokens}}, draws: 8}}`")
         else:
             problems.value(item, message, f"write {write}" if edits else f"write {write} with a random edit")

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..contract.analyses import Context, StepRef
 from ..contract.digests_and_seeds import digest
-from ..contract.errors import ModelError
 from ..contract.reference import resolve
 from ..contract.twin import Twin
 from .compare import against
@@ -60,10 +59,10 @@ def execute(plan: Plan, todo: Sequence[Step], store: Store) -> Iterator[Began | 
             if proof is None and any(step.reads for step in steps):
                 try:
                     proof = proved(opened, measuring)
-                except ModelError as error:
+                except Exception as error:
                     if len(plan.models) == 1:
                         raise
-                    # What reads results of other models goes on.
+                    # A checkpoint that is gone or damaged fails its own steps; those of other models go on.
                     yield from (Finished(step, Failure(step, error)) for step in measuring)
                     break
             yield from _twin(plan, steps, opened, store, proof)

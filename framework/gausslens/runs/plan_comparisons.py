@@ -95,8 +95,8 @@ def _fitting(step: Step, draws: Sequence[Step], null: Variant) -> tuple[list[Ste
         return [], [f"not compared, {at}"]
     misfits = {d.ref: reason for d in here if (reason := _misfit(step, d)) is not None}
     kept = [d for d in here if d.ref not in misfits]
-    if misfits and len(kept) < FEWEST:
-        return [], [f"not compared, {next(iter(misfits.values()))}"]
+    if here and len(kept) < FEWEST:
+        return [], [f"not compared, {next(iter(misfits.values()), 'its draws are of the same weights')}"]
     reasons = []
     for ref, reason in misfits.items():
         assert ref.draw is not None
@@ -111,6 +111,8 @@ def _is_difference(step: Step) -> bool:
 
 def _misfit(step: Step, draw: Step) -> str | None:
     """Why a draw is of a model that cannot be compared; None where it can."""
+    if step.key == draw.key:
+        return "it is what is compared: the same weights"
     mine, theirs = step.reads, draw.reads
     if (
         mine is not None
