@@ -64,7 +64,8 @@ def _models(plan: Plan) -> list[str]:
     from ..runs.resources import model_bytes
 
     alike: dict[str, list[str]] = {}
-    for opened in plan.models:
+    models = [opened for opened in plan.models if not opened.is_difference]
+    for opened in models:
         info = opened.model.info
         kind = (
             f"{info.family}, {info.n_layers} layers of {info.n_heads} heads over {info.n_kv_heads}, "
@@ -75,8 +76,9 @@ def _models(plan: Plan) -> list[str]:
     for kind, names in alike.items():
         several = f" and {len(names) - 1} more" if len(names) > 1 else ""
         lines.append(f"model   {names[0]}{several}: {kind}")
-    if len(plan.models) > 1:
-        lines.append(f"        {len(plan.models)} models, opened once each, one in memory at a time")
+    if len(models) > 1:
+        two = ", two where they are subtracted" if len(plan.models) > len(models) else ""
+        lines.append(f"        {len(models)} models, opened once each, one in memory at a time{two}")
     return ["", *lines] if lines else []
 
 
