@@ -318,3 +318,26 @@ def test_a_table_of_what_departs_has_rows_of_one_width(here: Path) -> None:
     asked = Departure(known.statistic, (0, 0), Mock(cells=Mock(rung=np.full(known.statistic.called.shape, "seeds"))))
     assert {len(row) for row in rows([known, asked])} == {len(columns([known, asked]))}
     assert rows([known])[0] == known.row()
+
+
+def test_a_checkpoint_that_fails_its_proof_fails_its_own_steps_once(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where weights alone are looked at first; those of other models go on."""
+    from gausslens.runs import execute
+
+    proved = execute.proved
+
+    def failing(opened: Any, todo: Any) -> Any:
+        if opened.call.path.endswith("step0010"):
+            raise gausslens.ModelError("what is captured is not what the model computes")
+        return proved(opened, todo)
+
+    monkeypatch.setattr(execute, "proved", failing)
+    redrawn = TRAINING | {"edits": [{"edit": "probe.redraw"}], "draws": 2}
+    uses = ({"use": "probe.norm"}, {"use": "probe.power", "variants": ["chance"]})
+    ran = perform(study({"training": TRAINING, "chance": redrawn}, *uses), store="store", host=host())
+    failed = {(f.step.ref.variant, f.step.ref.label, f.step.ref.draw, f.step.ref.sweep) for f in ran.outcome.failed}
+    assert len(failed) == len(ran.outcome.failed) == 5
+    assert {dict(sweep)["step"] for *_, sweep in failed} == {10}
+    assert ran.outcome.counts() == {"computed": 10, "found": 0, "failed": 5}

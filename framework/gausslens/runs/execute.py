@@ -55,17 +55,16 @@ def execute(plan: Plan, todo: Sequence[Step], store: Store) -> Iterator[Began | 
     """
     for opened, measuring in _models(todo):
         proof: Mapping[str, float] | None = None
-        for steps in _twins(measuring):
-            if proof is None and any(step.reads for step in steps):
-                try:
-                    proof = proved(opened, measuring)
-                except Exception as error:
-                    if len(plan.models) == 1:
-                        raise
-                    # A checkpoint that is gone or damaged fails its own steps; those of other models go on.
-                    yield from (Finished(step, Failure(step, error)) for step in measuring)
-                    break
-            yield from _twin(plan, steps, opened, store, proof)
+        try:
+            proof = proved(opened, measuring) if any(step.reads for step in measuring) else None
+        except Exception as error:
+            if len(plan.models) == 1:
+                raise
+            # A checkpoint that is gone or damaged fails its own steps; those of other models go on.
+            yield from (Finished(step, Failure(step, error)) for step in measuring)
+        else:
+            for steps in _twins(measuring):
+                yield from _twin(plan, steps, opened, store, proof)
         opened.model.close()
     for step in todo:
         if step.inputs:

@@ -15,7 +15,7 @@ from gausslens import Context, Estimate, LayerWeights, ModelError, ModelInfo, To
 
 from ..maths.threads import in_threads
 from ..maths.weight_difference import SIDES, of_difference
-from .spectrum import GAUGE, HEAD_OF, whole
+from .spectrum import GAUGE, HEAD_OF, joined, whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,16 +78,13 @@ class WeightDifference:
         return found.expand_dims(layer=[layer])
 
     def join(self, layers: Mapping[int, xr.Dataset]) -> xr.Dataset:
-        """All layers in order; where one lacks a matrix that another has, NaN stands for it."""
-        found = [layers[n] for n in sorted(layers) if layers[n].data_vars]
-        if not found:
-            raise ModelError(f"no layer of {self.model.name} has any of {', '.join(self.parameters.matrices)}")
-        joined = xr.concat(found, dim="layer", join="outer", combine_attrs="override")
-        zero = joined["norm"] == 0
-        told = {"model": self.model.name}
-        if bool(zero.any()):
-            told["note"] = f"{int(zero.sum())} of {zero.size} matrices are equal in both models: NaN stands for 0/0"
-        return joined.assign_attrs(told)
+        """All layers in order; of matrices that are equal in both models it is told how many there are."""
+        found = joined(layers, self.model.name, self.parameters.matrices)
+        zero = found["norm"] == 0
+        if not bool(zero.any()):
+            return found
+        note = f"{int(zero.sum())} of {zero.size} matrices are equal in both models: NaN stands for 0/0"
+        return found.assign_attrs(note=note)
 
     def _variables(self, pairs: Mapping[str, tuple[np.ndarray, ...]], prefix: str, tensor: str) -> xr.Dataset:
         """Measures [tensor, block, ...] of stacks of matrices, (base, difference) by name."""

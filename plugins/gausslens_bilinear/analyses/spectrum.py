@@ -19,7 +19,7 @@ from ..maths.tail import power_law
 from ..maths.threads import in_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ..parameters import SpectrumParameters
 
@@ -83,12 +83,16 @@ class Spectrum:
         return found.expand_dims(layer=[layer])
 
     def join(self, layers: Mapping[int, xr.Dataset]) -> xr.Dataset:
-        """All layers in order; where one lacks a matrix that another has, NaN stands for it."""
-        found = [layers[n] for n in sorted(layers) if layers[n].data_vars]
-        if not found:
-            raise ModelError(f"no layer of {self.model.name} has any of {', '.join(self.parameters.matrices)}")
-        joined = xr.concat(found, dim="layer", join="outer", combine_attrs="override")
-        return joined.assign_attrs(model=self.model.name)
+        """All layers in order."""
+        return joined(layers, self.model.name, self.parameters.matrices)
+
+
+def joined(layers: Mapping[int, xr.Dataset], model: str, matrices: Sequence[str]) -> xr.Dataset:
+    """Layers in order; where one lacks a matrix that another has, NaN stands for it."""
+    found = [layers[n] for n in sorted(layers) if layers[n].data_vars]
+    if not found:
+        raise ModelError(f"no layer of {model} has any of {', '.join(matrices)}")
+    return xr.concat(found, dim="layer", join="outer", combine_attrs="override").assign_attrs(model=model)
 
 
 def whole(name: str, tensor: np.ndarray) -> np.ndarray:
