@@ -341,3 +341,27 @@ def test_a_checkpoint_that_fails_its_proof_fails_its_own_steps_once(
     assert len(failed) == len(ran.outcome.failed) == 5
     assert {dict(sweep)["step"] for *_, sweep in failed} == {10}
     assert ran.outcome.counts() == {"computed": 10, "found": 0, "failed": 5}
+
+
+def test_a_null_at_some_points_of_a_sweep_stands_beside_those_alone(here: Path) -> None:
+    """The page and the verdicts say what they can: a trajectory of one compared step has no onset."""
+    redrawn = TRAINING | {"edits": [{"edit": "probe.redraw"}], "draws": 5}
+    variants = {"training": TRAINING, "chance": redrawn | {"sweep": {"step": [10]}}}
+    whole = ran(study(variants, {"use": "probe.norm"}, against="chance", report=True))
+    assert whole.against("training", "probe.norm")["step"].values.tolist() == [10]
+    assert whole.onsets() == []
+    page = (here / "store" / "report.html").read_text(encoding="utf-8")
+    assert "could not be drawn" not in page
+    assert "norm of training" in page
+
+
+def test_a_comparison_with_gaps_hides_nothing_else(here: Path) -> None:
+    for kind in ("a", "b"):
+        for step in (1, 2):
+            model(here / "two" / f"{kind}{step}", layers=3 if (kind, step) == ("b", 2) else 2, seed=step)
+    swept = {"model": {"path": "two/{kind}{step}"}, "sweep": {"kind": ["a", "b"], "step": [1, 2]}}
+    chance = {"edits": [{"edit": "probe.redraw"}], "draws": 5}
+    whole = ran(study({"t": swept, "f": [], "chance": chance}, {"use": "probe.norm"}, against="chance", report=True))
+    assert [one.variant for one in whole.statistics()] == ["f"]
+    with pytest.raises(gausslens.GausslensError, match="not there at"):
+        whole.against("t", "probe.norm")

@@ -182,7 +182,9 @@ def _trajectory(
     nulls = {}
     for one in ordered[:MOST_NULLS]:
         columns = ("null_mean", "null_low", "null_high", "effect")
-        nulls[one.null] = {c: _ready(one.comparison[f"{variable}_{c}"], along) for c in columns}
+        # Beside a null that has no draws at some values there is nothing to draw there.
+        here = {along: data[variable][along]}
+        nulls[one.null] = {c: _ready(one.comparison[f"{variable}_{c}"].reindex(here), along) for c in columns}
     return _Trajectory(variant, label, variable, along, _ready(data[variable], along), _ready(half, along), nulls)
 
 

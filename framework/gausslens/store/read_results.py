@@ -275,15 +275,15 @@ class Results:
 
     def comparisons(self) -> dict[tuple[str, str, str], xr.Dataset]:
         """Every finished comparison, ``{(variant, label, null): dataset}``, with draws and swept values stacked."""
-        from .read_parts import DifferentShapes
+        from .read_parts import DifferentShapes, Gaps
 
         found = {}
         for variant, label in self:
             for null in self.nulls(variant, label):
                 try:
                     compared = self.against(variant, label, null)
-                except DifferentShapes:
-                    continue  # what differs in shape is many statistics and no one
+                except (DifferentShapes, Gaps):
+                    continue  # what differs in shape, or has gaps in its sweeps, is many statistics and no one
                 if "unfinished" not in compared.attrs:
                     found[variant, label, null] = compared
         return found

@@ -74,13 +74,14 @@ def onsets(
     ``stored`` gives, for variant, label and null, the comparison at each point by itself, ``{(("step", 10),): ...}``.
 
     All steps and cells of a statistic are tested together (``maths.trainings.onsets``). A statistic that does not
-    depart from the null over the run has no onsets: else of many statistics some would have one by luck.
+    depart from the null over the run has no onsets: else of many statistics some would have one by luck. One that is
+    compared at a single step is no trajectory.
     """
     each: dict[tuple[str, str, str], Mapping[Any, xr.Dataset]] = {}
     made = []
     for one in found:
         name = (one.variant, one.label, one.null)
-        if one.variant in along and along[one.variant] in one.comparison[one.variable].dims:
+        if one.variant in along and one.comparison[one.variable].sizes.get(along[one.variant], 0) > 1:
             if name not in each:
                 each[name] = stored(*name)
             made.append(_onset(one, along[one.variant], each[name]))
