@@ -363,5 +363,5 @@ def test_a_comparison_with_gaps_hides_nothing_else(here: Path) -> None:
     chance = {"edits": [{"edit": "probe.redraw"}], "draws": 5}
     whole = ran(study({"t": swept, "f": [], "chance": chance}, {"use": "probe.norm"}, against="chance", report=True))
     assert [one.variant for one in whole.statistics()] == ["f"]
-    with pytest.raises(gausslens.GausslensError, match="not there at"):
+    with pytest.raises(gausslens.GausslensError, match="not finished at"):
         whole.against("t", "probe.norm")

@@ -363,7 +363,7 @@ def stack(points: Mapping[SweepPoint, xr.Dataset], what: str) -> xr.Dataset:
     missing = [p for p in grid if p not in by_point]
     if missing:
         shown = "; ".join(_words(tuple(zip(lead, p, strict=True))) for p in missing[:5])
-        raise Gaps(f"{what} is not there at {shown}: run again to finish it, or use .draws() for what is there")
+        raise Gaps(f"{what} is not finished at {shown}: run again, or use .draws() for what is there")
     datasets = [by_point[p] for p in grid]
     _check_shapes(points, datasets[0], what, lead)
     sizes = tuple(len(v) for v in lead.values())
