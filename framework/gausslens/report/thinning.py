@@ -11,6 +11,8 @@ import numpy as np
 from ..figures import ColourMap, Dial, Passages, Plot, Plots, TableRows, Text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from ..figures import Curve, Drawing
@@ -82,17 +84,9 @@ def _curve(curve: Curve, most: int) -> Curve:
 
 def _plots(drawing: Plots, most: Most) -> tuple[Plots, str]:
     """Each plot by itself, points without marks where they are many, and not all places where they are too many."""
-    dials, plots, said = list(drawing.dials), np.arange(len(drawing.plots)), []
-    plots = plots.reshape([len(tuple(dial.labels)) for dial in dials])
+    plots = np.arange(len(drawing.plots)).reshape([len(tuple(dial.labels)) for dial in drawing.dials])
     share = min(1.0, most.plots / plots.size)
-    for axis, dial in enumerate(dials):
-        labels = tuple(map(str, dial.labels))
-        at = picked(len(labels), max(2, math.floor(len(labels) * share ** (1 / len(dials)))))
-        if len(at) < len(labels):
-            at = np.union1d(at, [dial.start])
-            plots = plots.take(at, axis=axis)
-            said.append(note(len(at), len(labels), f"places of {dial.name}"))
-        dials[axis] = Dial(dial.name, tuple(labels[i] for i in at), int(np.searchsorted(at, dial.start)))
+    plots, dials, said = _fewer_places(plots, drawing.dials, share)
     each = [_plot(drawing.plots[i], most) for i in plots.ravel()]
     marks = sum(len(curve.x) for plot, _ in each for curve in plot.curves if not curve.faint)
     made = tuple(replace(plot, marked=marks <= most.marks) for plot, _ in each)
@@ -100,21 +94,27 @@ def _plots(drawing: Plots, most: Most) -> tuple[Plots, str]:
     return replace(drawing, plots=made, dials=tuple(dials)), " ".join(said)
 
 
+def _fewer_places(values: np.ndarray, dials: Sequence[Dial], share: float) -> tuple[np.ndarray, list[Dial], list[str]]:
+    """Values [*dials, ...] at about this share of the places of their dials, the dials of those, and what is said."""
+    kept, said = [], []
+    for axis, dial in enumerate(dials):
+        labels = tuple(map(str, dial.labels))
+        at = picked(len(labels), max(2, math.floor(len(labels) * share ** (1 / len(dials)))))
+        if len(at) < len(labels):
+            at = np.union1d(at, [dial.start])
+            values = values.take(at, axis=axis)
+            said.append(note(len(at), len(labels), f"places of {dial.name}"))
+        kept.append(Dial(dial.name, tuple(labels[i] for i in at), int(np.searchsorted(at, dial.start))))
+    return values, kept, said
+
+
 def _maps(drawing: ColourMap, most: Most) -> tuple[ColourMap, str]:
     """Coarser maps where there are many, and not all places of a dial where there are too many."""
     values, dials = drawing.values, drawing.dials
     count = math.prod(values.shape[:-2])
     side = min(most.cells, max(SMALLEST, math.isqrt(most.stored // max(1, count)))) if dials else most.cells
-    said, kept = [], []
     share = min(1.0, most.stored / (count * min(side, values.shape[-2]) * min(side, values.shape[-1]) or 1))
-    for place, dial in enumerate(dials):
-        labels = tuple(map(str, dial.labels))
-        at = picked(len(labels), max(2, math.floor(len(labels) * share ** (1 / len(dials)))))
-        if len(at) < len(labels):
-            at = np.union1d(at, [dial.start])
-            values = values.take(at, axis=place)
-            said.append(note(len(at), len(labels), f"places of {dial.name}"))
-        kept.append(Dial(dial.name, tuple(labels[i] for i in at), int(np.searchsorted(at, dial.start))))
+    values, kept, said = _fewer_places(values, dials, share)
     coarse = blocks(values, side)
     said.append(coarse.note)
     rows, columns = (

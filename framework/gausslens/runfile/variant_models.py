@@ -143,7 +143,7 @@ def _filled(reading: Reading, path: Node, given: Mapping[str, Node]) -> _Filled 
     missing = [p for p in paths.values() if local and not exists(local_place(reading, p))]
     if missing:
         shown = ", ".join(missing[:MISSED]) + (f" and {len(missing) - MISSED} more" if len(missing) > MISSED else "")
-        what = f"{len(missing)} of {len(paths)} models are not there: {shown}" if paths else ""
+        what = f"{len(missing)} of {len(paths)} models are not there: {shown}"
         if len(paths) == 1:
             what = f"there is no directory {shortened(str(local_place(reading, missing[0])), 200)}"
         problems.value(path, what, _what_is_there(local_place(reading, path.value)))
@@ -172,14 +172,16 @@ def _called(
     swept, drawn = (list(given.get(key, ())) for key in ("sweep", "draws"))
     alone = replace(reading, live=None, mapping=None)
     calls: dict[str, ModelCall | None] = {}
-    points, draws = [], []
+    points = []
     for point in itertools.product(*(filled.values[name] for name in swept)):
         at = dict(zip(swept, point, strict=True))
         models = []
         for draw in itertools.product(*(filled.values[name] for name in drawn)):
             text = filled.path(at | dict(zip(drawn, draw, strict=True)))
             if text not in calls:
-                calls[text] = read_model_block(alone, replace(table, value={**table.value, "path": _at(path, text)}))
+                calls[text] = read_model_block(
+                    alone, replace(table, value={**table.value, "path": replace(path, value=text)})
+                )
             models.append(calls[text])
         points.append((tuple(at.items()), tuple(m for m in models if m is not None)))
     draws = [tuple(zip(drawn, draw, strict=True)) for draw in itertools.product(*(filled.values[n] for n in drawn))]
@@ -302,10 +304,6 @@ def _number(text: str) -> Any:
 
 def _written(template: str, values: Mapping[str, str]) -> str:
     return _NAME.sub(lambda match: values[match[1]], template)
-
-
-def _at(path: Node, text: str) -> Node:
-    return replace(path, value=text)
 
 
 def _none_there(reading: Reading, template: str, local: bool) -> tuple[str, str]:

@@ -61,7 +61,7 @@ class Opened:
 class Models:
     """The models of a study. Each is opened once, when it is first asked for, however many variants name it.
 
-    Opening reads config, tokenizer and fingerprint; weights come when they are first needed, and go with ``release``.
+    Opening reads config, tokenizer and fingerprint; weights come when they are first needed, and go when it is closed.
     """
 
     def __init__(self, study: Study, host: Host, live: Any = None, tokenizer: Any = None) -> None:
