@@ -16,11 +16,10 @@ from ..contract.reference import resolve
 from ..contract.sites import site
 from ..contract.twin import check_edit
 from . import keys
-from .errors import no_errors
 from .open import equal_sides, equal_steps, steps_out_of_line
-from .passes import check_request
 from .plan_comparisons import comparisons, rung_of, words
 from .provenance import distributions, now
+from .requests import check_request, no_errors
 from .shuffled_prompts import Reads, shuffle_seed
 from .study import WHOLE_RUN, PromptCall, Shuffle
 

@@ -19,8 +19,9 @@ from ..contract.parameters import Parameters
 from ..contract.prompts import SHARD_TOKENS, Part, Prompt, Tokens
 from ..contract.reference import resolve
 from ..contract.twin import Twin
-from ..runs import passes
+from ..measuring import passes
 from ..runs.outcome import labelled
+from ..runs.requests import check_request
 from .merge_checks import Given, check_left_out, check_merge
 from .result_checks import check_result, check_same
 from .tiny_engine import TinyEngine
@@ -160,7 +161,7 @@ class _Check:
             shared=(self.context, self.context.model, self.tokens),
         )
         running = engine or TinyEngine()
-        passes.check_request(state, running, self.model)
+        check_request(state, running, self.model)
         for _ in passes.run_passes(running, Twin(self.model), sharded(self.tokens, shards), [job]):
             pass
         if job.error is not None:
