@@ -12,6 +12,7 @@ figures[3].plot(layer=2, head=1)
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from .figures import Figure
     from .plugins.host import Host
+    from .report import Undrawn
     from .runs.open import Opened
     from .store.read_results import Results
 
@@ -65,9 +67,23 @@ def draw(
 ) -> Sequence[Drawn]:
     """The figures that the plugins' report sections make of a store, in the order of the page.
 
-    ``label`` and ``variant`` keep those made from a result, ``section`` those of one section. A section that fails
-    raises here; on the page it is a note.
+    ``label`` and ``variant`` keep those made from a result, ``section`` those of one section. What could not be drawn
+    is a warning; where it leaves nothing to draw, an error.
     """
+    found, undrawn = drawn(store, label, variant, section, host)
+    for each in undrawn:
+        warnings.warn(str(each), stacklevel=2)
+    return found
+
+
+def drawn(
+    store: Results | str | os.PathLike[str],
+    label: str | None,
+    variant: str | None,
+    section: str | None,
+    host: Host | None,
+) -> tuple[Sequence[Drawn], Sequence[Undrawn]]:
+    """The figures, and what could not be drawn; an error where that leaves none."""
     from .plugins import load
     from .report.sections import sections
     from .store.read_results import Results
@@ -82,10 +98,11 @@ def draw(
         if section not in names:
             raise InputError(f"{results.path} has no section {section!r}{did_you_mean(section, names)}")
         found = [each for each in found if each.name == section]
-    for each in found:
-        if each.failed:
-            raise InputError(each.failed)
-    return [Drawn(figure, each.name) for each in found for figure in each.made_from(label, variant)]
+    figures = [Drawn(figure, each.name) for each in found for figure in each.made_from(label, variant)]
+    undrawn = [failure for each in found for failure in each.undrawn]
+    if undrawn and not figures:
+        raise InputError("\n".join(map(str, undrawn)))
+    return figures, undrawn
 
 
 def load(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from .runs.plan import Plan, Step, make_plan, manifest_of
 
 if TYPE_CHECKING:
     from .plugins import Host
+    from .report import Undrawn
     from .runs.study import Study
     from .store import Store
     from .store.read_results import Results
@@ -40,21 +42,26 @@ def run(
     ``source`` is a run file or the same as a dict; ``store`` a directory (default: GAUSSLENS_STORE, else ``store``
     beside the run file). ``model`` and ``tokenizer`` pass live objects in place of ``model: {path: ...}``; ``mapping``
     are keys of ``model:`` that say where a plain torch module has what (docs/models.md). What is in the store already
-    is not computed again. Steps that fail do not take the others with them: RunFailed is raised at the end.
+    is not computed again. Steps that fail do not take the others with them: RunFailed is raised at the end. What of the
+    report could not be drawn is a warning.
     """
     from .store.read_results import open as open_store
 
     ran = perform(source, store, sets, without, model, tokenizer, host, shown, mapping)
+    for undrawn in ran.undrawn:
+        warnings.warn(str(undrawn), stacklevel=2)
     if ran.outcome.failed:
         raise RunFailed(ran.failures_in_words(), ran.outcome.failed)
     return open_store(ran.path).run(ran.plan.study.name, ran.plan.digest)
 
 
 class Ran:
-    """A run that came to its end: its plan, what became of the steps, and where they are."""
+    """A run that came to its end: its plan, what became of the steps, where they are, what could not be drawn."""
 
-    def __init__(self, plan: Plan, outcome: Outcome, path: Path, report: Path | None) -> None:
-        self.plan, self.outcome, self.path, self.report = plan, outcome, path, report
+    def __init__(
+        self, plan: Plan, outcome: Outcome, path: Path, report: Path | None, undrawn: Sequence[Undrawn] = ()
+    ) -> None:
+        self.plan, self.outcome, self.path, self.report, self.undrawn = plan, outcome, path, report, undrawn
         self.notes = (*plan.notes, *outcome.notes)
 
     def failures_in_words(self) -> str:
@@ -92,8 +99,9 @@ def perform(
             with_store.reindex()
         host.announce("run_finished", run=news, summary=outcome.counts())
         drawn = study.report and len(outcome.failed) < len(plan.steps)
-        page = _report(with_store.path, study.name, host) if drawn else None
-        return Ran(plan, outcome, with_store.path, page)
+        undrawn: list[Undrawn] = []
+        page = _report(with_store.path, study.name, host, undrawn.append) if drawn else None
+        return Ran(plan, outcome, with_store.path, page, undrawn)
     finally:
         models.close()
 
@@ -187,8 +195,8 @@ def chosen_store(study: Study, path: str | os.PathLike[str] | None) -> Path:
     return Path(path or os.environ.get("GAUSSLENS_STORE") or study.directory / "store")
 
 
-def _report(path: Path, run: str, host: Host) -> Path | None:
+def _report(path: Path, run: str, host: Host, tell: Callable[[Undrawn], object]) -> Path | None:
     from .report import write
     from .store.read_results import open as open_store
 
-    return write(open_store(path).run(run), host)
+    return write(open_store(path).run(run), host, tell=tell)

@@ -12,9 +12,11 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from ..plugins import Host
+    from ..report import Undrawn
     from ..store.read_results import Results
 
 # In the order in which --help shows them. The module is the name with '_' for '-'.
@@ -70,6 +72,23 @@ def tell_what_is_not_shown(results: Results, asked: str | None, stream: TextIO |
     lines = [f"run {results.name}{which}; not shown:", *(f"  {note}" for note in notes)]
     lines.append("  --run NAME or --run PLAN shows one, --all every run; `gausslens runs STORE` lists them")
     print("\n".join(map(plain, lines)), file=stream or sys.stderr)
+
+
+def tell_undrawn(undrawn: Sequence[Undrawn], debug: bool, most: int = 10) -> None:
+    """On the error stream: what of the page's sections could not be drawn. The exit status is none of it."""
+    from ..terminal import plain_lines
+
+    lines = [plain_lines(each) for each in undrawn[:most]]
+    if len(undrawn) > most:
+        lines.append(f"... and {len(undrawn) - most} more")
+    if debug:
+        import traceback
+
+        lines += [plain_lines("".join(traceback.format_exception(each.error)).rstrip()) for each in undrawn]
+    elif undrawn:
+        lines.append("results are in the store, and all other figures are drawn; --debug shows where it failed")
+    if lines:
+        print("\n".join(lines), file=sys.stderr)
 
 
 def outside(target: Path, store: Path) -> Path:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from . import load_host, outside, tell_what_is_not_shown
+from . import load_host, outside, tell_undrawn, tell_what_is_not_shown
+
+if TYPE_CHECKING:
+    from ..report import Undrawn
 
 
 def add(parser: ArgumentParser) -> None:
@@ -27,7 +31,9 @@ def run(arguments: Namespace) -> int:
     results = open_store(arguments.store)
     if arguments.run is not None:
         results = results.named(arguments.run)
-    print(write(results, load_host(arguments), arguments.out, every=arguments.all))
+    undrawn: list[Undrawn] = []
+    print(write(results, load_host(arguments), arguments.out, every=arguments.all, tell=undrawn.append))
+    tell_undrawn(undrawn, arguments.debug)
     if not arguments.all:
         tell_what_is_not_shown(results, arguments.run)
     return 0

@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from ..terminal import table
-from . import add_run_file, load_host
+from . import add_run_file, load_host, tell_undrawn
 
 if TYPE_CHECKING:
     from ..perform import Ran
@@ -34,6 +34,7 @@ def run(arguments: Namespace) -> int:
         )
         return 130
     print(summary(ran))
+    tell_undrawn(ran.undrawn, arguments.debug)
     if ran.outcome.failed:
         print(f"\n{ran.failures_in_words()}", file=sys.stderr)
         if arguments.debug:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import InputError, StoreError, did_you_mean
 from ..terminal import plain, print_frame, print_rows, print_table, written
-from . import load_host, outside, tell_what_is_not_shown
+from . import load_host, outside, tell_undrawn, tell_what_is_not_shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -118,7 +118,7 @@ def _draw(results: Results, arguments: Namespace) -> None:
     """Write the figures of a result into a file and print where it is."""
     from pathlib import Path
 
-    from ..notebook import draw
+    from ..notebook import drawn
     from ..report.matplotlib_figures import save
 
     if arguments.all:
@@ -131,10 +131,11 @@ def _draw(results: Results, arguments: Namespace) -> None:
     if target.suffix.lower() != ".png":
         raise InputError(f"--png writes PNG alone: call the file {target.stem}.png, not {target.name}")
     outside(target, Path(results.path))
-    drawn = draw(results, arguments.label, arguments.variant, host=load_host(arguments))
-    if not drawn:
+    figures, undrawn = drawn(results, arguments.label, arguments.variant, None, load_host(arguments))
+    tell_undrawn(undrawn, arguments.debug)
+    if not figures:
         raise InputError(f"no section of the report has a figure of {arguments.label!r}")
-    save([each.figure for each in drawn], target)
+    save([each.figure for each in figures], target)
     print(arguments.png)
 
 

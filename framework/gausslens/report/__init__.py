@@ -4,3 +4,4 @@ It reads the store and nothing else.
 """
 
 from .page import write as write
+from .sections import Undrawn as Undrawn

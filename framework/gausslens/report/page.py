@@ -6,11 +6,12 @@ import base64
 import hashlib
 import os
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ..contract.errors import StoreError
 from ..version import VERSION
@@ -19,13 +20,16 @@ from .departures import departures_table, first_sentences
 from .markup import Markup, element
 from .page_figures import draw, left_out, of_run
 from .runs import page_title, run_facts, step_table
-from .sections import Section, sections
+from .sections import Section, Undrawn, failed, sections
 from .thinning import COARSE, FINE
 
 if TYPE_CHECKING:
+    from ..figures import Figure
     from ..plugins.host import Host
     from ..store.read_results import Results
 
+# Who is told what could not be drawn.
+Tell: TypeAlias = Callable[[Undrawn], object]
 # Letters of all sections together; a page of this size opens within seconds.
 LARGEST = 12_000_000
 
@@ -40,17 +44,23 @@ class PagePart:
     body: Markup
 
 
-def write(store: Results | Path | str, host: Host, out: Path | str | None = None, every: bool = False) -> Path:
+def write(
+    store: Results | Path | str,
+    host: Host,
+    out: Path | str | None = None,
+    every: bool = False,
+    tell: Tell = lambda _undrawn: None,
+) -> Path:
     """Write the page of a run, or of the one that a store (or pack) shows; ``every``: of all runs of its store.
 
-    By default into the store as report.html. Returns where it is.
+    By default into the store as report.html. Returns where it is. ``tell`` is called with what could not be drawn.
     """
     from ..store.read_results import open as open_store
 
     results = open_store(store) if isinstance(store, str | Path) else store
     place = Path(store if isinstance(store, str | Path) else store.path)
     target = Path(out) if out is not None else place / "report.html" if place.is_dir() else place.with_suffix(".html")
-    text = page(results, host, every)
+    text = page(results, host, every, tell)
     try:
         _replace(target, text)
     except OSError as error:
@@ -73,13 +83,13 @@ def _replace(target: Path, text: str) -> None:
         raise
 
 
-def page(results: Results, host: Host, every: bool = False) -> str:
+def page(results: Results, host: Host, every: bool = False, tell: Tell = lambda _undrawn: None) -> str:
     """The page as HTML: of one run, or of ``every`` run of its store, each under its own heading, the newest first."""
     views = list(results.all_runs().values())[::-1] if every and results.runs else [results]
     about = "What departs from the nulls that the run names: how far, how surely, and which other null gives it too."
     parts = [PagePart("departures", "Against the null", about, departures_table(*views))]
     for view in views:
-        parts += _parts_of_run(view, host, LARGEST // len(views), view.name if every else "")
+        parts += _parts_of_run(view, host, LARGEST // len(views), tell, view.name if every else "")
     name = page_title(views)
     links = [element("a", part.heading, href=f"#{part.anchor}") for part in parts]
     kicker = element("p", "gausslens: what training put there, and what chance would have put there", class_="soft")
@@ -110,14 +120,14 @@ def _shown(part: PagePart) -> Markup:
     return element("section", element("h2", part.heading), about, part.body, id=part.anchor)
 
 
-def _parts_of_run(results: Results, host: Host, room: int, run: str) -> list[PagePart]:
+def _parts_of_run(results: Results, host: Host, room: int, tell: Tell, run: str) -> list[PagePart]:
     """What was run, the sections of all plugins, each with an equal share of the room, and the steps.
 
     ``run`` is named in headings and anchors where the page shows several; else its facts are at the head.
     """
     found = sections(results, host)
     told = "What was computed, and the files of the store that hold it (schemas/STORE.md has the format)."
-    parts = [_part(section, results, room // len(found), run) for section in found]
+    parts = [_part(section, results, room // len(found), tell, run) for section in found]
     parts.append(PagePart("steps", "Steps", told, step_table(results, run)))
     if not run:
         return parts
@@ -126,23 +136,37 @@ def _parts_of_run(results: Results, host: Host, room: int, run: str) -> list[Pag
     return [PagePart(f"run-{run}", f"Run {run}", "What was run, on what and when.", facts), *named]
 
 
-def _part(section: Section, results: Results, share: int, run: str) -> PagePart:
-    anchor = f"section-{section.name}"
-    if section.failed:
-        return PagePart(anchor, section.name, section.summary, element("p", section.failed, class_="failed"))
+def _part(section: Section, results: Results, share: int, tell: Tell, run: str) -> PagePart:
+    """A section: its figures, and where one could not be drawn why, at its place."""
     drawn: list[Markup] = []
+    undrawn = list(section.undrawn)
     used = 0
     for place, figure in enumerate(section.figures):
         of = f"store.run({run!r})" if run else "store"
         again = f"gausslens.draw({of}, section={section.name!r})[{place}].plot()"
-        figure = of_run(figure, run) if run else figure
-        made = draw(figure, results, again, FINE if used < share // 2 else COARSE)
-        if used + len(made) > share:
-            made = left_out(figure, results, again)
+        while undrawn and undrawn[0].place == place:
+            drawn.append(_told(undrawn.pop(0), tell, run))
+        try:
+            made = _figure(of_run(figure, run) if run else figure, results, again, used, share)
+        except BaseException as error:  # a drawing that is malformed is found here
+            drawn.append(_told(failed(f"{figure.title!r} of {section.whose}", error, place), tell, run))
+            continue
         used += len(made)
         drawn.append(made)
+    drawn += [_told(each, tell, run) for each in undrawn]
     body = element("div", *drawn, class_="figures") if drawn else element("p", "Nothing to draw.", class_="soft")
-    return PagePart(anchor, section.name, section.summary, body)
+    return PagePart(f"section-{section.name}", section.name, section.summary, body)
+
+
+def _figure(figure: Figure, results: Results, again: str, used: int, share: int) -> Markup:
+    """A figure as fine as there is room for in the share of its section, of which so much is used."""
+    made = draw(figure, results, again, FINE if used < share // 2 else COARSE)
+    return made if used + len(made) <= share else left_out(figure, results, again)
+
+
+def _told(undrawn: Undrawn, tell: Tell, run: str) -> Markup:
+    tell(replace(undrawn, said=f"Run {run}: {undrawn.said}") if run else undrawn)
+    return element("p", undrawn.said, class_="failed")
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,13 +17,26 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Undrawn:
+    """What of a section could not be drawn: what is said of it, the error, and how many figures stand before it."""
+
+    said: str
+    error: BaseException
+    place: int
+
+    def __str__(self) -> str:
+        return self.said
+
+
+@dataclass(frozen=True)
 class Section:
-    """A section with its figures; or why it has none."""
+    """A section: the figures that are in order, and what could not be drawn. ``whose`` is how it is named in full."""
 
     name: str
     summary: str
+    whose: str
     figures: tuple[Figure, ...]
-    failed: str = ""
+    undrawn: tuple[Undrawn, ...] = ()
 
     def made_from(self, label: str | None = None, variant: str | None = None) -> list[Figure]:
         """Its figures made from a result or from its comparison with a null; None keeps all."""
@@ -47,24 +61,50 @@ def sections(results: Results, host: Host) -> list[Section]:
 
 def _of_host(results: Results) -> list[Section]:
     """The section of the host's own; none where no variant is swept over models."""
-    try:
-        figures = tuple(trajectories(results)) if results.name else ()
-    except Exception as error:
-        said = f"The trajectories could not be drawn: {type(error).__name__}: {error}"
-        return [Section(NAME, SUMMARY, (), said)]
-    return [Section(NAME, SUMMARY, figures)] if figures else []
+    whose = f"the section {NAME}"
+    figures, undrawn = _taken(whose, lambda: trajectories(results) if results.name else ())
+    return [Section(NAME, SUMMARY, whose, figures, undrawn)] if figures or undrawn else []
 
 
 def _section(owned: Owned[ReportSection], results: Results) -> Section:
-    """One section; if it fails, the note says whose it is, and the others go on."""
     section, owner = owned.descriptor, owned.owner
+    whose = f"the section {section.name} of the plugin {owner.plugin} ({owner.distribution} {owner.version})"
+    figures, undrawn = _taken(whose, lambda: resolve(section.section)(results))
+    return Section(section.name, section.summary, whose, figures, undrawn)
+
+
+def _taken(whose: str, given: Callable[[], object]) -> tuple[tuple[Figure, ...], tuple[Undrawn, ...]]:
+    """The figures of a section, which may be a generator: one that is malformed or an error in between costs no other.
+
+    Whatever it raises is told and is the end of this section alone; only who interrupts the run is heard.
+    """
+    figures: list[Figure] = []
+    undrawn: list[Undrawn] = []
+    number = 0
     try:
-        figures = tuple(checked_figure(figure) for figure in resolve(section.section)(results))
-    except (Exception, SystemExit) as error:
-        whose = f"{owner.plugin} ({owner.distribution} {owner.version})"
-        said = f"The section {section.name} of the plugin {whose} could not be drawn: {type(error).__name__}: {error}"
-        return Section(section.name, section.summary, (), said)
-    return Section(section.name, section.summary, figures)
+        for number, figure in enumerate(_each(given()), 1):
+            try:
+                figures.append(checked_figure(figure))
+            except BaseException as error:
+                undrawn.append(failed(f"figure {number} of {whose}", error, len(figures)))
+    except BaseException as error:
+        beyond = f" beyond figure {number}" if number else ""
+        undrawn.append(failed(whose, error, len(figures), beyond))
+    return tuple(figures), tuple(undrawn)
+
+
+def _each(given: object) -> Iterator[object]:
+    if not isinstance(given, Iterable) or isinstance(given, str | bytes):
+        raise BadFigure(f"a section returns a list of figures, or yields them, not {type(given).__name__}")
+    return iter(given)
+
+
+def failed(what: str, error: BaseException, place: int, beyond: str = "") -> Undrawn:
+    """That something could not be drawn, in a sentence; an interrupt is none of it, and is raised again."""
+    if isinstance(error, KeyboardInterrupt):
+        raise error
+    said = f"{what[0].upper()}{what[1:]} could not be drawn{beyond}: {type(error).__name__}: {error}"
+    return Undrawn(said, error, place)
 
 
 def checked_figure(figure: object) -> Figure:

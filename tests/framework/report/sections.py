@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,42 @@ def leaves(results: Any) -> list[Figure]:
     raise SystemExit(3)
 
 
+def halfway(results: Any) -> Iterator[Figure]:
+    """Two figures, and an error in place of the third."""
+    yield from first_result(results)
+    yield of_its_own_kind(results)[0]
+    raise ZeroDivisionError("<i>it broke</i>")
+
+
+def some_malformed(results: Any) -> list[Any]:
+    """Good figures between one that is none, one whose drawing is none, and one whose drawing cannot be drawn."""
+    good = of_its_own_kind(results)[0]
+    return ["<h1>mine</h1>", good, *undrawn(results), Unfinished(title="unfinished", **ABOUT, counts=[1]), good]
+
+
+def stops(results: Any) -> Iterator[Figure]:
+    """An end that is neither an error nor an interrupt."""
+    yield from first_result(results)
+    raise Stop("no more")
+
+
+class Stop(BaseException):
+    """What is no Exception."""
+
+
+def nothing(results: Any) -> None:
+    """A section that forgets to return its figures."""
+
+
+def text(results: Any) -> str:
+    return "<h1>my own</h1>"
+
+
+def interrupted(results: Any) -> Iterator[Figure]:
+    yield from first_result(results)
+    raise KeyboardInterrupt
+
+
 def html(results: Any) -> list[Any]:
     return ["<h1>my own</h1>"]
 
@@ -191,6 +228,13 @@ class Undrawn(Steps):
 
     def drawing(self) -> Any:
         return "<svg/>"
+
+
+class Unfinished(Steps):
+    """A kind whose drawing is one, and holds what cannot be drawn."""
+
+    def drawing(self) -> Plot:
+        return replace(super().drawing(), curves=(None,))
 
 
 def of_its_own_kind(results: Any) -> list[Figure]:

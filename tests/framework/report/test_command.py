@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import errno
+import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import gausslens
+from gausslens import ReportSection, hookimpl
 from gausslens.__main__ import main
+from gausslens.testing import host_of
+
+from . import sections
+from .conftest import host_with
 
 
 def test_it_prints_where_the_page_is(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,3 +64,52 @@ def test_it_does_not_write_over_a_pack(study: Path, tmp_path: Path, capsys: pyte
 def test_what_is_no_store_is_an_input_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(tmp_path / "nowhere")]) == 2
     assert "there is no store here" in capsys.readouterr().err
+
+
+def test_what_could_not_be_drawn_is_told_and_the_page_is_written(
+    study: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gausslens.plugins.load", lambda *_, **__: host_with(f"{sections.__name__}:halfway"))
+    assert main(["report", str(study)]) == 0
+    told = capsys.readouterr()
+    assert told.out == f"{study / 'report.html'}\n"
+    first, last = told.err.splitlines()
+    assert first.startswith("The section probe.section of the plugin probe (")
+    assert first.endswith("could not be drawn beyond figure 2: ZeroDivisionError: <i>it broke</i>")
+    assert last == "results are in the store, and all other figures are drawn; --debug shows where it failed"
+    assert main(["report", str(study), "--debug"]) == 0
+    assert "in halfway\n" in capsys.readouterr().err
+
+
+STUDY = {
+    "gausslens": 1,
+    "name": "told",
+    "model": {"path": "builtin:testing"},
+    "prompts": {"source": "text", "text": ["One prompt."]},
+    "analyses": [{"use": "model.loss"}],
+}
+
+
+def test_at_the_end_of_a_run_it_is_told_and_the_run_is_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described = ReportSection(
+        name="broken", version=1, summary="S.", section=f"{sections.__name__}:raises", analyses=("model.loss",)
+    )
+
+    @hookimpl
+    def report_sections() -> list[ReportSection]:
+        return [described]
+
+    host = host_of("models", broken=SimpleNamespace(report_sections=report_sections))
+    monkeypatch.setattr("gausslens.plugins.load", lambda *_, **__: host)
+    file = tmp_path / "told.yaml"
+    file.write_text(json.dumps(STUDY), encoding="utf-8")
+    assert main(["run", str(file)]) == 0
+    told = capsys.readouterr()
+    assert f"report  {tmp_path / 'store' / 'report.html'}" in told.out
+    assert told.err.startswith("The section broken of the plugin broken (")
+    assert (tmp_path / "store" / "report.html").is_file()
+    with pytest.warns(UserWarning, match="The section broken of the plugin broken"):
+        results = gausslens.run(file)
+    assert results.labels == ("model.loss",)

@@ -84,6 +84,27 @@ def test_a_section_that_fails_is_an_error_here(study: Path) -> None:
         gausslens.draw(study, host=host_with(f"{HERE}:raises"))
 
 
+def test_figures_that_are_in_order_are_given_and_the_others_are_a_warning(study: Path) -> None:
+    host = host_with(f"{HERE}:halfway")
+    with pytest.warns(UserWarning, match=r"of the plugin probe \(.*\) could not be drawn beyond figure 2: Zero"):
+        drawn = gausslens.draw(study, host=host)
+    assert [each.figure.title for each in drawn] == ["scores", "steps"]
+    with pytest.raises(InputError, match="could not be drawn beyond figure 2"):
+        gausslens.draw(study, variant="chance", host=host)
+
+
+def test_show_draws_what_is_in_order_and_says_what_is_not(
+    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr("gausslens.plugins.load", lambda *_, **__: host_with(f"{HERE}:halfway"))
+    out = tmp_path / "figures.png"
+    assert main(["show", str(study), "scores", "--png", str(out)]) == 0
+    told = capsys.readouterr()
+    assert told.out.strip() == str(out)
+    assert told.err.startswith("The section probe.section of the plugin probe (")
+    assert size(out.read_bytes())[0] > 1000
+
+
 def test_show_writes_a_picture(study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr("gausslens.plugins.load", lambda *_, **__: host_with(f"{HERE}:every_kind"))
     out = tmp_path / "figures.png"

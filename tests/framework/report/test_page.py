@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import re
 from pathlib import Path
 
@@ -154,15 +155,64 @@ def test_names_from_the_store_are_escaped(written: Written) -> None:
         ("undrawn", "Undrawn 'undrawn': its drawing() gives no Drawing"),
         ("unfit", "Lines 'unfit': y of 'one' has 3 values, x has 2"),
         ("absent", "has no 'absent'"),
+        ("nothing", "a section returns a list of figures, or yields them, not NoneType"),
+        ("text", "a section returns a list of figures, or yields them, not str"),
     ],
 )
 def test_a_section_that_fails_is_a_note_with_its_plugins_name(study: Path, section: str, words: str) -> None:
     page = shown(study, section)
     failed = next(t for t in page.texts if "could not be drawn" in t)
-    assert "The section probe.section of the plugin probe (" in failed
+    assert "he section probe.section of the plugin probe (" in failed
     assert words in failed
     assert "The largest departures" in page.text
     assert any("failed" in str(a.get("class")) for _, a in page.elements)
+
+
+def parts(store: Path, section: str) -> list[str]:
+    """Of one section in the order of the page: the titles of its figures, and what could not be drawn."""
+    text = write(store, host_with(f"{HERE}:{section}")).read_text(encoding="utf-8")
+    inside = text[text.index('id="section-probe.section"') : text.index('id="steps"')]
+    return [a or html.unescape(b) for a, b in re.findall(r'<h3>(.*?)</h3>|<p class="failed">(.*?)</p>', inside)]
+
+
+WHOSE = "of the plugin probe ((given) )"
+
+
+def test_what_a_section_gave_before_it_failed_stays(study: Path) -> None:
+    said = f"The section probe.section {WHOSE} could not be drawn beyond figure"
+    broke = "ZeroDivisionError: <i>it broke</i>"
+    assert parts(study, "halfway") == ["scores", "steps", f"{said} 2: {broke}"]
+    assert parts(study, "stops") == ["scores", f"{said} 1: Stop: no more"]
+
+
+def test_a_malformed_figure_is_told_at_its_place_and_costs_no_other(study: Path) -> None:
+    of = f"of the section probe.section {WHOSE} could not be drawn:"
+    told = parts(study, "some_malformed")
+    assert told[0].startswith(f"Figure 1 {of} BadFigure: a section returns figures (")
+    assert told[1:3] == ["steps", f"Figure 3 {of} BadFigure: Undrawn 'undrawn': its drawing() gives no Drawing"]
+    assert told[3].startswith(f"'unfinished' {of} AttributeError: 'NoneType' object")
+    assert told[4:] == ["steps"]
+
+
+def test_who_calls_is_told_all_that_could_not_be_drawn(written: Written) -> None:
+    from gausslens.report import Undrawn
+    from gausslens.store.read_results import open as open_store
+
+    told: list[Undrawn] = []
+    host = host_with(f"{HERE}:some_malformed")
+    page(open_store(two_runs(written)).run("first"), host, tell=told.append)
+    assert [type(each.error).__name__ for each in told] == ["BadFigure", "BadFigure", "AttributeError"]
+    assert str(told[0]).startswith("Figure 1 of the section")
+    told.clear()
+    page(open_store(written.path), host, every=True, tell=told.append)
+    assert [str(each)[:13] for each in told] == ["Run second: F"] * 2 + ["Run second: '"] + ["Run first: Fi"] * 2 + [
+        "Run first: 'u"
+    ]
+
+
+def test_an_interrupt_is_heard(study: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        write(study, host_with(f"{HERE}:interrupted"))
 
 
 def test_a_section_without_results_is_not_called(study: Path) -> None:
