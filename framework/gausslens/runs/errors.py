@@ -28,8 +28,10 @@ CONDITIONAL = "given what earlier passes found in all prompts: their own error i
 LOWER_BOUND = "a lower bound: no resampling of a sample knows the error of a fourth moment"
 
 
-def no_errors(descriptor: Analysis, tokens: Tokens, groups: int) -> str | None:
+def no_errors(descriptor: Analysis, tokens: Tokens, groups: int, ordered: bool = False) -> str | None:
     """Why a stream analysis has no errors on these prompts; None where it has."""
+    if ordered:
+        return f"{descriptor.name} sees all prompts in one order, and is not merged"
     if descriptor.bulk:
         return f"{descriptor.name} writes arrays as they come"
     try:

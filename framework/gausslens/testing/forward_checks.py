@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..contract.analyses import Context
 from ..contract.descriptors import Analysis
 from ..contract.parameters import Parameters
 from ..contract.prompts import Part, Prompt
@@ -13,12 +12,14 @@ from ..contract.reference import resolve
 from ..contract.twin import Twin
 from ..runs.outcome import labelled
 from .result_checks import check_result, check_same
-from .stream_checks import TEXTS
+from .stream_checks import TEXTS, context_of
 from .tiny_engine import TinyEngine
 from .tiny_model import TinyModel
 
 if TYPE_CHECKING:
     import xarray as xr
+
+    from ..contract.analyses import StepRef
 
 
 def check_forward(
@@ -27,18 +28,21 @@ def check_forward(
     *,
     model: TinyModel | None = None,
     texts: Sequence[str] = TEXTS,
+    inputs: Mapping[StepRef, xr.Dataset] | None = None,
 ) -> xr.Dataset:
     """Run a forward analysis on the tiny model and return its result, after checking that
 
     - a new instance gives the same bits;
     - the result is well formed (``check_result``).
+
+    ``inputs`` are the results that it finds in ``context.inputs``.
     """
     held = model or TinyModel()
     chosen = parameters or resolve(analysis.parameters)()
     tokens = held.tokenise([Prompt((Part(text),)) for text in texts])
 
     def run() -> xr.Dataset:
-        made = resolve(analysis.analysis)(chosen, Context(held.info, 0, tokens))
+        made = resolve(analysis.analysis)(chosen, context_of(analysis, held, inputs, tokens))
         return labelled(made.run(TinyEngine().runner(Twin(held)), tokens), held.info)
 
     result = run()
