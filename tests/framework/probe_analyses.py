@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 import xarray as xr
-from probes import Failing, Lines, Matrix, Of, Power, Scale, Site
+from probes import Epochs, Failing, Lines, Matrix, Of, Power, Scale, Site
 
 import gausslens
 from gausslens import HEAD_AXIS, KV_HEAD_AXIS, Batch, Context, LayerWeights, Request, StepRef, Tokens
@@ -64,6 +64,47 @@ class MeanSquare:
     def result(self) -> xr.Dataset:
         values = {n: np.asarray(self.parameters.scale * total / self.count[n]) for n, total in self.total.items()}
         return _dataset(values, self.parameters.site, "mean square")
+
+
+class Ordered:
+    """Stream in order: which prompts came when, over passes, and the norms of the twin's W_Q."""
+
+    def __init__(self, parameters: Epochs, context: Context) -> None:
+        self.passes, self.context = parameters.epochs, context
+        self.seen: list[int] = []
+        self.instance = id(self)
+
+    def request(self) -> Request:
+        return Request(("resid_pre",), layers=(0,), passes=self.passes, ordered=True)
+
+    def update(self, batch: Batch) -> None:
+        assert id(self) == self.instance
+        self.seen += [int(p) for p in batch.prompts]
+
+    def result(self) -> xr.Dataset:
+        norm = float(self.context.weights(0).W_Q.double().norm())
+        attrs = {"units": "1", "long_name": "of an ordered pass"}
+        return xr.Dataset({"seen": ("feature", self.seen, attrs), "norm": ((), norm, attrs)})
+
+
+class Placed:
+    """Stream: how many letters the names of its variant and draw have."""
+
+    def __init__(self, parameters: gausslens.NoParameters, context: Context) -> None:
+        self.context = context
+
+    def request(self) -> Request:
+        return Request(("resid_pre",))
+
+    def update(self, batch: Batch) -> None:
+        pass
+
+    def merge(self, other: Placed) -> None:
+        pass
+
+    def result(self) -> xr.Dataset:
+        told = f"{self.context.variant} {self.context.draw}"
+        return xr.Dataset({"letters": ((), float(len(told)), {"units": "1", "long_name": told})})
 
 
 class Spread:

@@ -37,6 +37,10 @@ class Failing(Parameters):
     layer: int = Field(default=0, description="In which layer an update fails.")
 
 
+class Epochs(Parameters):
+    epochs: int = Field(default=1, ge=1, description="How often it sees the prompts.")
+
+
 class Scale(Parameters):
     alpha: float = Field(default=2.0, description="W_Q is multiplied by it.")
 
@@ -58,6 +62,9 @@ SPREAD = _analysis("probe.spread", "stream", "Spread", "Site")
 ROWS = _analysis("probe.rows", "stream", "RowSums", row_blocks=True)
 LAYERS = _analysis("probe.layers", "stream", "AllLayers", all_layers=True)
 COPY = _analysis("probe.copy", "stream", "Copy", "Site", bulk=True)
+ORDERED = _analysis("probe.ordered", "stream", "Ordered", "Epochs")
+PLACED = _analysis("probe.placed", "stream", "Placed", knows=("variant", "draw"))
+UNDECLARED = _analysis("probe.undeclared", "stream", "Placed")
 DRAWS = _analysis("probe.draws", "stream", "Draws", random=True)
 FAILS = _analysis("probe.fails", "stream", "Fails", "Failing")
 NORM = _analysis("probe.norm", "weights", "Norm", "Matrix", exchangeable=("head",), differences="also")
@@ -92,7 +99,8 @@ LINES = gausslens.PromptSource(
 
 @gausslens.hookimpl
 def analyses() -> list[gausslens.Analysis]:
-    return [POWER, SPREAD, ROWS, LAYERS, COPY, DRAWS, FAILS, NORM, NEXT, DOUBLED, MEAN]
+    stream = [POWER, SPREAD, ROWS, LAYERS, COPY, ORDERED, PLACED, UNDECLARED, DRAWS, FAILS]
+    return [*stream, NORM, NEXT, DOUBLED, MEAN]
 
 
 @gausslens.hookimpl

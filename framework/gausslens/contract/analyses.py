@@ -6,9 +6,11 @@ An analysis is made as ``Class(parameters, context)`` and gets nothing else: nev
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from .errors import ModelError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from .engines import Runner
     from .model import LayerWeights, ModelInfo
     from .prompts import Tokens
+    from .twin import Twin
 
 Key = TypeVar("Key", bound=Hashable)
 # A variable of more cells is not compared with a null, nor is one along these: its cells are data.
@@ -70,17 +73,83 @@ class Bulk(Protocol):
         ...
 
 
+class NoResults(Mapping[StepRef, "xr.Dataset"]):
+    """In place of results, while a step is planned: it is empty, and reading it is refused."""
+
+    def __getitem__(self, ref: StepRef) -> xr.Dataset:
+        raise ModelError(
+            "context.inputs is read while the step is planned, when there are no results yet: read it where the step "
+            "computes (update, layer, run, result), not in __init__, inputs or request"
+        )
+
+    def __iter__(self) -> Iterator[StepRef]:
+        self[StepRef("", "", "")]
+        yield from ()
+
+    def __len__(self) -> int:
+        return 0
+
+
 @dataclass(frozen=True)
 class Context:
-    """What an analysis knows of its step: the model's facts in view, the tokens, and its seed.
+    """What an analysis knows of its step: the model's facts in view, the tokens, its seed, and results it reads.
 
-    The seed is the same for all variants, so that comparisons between them are paired.
+    The seed is the same for all variants, so that comparisons between them are paired. ``inputs`` holds the results
+    that its ``inputs(steps)`` picked; each is read when it is first asked for, and large arrays of it when they are
+    used, once for the whole step.
     """
 
     model: ModelInfo
     seed: int
     tokens: Tokens | None = None
     bulk: Bulk | None = None
+    inputs: Mapping[StepRef, xr.Dataset] = field(default_factory=NoResults)
+    _twin: Twin | None = field(default=None, init=False, repr=False)
+    _place: StepRef | None = field(default=None, init=False, repr=False)
+    _knows: tuple[str, ...] = field(default=(), init=False, repr=False)
+
+    def at(self, place: StepRef | None, knows: Sequence[str] = (), twin: Twin | None = None) -> Context:
+        """The same for a step in its place; ``knows`` is what its descriptor declares. The host's, and of tests."""
+        made = replace(self)
+        for name, value in (("_place", place), ("_knows", tuple(knows)), ("_twin", twin)):
+            object.__setattr__(made, name, value)
+        return made
+
+    @property
+    def variant(self) -> str:
+        """The name of the variant that the step is on, for analyses that declare it."""
+        return self._here("variant").variant
+
+    @property
+    def draw(self) -> int | None:
+        """Which draw of the variant; None where it has none. For analyses that declare it."""
+        return self._here("draw").draw
+
+    def same_twin(self, steps: Sequence[StepRef]) -> list[StepRef]:
+        """Those of the variant, draw and swept values that this step is on: for ``inputs(steps)``."""
+        if self._place is None:
+            raise ModelError("context.same_twin is there while a step is planned: call it in inputs(steps)")
+        mine = (self._place.variant, self._place.draw, self._place.sweep)
+        return [step for step in steps if (step.variant, step.draw, step.sweep) == mine]
+
+    def weights(self, layer: int | None) -> LayerWeights:
+        """The tensors of a layer as the variant's edits leave them, of the heads in view; for stream and forward.
+
+        They are copies, and there while the step runs.
+        """
+        if self._twin is None:
+            raise ModelError(
+                "context.weights is there while a stream or forward analysis runs: call it in update, run or result"
+            )
+        return self._twin.copies(layer, self.model)
+
+    def _here(self, what: str) -> StepRef:
+        if what not in self._knows or self._place is None:
+            raise ModelError(
+                f"context.{what} is read, which is no part of the key: results of one {what} would be taken for those "
+                f"of another. Say knows=({what!r},) in the Analysis"
+            )
+        return self._place
 
     def generator(self, name: str = "") -> np.random.Generator:
         """A numpy generator of this step; different names give independent ones."""

@@ -15,12 +15,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """What an analysis wants of a pass: sites, in some layers (None: all in view), in one or more passes."""
+    """What an analysis wants of a pass: sites, in some layers (None: all in view), in one or more passes.
+
+    ``ordered``: one instance sees all shards, one after another, as training on a stream does: it is never copied nor
+    merged. Prompts come in an order shuffled by the seed of the run, another in each pass, the same for all variants.
+    """
 
     sites: tuple[str, ...]
     layers: tuple[int, ...] | None = None
     passes: int = 1
     rows: int | None = None  # set by the host for the engine: give scores and pattern in blocks of so many query rows
+    ordered: bool = False
 
 
 @dataclass

@@ -102,6 +102,7 @@ class Analysis(Descriptor):
     crossed      knows attention between two stacks, whose keys are other tokens than its queries (stream, forward)
     prompts      prompts used where the run file gives none, as {"source": "text", "text": [...]}
     estimate     "package.module:function" of (parameters, info, tokens) -> Estimate of memory and disk
+    knows        which of "variant" and "draw" it reads from its context: names are then part of the key
     """
 
     shape: Shape
@@ -119,6 +120,7 @@ class Analysis(Descriptor):
     crossed: bool = False
     prompts: Mapping[str, Any] | None = None
     estimate: str | None = None
+    knows: tuple[Literal["variant", "draw"], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

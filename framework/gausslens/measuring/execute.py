@@ -152,6 +152,7 @@ def _read_and_computed(plan: Plan, step: Step, store: Store) -> xr.Dataset | Fai
 
 def _derived(plan: Plan, step: Step, results: dict[StepRef, xr.Dataset]) -> xr.Dataset:
     context = Context(step.info, step_seed(step, plan.study.seed))
+    context = context.at(step.ref, step.use.analysis.descriptor.knows)
     analysis = resolve(step.use.analysis.descriptor.analysis)(step.use.parameters, context)
     return labelled(analysis.compute(results), step.info)
 

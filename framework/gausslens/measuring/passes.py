@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..contract.batches import Batch, Request
+from ..contract.digests_and_seeds import derive
 from ..contract.errors import ModelError
 from ..contract.sites import HEAD_AXIS, KV_HEAD_AXIS, SQUARE_SITES
 from ..maths.resampling import dealt
@@ -143,8 +144,8 @@ class Job:
         return layers_skipped(self.request, self.info)
 
     def fresh(self) -> Any:
-        """A copy of the empty state."""
-        return self.copied(self.state)
+        """A copy of the empty state; one that sees the shards in order is itself in each."""
+        return self.state if self.request.ordered else self.copied(self.state)
 
     def copied(self, state: Any) -> Any:
         """A copy of a state."""
@@ -165,16 +166,42 @@ def cut(tokens: Tokens, groups: int | None) -> list[tuple[int, np.ndarray]]:
     return [(g, shard) for g in range(groups) for shard in tokens.shards(among=np.flatnonzero(group == g))]
 
 
+def shuffled(tokens: Tokens, seed: int, index: int) -> list[tuple[int, np.ndarray]]:
+    """The shards of a pass over ordered analyses: prompts of one length are dealt anew, and shards come as they fall.
+
+    Shards are cut by length as ever, so that no more is padded; where all prompts are of one length, as in text that is
+    cut into pieces, any prompt comes in any place. Training wants neighbours that are of no one document or length.
+    """
+    import numpy as np
+
+    generator = np.random.default_rng(derive(seed, "order of prompts", index))
+    shards = tokens.shards()
+    order = np.concatenate(shards)
+    sources = tokens.lengths if tokens.sources is None else tokens.sources.lengths
+    length = np.array([(tokens.lengths[i], sources[i]) for i in order]).reshape(-1, 2)
+    for alike in np.unique(length, axis=0):
+        places = np.flatnonzero((length == alike).all(axis=1))
+        order[places] = generator.permutation(order[places])
+    dealt_anew = np.split(order, np.cumsum([len(shard) for shard in shards])[:-1])
+    return [(0, dealt_anew[i]) for i in generator.permutation(len(shards))]
+
+
 def run_passes(
-    engine: CaptureEngine, twin: Twin, tokens: Tokens, jobs: Sequence[Job], groups: int | None = None
+    engine: CaptureEngine,
+    twin: Twin,
+    tokens: Tokens,
+    jobs: Sequence[Job],
+    groups: int | None = None,
+    order: int | None = None,
 ) -> Iterator[str]:
     """Run as many passes as the jobs want, saying after each shard how far it is.
 
     Once it is exhausted, each job has its final state, or an error; with ``groups`` of prompts the last pass of a job
-    gives a state of each group instead.
+    gives a state of each group instead. ``order`` is the seed by which ordered jobs, which are all of them, see it.
     """
-    shards = cut(tokens, groups)
+    shards = cut(tokens, groups) if order is None else []
     for index in range(max((j.request.passes for j in jobs), default=0)):
+        shards = shards if order is None else shuffled(tokens, order, index)
         active = [j for j in jobs if j.request.passes > index and j.error is None]
         if not active:
             return
@@ -191,7 +218,8 @@ def run_passes(
         for job in active:
             if index + 1 < job.request.passes:
                 job.state = merged[job.name][0]
-                _guarded(job, None, job.state.end_pass, index)
+                if hasattr(job.state, "end_pass"):
+                    _guarded(job, None, job.state.end_pass, index)
             elif groups is None:
                 job.state = merged[job.name][0]
             else:
@@ -266,7 +294,7 @@ def _guarded(job: Job, layer: int | None, call: Callable[..., None], *arguments:
 def _merge(job: Job, copy: Any, merged: dict[int, Any], group: int) -> None:
     if job.error is not None:
         return
-    if group in merged:
+    if group in merged and not job.request.ordered:
         _guarded(job, None, merged[group].merge, copy)
     else:
         merged[group] = copy

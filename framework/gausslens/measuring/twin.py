@@ -48,11 +48,15 @@ def units(steps: Sequence[Step], info: ModelInfo) -> int:
 
 
 def _sharing(steps: Sequence[Step]) -> list[list[Step]]:
-    """Stream steps that see the same tokens, cut alike: they share their passes."""
-    found: dict[tuple[str, int | None], list[Step]] = {}
+    """Stream steps that see the same tokens, cut alike and in one order: they share their passes."""
+    found: dict[tuple[str, int | None, bool], list[Step]] = {}
     for step in steps:
-        found.setdefault((step.ingredients["tokens"], step.groups), []).append(step)
+        found.setdefault((step.ingredients["tokens"], step.groups, _is_ordered(step)), []).append(step)
     return list(found.values())
+
+
+def _is_ordered(step: Step) -> bool:
+    return "order" in step.ingredients
 
 
 def _shape(step: Step) -> str:
@@ -73,26 +77,37 @@ def _streamed(
     jobs: dict[str, Job] = {}
     for step in steps:
         try:
-            jobs[step.key] = _job(step, opened, seed, writers.get(step.key))
+            jobs[step.key] = _job(step, twin, seed, writers.get(step.key))
         except Exception as error:
             yield Measured(step, Failure(step, error), len(steps))
-    for text in run_passes(opened.running, twin, tokens, list(jobs.values()), steps[0].groups):
+    order = seed if _is_ordered(steps[0]) else None
+    for text in run_passes(opened.running, twin, tokens, list(jobs.values()), steps[0].groups, order):
         yield Progress(text)
     for step in steps:
         if step.key in jobs:
             yield Measured(step, _result(step, jobs.pop(step.key)), len(steps))
 
 
-def _job(step: Step, opened: Opened, seed: int, writer: PartWriter | None) -> Job:
+def _context(step: Step, twin: Twin, seed: int, bulk: PartWriter | None = None) -> Context:
+    """What the analysis of a step is given."""
+    context = Context(_view(step, twin.info), step_seed(step, seed), step.tokens, bulk)
+    runs = _shape(step) in ("stream", "forward")
+    return context.at(step.ref, step.use.analysis.descriptor.knows, twin if runs else None)
+
+
+def _job(step: Step, twin: Twin, seed: int, writer: PartWriter | None) -> Job:
     descriptor = step.use.analysis.descriptor
-    context = Context(_view(step, opened.model.info), step_seed(step, seed), step.tokens, writer)
+    context = _context(step, twin, seed, writer)
     state = resolve(descriptor.analysis)(step.use.parameters, context)
+    request = state.request()
+    if request.ordered != _is_ordered(step):
+        raise ModelError("request() says another `ordered` than when the run was planned")
     shared = (context, context.model, context.tokens, context.bulk)
     return Job(
         name=step.key,
         title=step.ref.analysis,
         state=state,
-        request=state.request(),
+        request=request,
         info=context.model,
         row_blocks=descriptor.row_blocks,
         all_layers=descriptor.all_layers,
@@ -116,11 +131,10 @@ def _run_forward(opened: Opened, twin: Twin, step: Step, seed: int) -> xr.Datase
     assert opened.running is not None
     try:
         info = _view(step, opened.model.info)
-        tokens = step.tokens
-        context = Context(info, step_seed(step, seed), tokens)
+        context = _context(step, twin, seed)
         analysis = resolve(step.use.analysis.descriptor.analysis)(step.use.parameters, context)
         runner = NarrowedRunner(opened.running.runner(twin), twin, info)
-        return labelled(analysis.run(runner, tokens), info)
+        return labelled(analysis.run(runner, context.tokens), info)
     except Exception as error:
         return Failure(step, error)
 
@@ -128,13 +142,13 @@ def _run_forward(opened: Opened, twin: Twin, step: Step, seed: int) -> xr.Datase
 class _Weighed:
     """A weights analysis on its way through the layers: what it made of each, and why others were skipped."""
 
-    def __init__(self, step: Step, info: ModelInfo, seed: int) -> None:
-        self.step, self.info = step, _view(step, info)
+    def __init__(self, step: Step, twin: Twin, seed: int) -> None:
+        self.step, self.info = step, _view(step, twin.info)
         self.layers: dict[int, xr.Dataset] = {}
         self.skipped: dict[int, str] = {}
         self.failure: Failure | None = None
         try:
-            context = Context(self.info, step_seed(step, seed))
+            context = _context(step, twin, seed)
             self.analysis: Any = resolve(step.use.analysis.descriptor.analysis)(step.use.parameters, context)
         except Exception as error:
             self.failure = Failure(step, error)
@@ -176,7 +190,7 @@ def _layer_by_layer(twin: Twin, steps: Sequence[Step], seed: int) -> Iterator[Me
 
     A layer that the model says lacks something (a hybrid's), and that does not have a tensor asked for, is skipped.
     """
-    weighed = [_Weighed(step, twin.info, seed) for step in steps]
+    weighed = [_Weighed(step, twin, seed) for step in steps]
     for layer in sorted({n for one in weighed for n in one.info.layers}):
         for one in weighed:
             one.see(twin, layer)

@@ -115,6 +115,12 @@ def _names_or_nothing(value: object) -> str | None:
     return None if value == () else _names(value)
 
 
+def _knows(value: object) -> str | None:
+    if isinstance(value, tuple) and all(v in ("variant", "draw") for v in value) and len(set(value)) == len(value):
+        return None
+    return "not a tuple of 'variant' and 'draw'"
+
+
 def _touches(value: object) -> str | None:
     if not isinstance(value, str):
         return _names(value)
@@ -154,6 +160,7 @@ _CHECKS: Mapping[str, Callable[[object], str | None]] = {
     "shape": _one_of(get_args(Shape)),
     "differences": _one_of(get_args(Differences)),
     "scope": _one_of(("variant", "run")),
+    "knows": _knows,
 }
 _CHECKS_OF_ANALYSES: Mapping[str, Callable[[object], str | None]] = {"prompts": _prompts}
 

@@ -12,6 +12,7 @@ from ..contract.digests_and_seeds import digest
 from ..contract.twin import touched
 
 if TYPE_CHECKING:
+    from ..contract.analyses import StepRef
     from ..contract.descriptors import Owned
     from ..contract.model import ModelInfo, OpenModel
     from ..contract.twin import EditCall
@@ -46,8 +47,8 @@ def of_model(call: ModelCall, info: ModelInfo) -> dict[str, Any]:
     return {"fingerprint": info.fingerprint, "dtype": info.dtype, "loader": _used(call.loader, told)}
 
 
-def of_use(use: Use, seed: int) -> dict[str, Any]:
-    """Which analysis, with every parameter; the seed of the run where it draws."""
+def of_use(use: Use, seed: int, place: StepRef) -> dict[str, Any]:
+    """Which analysis, with every parameter; the seed of the run where it draws, names of its place where it knows."""
     descriptor = use.analysis.descriptor
     counted = {name: value for name, value in use.parameters.keyed().items() if name not in descriptor.names}
     used = _used(use.analysis, counted)
@@ -57,6 +58,8 @@ def of_use(use: Use, seed: int) -> dict[str, Any]:
         used["heads"] = sorted(set(use.heads))
     if descriptor.random:
         used["seed"] = seed
+    if descriptor.knows:
+        used["knows"] = {name: getattr(place, name) for name in descriptor.knows}
     return used
 
 
@@ -78,9 +81,9 @@ def of_errors(groups: int) -> dict[str, Any]:
     return {"version": ERRORS_VERSION, "groups": groups}
 
 
-def of_results(use: Use, seed: int, inputs: Sequence[str]) -> dict[str, Any]:
+def of_results(use: Use, seed: int, place: StepRef, inputs: Sequence[str]) -> dict[str, Any]:
     """A derived step: the analysis and the keys of the results it reads, in order."""
-    return {"host": HOST_VERSION, "analysis": of_use(use, seed), "inputs": list(inputs)}
+    return {"host": HOST_VERSION, "analysis": of_use(use, seed, place), "inputs": list(inputs)}
 
 
 def of_comparison(of: str, null: Sequence[str], exchangeable: Sequence[str], as_sets: bool = False) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..contract.analyses import Context
 from ..contract.digests_and_seeds import derive, digest
 from ..contract.engines import Finding
 from ..contract.errors import GausslensError, ModelError
@@ -143,7 +142,7 @@ def proved(opened: Opened, todo: Sequence[Step]) -> dict[str, float]:
     prove: Callable[..., Sequence[Finding]] | None = getattr(opened.running, "prove", None)
     if prove is None:
         return {}
-    sites = sites_read(opened, todo)
+    sites = sites_read(todo)
     told = {"sites": sites} if "sites" in inspect.signature(prove).parameters else {}
     findings = list(prove(opened.model, **told))
     wrong = [f for f in findings if not f.holds and (sites is None or not f.sites or set(f.sites) & set(sites))]
@@ -152,7 +151,7 @@ def proved(opened: Opened, todo: Sequence[Step]) -> dict[str, float]:
     return {f.what: f.difference for f in findings if not f.left_out}
 
 
-def sites_read(opened: Opened, todo: Sequence[Step]) -> tuple[str, ...] | None:
+def sites_read(todo: Sequence[Step]) -> tuple[str, ...] | None:
     """The sites that steps read, where they alone matter; None where all do.
 
     A forward analysis may read any site. Edits, and analyses of weights, depend on what tensors are called.
@@ -164,8 +163,8 @@ def sites_read(opened: Opened, todo: Sequence[Step]) -> tuple[str, ...] | None:
         if step.use.analysis.descriptor.shape != "stream" or step.point.edits or step.reads is None:
             return None
         try:
-            context = Context(opened.model.info.narrowed(step.use.layers, step.use.heads), 0, step.tokens)
-            found |= set(resolve(step.use.analysis.descriptor.analysis)(step.use.parameters, context).request().sites)
+            made = resolve(step.use.analysis.descriptor.analysis)(step.use.parameters, step.planned)
+            found |= set(made.request().sites)
         except Exception:
             return None  # the step will fail and say why; what it reads is not known
     return tuple(sorted(found))

@@ -24,6 +24,7 @@ from .shuffled_prompts import Reads, shuffle_seed
 from .study import WHOLE_RUN, PromptCall, Shuffle
 
 if TYPE_CHECKING:
+    from ..contract.batches import Request
     from ..contract.descriptors import Analysis
     from ..contract.errors import Mark
     from ..contract.model import ModelInfo
@@ -71,6 +72,12 @@ class Step:
     def tokens(self) -> Tokens | None:
         """The prompts as tokens, where it reads any; shuffled ones are made now, the same each time."""
         return self.reads.tokens if self.reads is not None else None
+
+    @property
+    def planned(self) -> Context:
+        """What its analysis is given where it is asked what it wants, and nothing is computed."""
+        view = self.info.narrowed(self.use.layers, self.use.heads)
+        return Context(view, 0, self.tokens).at(self.ref, self.use.analysis.descriptor.knows)
 
     @property
     def folder(self) -> str:
@@ -160,7 +167,7 @@ class _Planner:
         self.left_out: set[StepRef] = set()
         self.notes: list[str] = []
         self._last_reason = ""
-        self.requests: set[tuple[str, Opened]] = set()
+        self.requests: dict[tuple[str, Opened], Request | None] = {}
 
     def open_models(self) -> None:
         """Open the model of every twin, and look at every edit of it, before anything is computed."""
@@ -240,24 +247,27 @@ class _Planner:
                     )
                     self._derive(use, place, same, point, opened, without)
 
-    def _check_request(self, use: Use, opened: Opened, reads: Reads) -> None:
-        """Ask a stream analysis once what it wants, so that a wrong site is told before anything runs."""
+    def _requested(self, use: Use, opened: Opened, reads: Reads, ref: StepRef) -> Request | None:
+        """What a stream analysis wants, asked once, so that a wrong site is told before anything runs."""
+        if (use.label, opened) not in self.requests:
+            self.requests[use.label, opened] = self._checked_request(use, opened, reads, ref)
+        return self.requests[use.label, opened]
+
+    def _checked_request(self, use: Use, opened: Opened, reads: Reads, ref: StepRef) -> Request | None:
         assert opened.running is not None
-        if (use.label, opened) in self.requests:
-            return
-        self.requests.add((use.label, opened))
-        context = Context(opened.model.info.narrowed(use.layers, use.heads), 0, reads.tokens)
+        context = Step(ref, "", {}, use, _untouched(self.study), reads, opened=opened).planned
         try:
             analysis = resolve(use.analysis.descriptor.analysis)(use.parameters, context)
-            check_request(analysis, opened.running, opened.model, context.model)
-            if any(site(s).of_keys for s in analysis.request().sites):
+            request = check_request(analysis, opened.running, opened.model, context.model)
+            if any(site(s).of_keys for s in request.sites):
                 _refuse_crossed(use, opened)
         except PlanError:
             raise
         except GausslensError as error:
             raise PlanError(f"{use.mark}: {use.label}: {error}") from error
         except Exception:
-            return  # a defect of the analysis: its steps fail, and say so, when the run comes to them
+            return None  # a defect of the analysis: its steps fail, and say so, when the run comes to them
+        return request
 
     def _leave_out(self, use: Use, ref: StepRef, why: str) -> None:
         self.left_out.add(ref)
@@ -275,7 +285,7 @@ class _Planner:
         made: dict[str, Any] = {"host": keys.HOST_VERSION}
         made["model"] = opened.identity
         made["twin"] = keys.of_edits(point.edits, seed, ref.draw)
-        made["analysis"] = keys.of_use(use, seed)
+        made["analysis"] = keys.of_use(use, seed, ref)
         reads = groups = None
         if shape in ("stream", "forward"):
             if opened.engine is None:
@@ -285,8 +295,11 @@ class _Planner:
                 )
             reads = self._reads(use, opened, variant, ref.draw)
             if shape == "stream":
-                self._check_request(use, opened, reads)
-                groups = self._groups(use, reads)
+                request = self._requested(use, opened, reads, ref)
+                ordered = request is not None and request.ordered
+                groups = self._groups(use, reads, ordered)
+                if ordered:
+                    made["order"] = seed
             else:
                 _refuse_crossed(use, opened)
             made["engine"] = {"name": opened.engine.descriptor.name, "version": opened.engine.descriptor.version}
@@ -323,11 +336,11 @@ class _Planner:
             self.tokenised[what, opened] = next((t for t in held if (t.digest(), t.text_digest()) == alike), made)
         return self.tokenised[what, opened]
 
-    def _groups(self, use: Use, reads: Reads) -> int | None:
+    def _groups(self, use: Use, reads: Reads, ordered: bool) -> int | None:
         """How many groups of prompts are left out in turn; None where there are no errors."""
         if use.errors is None:
             return None
-        reason = no_errors(use.analysis.descriptor, reads.tokens, use.errors.groups)
+        reason = no_errors(use.analysis.descriptor, reads.tokens, use.errors.groups, ordered)
         if reason is None:
             return use.errors.groups
         if use.errors.asked == "entry":
@@ -369,7 +382,7 @@ class _Planner:
     ) -> None:
         info = opened.model.info if opened else NO_MODEL
         seed = derive(self.study.seed, use.analysis.descriptor.name, use.parameters.keyed())
-        context = Context(info, seed)
+        context = Context(info, seed).at(place, use.analysis.descriptor.knows)
         try:
             analysis: DerivedAnalysis = resolve(use.analysis.descriptor.analysis)(use.parameters, context)
             inputs = tuple(analysis.inputs(candidates))
@@ -386,7 +399,7 @@ class _Planner:
             known = ", ".join(sorted({c.label for c in candidates})) or "none"
             what = f"asks for {unknown[0]}, which is not planned" if unknown else "finds none of the results it reads"
             raise PlanError(f"{use.mark}: {use.label} {what}; the labels planned before it: {known}")
-        made = keys.of_results(use, self.study.seed, [self.steps[i].key for i in inputs])
+        made = keys.of_results(use, self.study.seed, place, [self.steps[i].key for i in inputs])
         self.steps[place] = Step(place, keys.key_of(made), made, use, point, inputs=inputs, opened=opened)
 
 

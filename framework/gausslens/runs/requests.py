@@ -38,9 +38,9 @@ def _asked(request: Request, info: ModelInfo) -> list[int]:
     return [n for n in asked if n in info.layers]
 
 
-def check_request(analysis: Any, engine: CaptureEngine, model: OpenModel, view: ModelInfo | None = None) -> None:
-    """Refuse sites that the model does not have, naming those it has, or that no layer in view has all of."""
-    request = analysis.request()
+def check_request(analysis: Any, engine: CaptureEngine, model: OpenModel, view: ModelInfo | None = None) -> Request:
+    """What it asks for; sites are refused that the model does not have, or that no layer in view has all of."""
+    request: Request = analysis.request()
     has = engine.sites(model)
     for site in request.sites:
         if site not in has:
@@ -50,8 +50,11 @@ def check_request(analysis: Any, engine: CaptureEngine, model: OpenModel, view: 
     if not request.sites:
         raise ModelError("it asks for no site")
     _check_together(request, view or model.info)
-    if request.passes > 1 and not hasattr(analysis, "end_pass"):
+    if not request.ordered and not hasattr(analysis, "merge"):
+        raise ModelError("it has no merge, which only an analysis with Request(..., ordered=True) may leave out")
+    if request.passes > 1 and not request.ordered and not hasattr(analysis, "end_pass"):
         raise ModelError(f"it asks for {request.passes} passes and has no end_pass, which ends one and begins the next")
+    return request
 
 
 def _check_together(request: Request, view: ModelInfo) -> None:
@@ -72,8 +75,10 @@ def _check_together(request: Request, view: ModelInfo) -> None:
     raise ModelError(f"no layer in view of {view.name} has {' and '.join(of_layers)}{together} ({reasons}); {advice}")
 
 
-def no_errors(descriptor: Analysis, tokens: Tokens, groups: int) -> str | None:
+def no_errors(descriptor: Analysis, tokens: Tokens, groups: int, ordered: bool = False) -> str | None:
     """Why a stream analysis has no errors on these prompts; None where it has."""
+    if ordered:
+        return f"{descriptor.name} sees all prompts in one order, and is not merged"
     if descriptor.bulk:
         return f"{descriptor.name} writes arrays as they come"
     try:

@@ -7,7 +7,7 @@ import time
 from functools import cache
 from typing import TYPE_CHECKING
 
-from ..contract.analyses import Context, Estimate
+from ..contract.analyses import Estimate
 from ..contract.reference import resolve
 from ..contract.sites import TABLE
 from .plan import Step
@@ -33,7 +33,7 @@ def needs(step: Step, info: ModelInfo) -> Estimate:
         return own
     request = None
     if descriptor.shape == "stream":
-        request = resolve(descriptor.analysis)(step.use.parameters, Context(view, 0, tokens)).request()
+        request = resolve(descriptor.analysis)(step.use.parameters, step.planned).request()
     sites = request.sites if request else ()
     layers = len(view.layers) if descriptor.all_layers else 1
     captured = layers * sum(_site_bytes(site, view, tokens) for site in sites)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..contract.analyses import Context, StepRef
+from ..contract.analyses import StepRef
 from ..contract.descriptors import Analysis
 from ..contract.parameters import Parameters
 from ..contract.reference import resolve
 from .result_checks import check_result, check_same
+from .stream_checks import context_of
 from .tiny_model import TinyModel
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def check_derived(
     - the result is well formed (``check_result``).
     """
     chosen = parameters or resolve(analysis.parameters)()
-    context = Context(TinyModel().info, 0)
+    context = context_of(analysis, TinyModel())
 
     def compute(given: Mapping[StepRef, xr.Dataset]) -> xr.Dataset:
         found: xr.Dataset = resolve(analysis.analysis)(chosen, context).compute(given)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..contract.analyses import Context
 from ..contract.descriptors import Analysis
 from ..contract.engines import NarrowedRunner
 from ..contract.parameters import Parameters
@@ -14,12 +13,14 @@ from ..contract.reference import resolve
 from ..contract.twin import Twin
 from ..runs.outcome import labelled
 from .result_checks import check_result, check_same
-from .stream_checks import TEXTS
+from .stream_checks import TEXTS, context_of
 from .tiny_engine import TinyEngine
 from .tiny_model import TinyModel
 
 if TYPE_CHECKING:
     import xarray as xr
+
+    from ..contract.analyses import StepRef
 
 
 def check_forward(
@@ -30,6 +31,7 @@ def check_forward(
     texts: Sequence[str] = TEXTS,
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
+    inputs: Mapping[StepRef, xr.Dataset] | None = None,
 ) -> xr.Dataset:
     """Run a forward analysis on the tiny model and return its result, with these layers and heads in view (None: all),
 
@@ -37,6 +39,8 @@ def check_forward(
 
     - a new instance gives the same bits;
     - the result is well formed (``check_result``).
+
+    ``inputs`` are the results that it finds in ``context.inputs``.
     """
     held = model or TinyModel()
     chosen = parameters or resolve(analysis.parameters)()
@@ -44,7 +48,7 @@ def check_forward(
 
     def run() -> xr.Dataset:
         info, twin = held.info.narrowed(layers, heads), Twin(held)
-        made = resolve(analysis.analysis)(chosen, Context(info, 0, tokens))
+        made = resolve(analysis.analysis)(chosen, context_of(analysis, held, inputs, tokens, view=info))
         return labelled(made.run(NarrowedRunner(TinyEngine().runner(twin), twin, info), tokens), info)
 
     result = run()

@@ -19,11 +19,18 @@ from ..plugins import Host, load
 HEAVY = ("torch", "transformers", "transformer_lens", "xarray", "pandas", "numpy", "scipy", "h5py")
 # What the classes behind the descriptors must have; the number of arguments, self not counted.
 METHODS = {
-    "stream": {"request": 0, "update": 1, "merge": 1, "result": 0},
+    "stream": {"request": 0, "update": 1, "result": 0},
     "weights": {"layer": 2},
     "forward": {"run": 2},
     "derived": {"inputs": 1, "compute": 1},
     "engine": {"sites": 1, "run": 5, "runner": 1},
+}
+# What an analysis may have besides; an ordered one needs no merge, which shows when it is asked what it wants.
+OPTIONAL = {
+    "stream": {"merge": 1, "end_pass": 1, "inputs": 1},
+    "weights": {"join": 1, "inputs": 1},
+    "forward": {"inputs": 1},
+    "derived": {},
 }
 
 
@@ -88,7 +95,9 @@ def _of_parameters(model: Any) -> Iterator[str]:
 
 def _of_kind(descriptor: Descriptor) -> Iterator[str]:
     if isinstance(descriptor, Analysis):
-        yield from _of_class(descriptor.analysis, 2, METHODS[descriptor.shape])
+        has = getattr(resolve(descriptor.analysis), "__dict__", {})
+        more = {name: count for name, count in OPTIONAL[descriptor.shape].items() if name in has}
+        yield from _of_class(descriptor.analysis, 2, METHODS[descriptor.shape] | more)
         if descriptor.estimate:
             yield from _of_call(descriptor.estimate, 3)
     elif isinstance(descriptor, Engine):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -11,10 +11,10 @@ from unittest.mock import patch
 
 import torch
 
-from ..contract.analyses import Context
+from ..contract.analyses import Context, StepRef
 from ..contract.batches import Batch, Request, Sink
 from ..contract.descriptors import Analysis
-from ..contract.model import OpenModel
+from ..contract.model import ModelInfo, OpenModel
 from ..contract.parameters import Parameters
 from ..contract.prompts import SHARD_TOKENS, Part, Prompt, Tokens
 from ..contract.reference import resolve
@@ -43,6 +43,7 @@ def check_stream(
     texts: Sequence[str] = TEXTS,
     rtol: float = 1e-6,
     atol: float = 1e-9,
+    inputs: Mapping[StepRef, xr.Dataset] | None = None,
 ) -> xr.Dataset:
     """Run a stream analysis on the tiny model and return its result, after checking that
 
@@ -56,12 +57,17 @@ def check_stream(
       along ``prompt`` for those not seen; a refusal (``GausslensError``) of some is let pass, of all is not;
     - where it takes row blocks, their size does not matter;
     - the result is well formed (``check_result``).
+
+    An analysis that asks for ``ordered`` is never cut nor merged: of it the first two and the last are checked.
+    ``inputs`` are the results that it finds in ``context.inputs``.
     """
-    check = _Check(analysis, parameters or resolve(analysis.parameters)(), model or TinyModel(), texts)
+    check = _Check(analysis, parameters or resolve(analysis.parameters)(), model or TinyModel(), texts, inputs)
     result = check.run()
     check_same(check.run(), result, "a second run differs: is state shared between copies of the analysis?")
     hostile = check.run(engine=_HostileEngine())
     check_same(hostile, result, "it differs where layers come in another order, or arrays are reused after update()")
+    if check.request.ordered:
+        return check_result(result)
     for size in (1, 64, 10**9):
         cut = check.run(shards=check.tokens.shards(size))
         check_same(cut, result, f"it depends on how prompts are cut into shards (of {size} tokens)", rtol, atol)
@@ -76,6 +82,20 @@ def check_stream(
     check_merge(given, rtol, atol)
     check_left_out(given, result)
     return result
+
+
+def context_of(
+    analysis: Analysis,
+    model: OpenModel,
+    inputs: Mapping[StepRef, xr.Dataset] | None = None,
+    tokens: Tokens | None = None,
+    view: ModelInfo | None = None,
+) -> Context:
+    """What an analysis is given on the tiny model, as a step of a variant ``trained`` without edits."""
+    place = StepRef("trained", analysis.name, analysis.name)
+    runs = analysis.shape in ("stream", "forward")
+    context = Context(view or model.info, 0, tokens, inputs=inputs or {})
+    return context.at(place, analysis.knows, Twin(model) if runs else None)
 
 
 @dataclass(frozen=True)
@@ -109,11 +129,18 @@ class _HostileEngine(TinyEngine):
 class _Check:
     """One analysis with its parameters on one model, run in several ways."""
 
-    def __init__(self, analysis: Analysis, parameters: Parameters, model: OpenModel, texts: Sequence[str]) -> None:
+    def __init__(
+        self,
+        analysis: Analysis,
+        parameters: Parameters,
+        model: OpenModel,
+        texts: Sequence[str],
+        inputs: Mapping[StepRef, xr.Dataset] | None,
+    ) -> None:
         self.analysis = analysis
         self.model = model
         self.tokens = model.tokenise([Prompt((Part(text),)) for text in texts])
-        self.context = Context(model.info, 0, self.tokens)
+        self.context = context_of(analysis, model, inputs, self.tokens)
         self.empty = resolve(analysis.analysis)(parameters, self.context)
         self.request: Request = self.empty.request()
 
@@ -133,12 +160,15 @@ class _Check:
                 state.end_pass(index)
         return self._result(state)
 
+    @property
+    def _shared(self) -> tuple[Any, ...]:
+        return (self.context, self.context.model, self.tokens)
+
     def given(self) -> Given:
         """What the analysis is given of each prompt, to make states of it directly."""
         one_pass = replace(self.request, passes=1)
         kept = [self._passed(_Kept(one_pass), one_pass, [shard]).calls for shard in self._one_by_one()]
-        shared = (self.context, self.context.model, self.tokens)
-        return Given(self.empty, kept, self.tokens.names, self.request.passes, self._result, shared)
+        return Given(self.empty, kept, self.tokens.names, self.request.passes, self._result, self._shared)
 
     def _one_by_one(self) -> list[np.ndarray]:
         """Each prompt a shard of its own, in the user's order."""
@@ -158,11 +188,14 @@ class _Check:
             info=self.model.info,
             row_blocks=self.analysis.row_blocks,
             all_layers=self.analysis.all_layers,
-            shared=(self.context, self.context.model, self.tokens),
+            shared=self._shared,
         )
+        if request.ordered:
+            job.state = job.copied(state)
         running = engine or TinyEngine()
         check_request(state, running, self.model)
-        for _ in passes.run_passes(running, Twin(self.model), sharded(self.tokens, shards), [job]):
+        order = 0 if request.ordered else None
+        for _ in passes.run_passes(running, Twin(self.model), sharded(self.tokens, shards), [job], order=order):
             pass
         if job.error is not None:
             raise job.error
@@ -183,6 +216,10 @@ class _Kept:
     def update(self, batch: Any) -> None:
         """Keep a batch, or the batches of all layers."""
         self.calls.append(tuple(map(passes.kept, batch)) if isinstance(batch, tuple) else passes.kept(batch))
+
+    def merge(self, other: _Kept) -> None:
+        """Those of another shard."""
+        self.calls += other.calls
 
 
 def _merged(first: Any, second: Any) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 import xarray as xr
 
-from ..contract.analyses import Context
+from ..contract.analyses import StepRef
 from ..contract.descriptors import Analysis, Edit, Owned, Owner
 from ..contract.errors import Mark
 from ..contract.model import LayerWeights, ModelInfo
@@ -16,6 +16,7 @@ from ..contract.reference import resolve
 from ..contract.twin import EditCall, Twin
 from ..runs.outcome import labelled
 from .result_checks import check_result, check_same
+from .stream_checks import context_of
 from .tiny_model import TinyModel
 
 Overlays = Mapping[int | None, Mapping[str, torch.Tensor]]
@@ -24,7 +25,11 @@ _NOBODY = Owner("testing", "testing", "0")
 
 
 def check_weights(
-    analysis: Analysis, parameters: Parameters | None = None, *, model: TinyModel | None = None
+    analysis: Analysis,
+    parameters: Parameters | None = None,
+    *,
+    model: TinyModel | None = None,
+    inputs: Mapping[StepRef, xr.Dataset] | None = None,
 ) -> xr.Dataset:
     """Run a weights analysis on the tiny model and return its result, after checking that
 
@@ -32,17 +37,19 @@ def check_weights(
     - no tensor of the model is changed;
     - with only some layers and heads in view it runs, and names those and no others;
     - the result is well formed (``check_result``).
+
+    ``inputs`` are the results that it finds in ``context.inputs``.
     """
     held = model or TinyModel()
     chosen = parameters or resolve(analysis.parameters)()
     before = _tensors(held)
     info = held.info
-    result = _weighed(analysis, chosen, held, info, info.layers)
-    backwards = _weighed(analysis, chosen, held, info, tuple(reversed(info.layers)))
+    result = _weighed(analysis, chosen, held, info, info.layers, inputs)
+    backwards = _weighed(analysis, chosen, held, info, tuple(reversed(info.layers)), inputs)
     check_same(backwards, result, "it depends on the order in which layers come")
     _check_untouched(held, before)
     few = info.narrowed(info.layers[-1:], info.heads[-1:])
-    narrow = _weighed(analysis, chosen, held, few, few.layers)
+    narrow = _weighed(analysis, chosen, held, few, few.layers, inputs)
     for dim, known in (("layer", few.layers), ("head", few.heads), ("kv_head", few.kv_heads)):
         if dim in result.dims:
             seen = narrow[dim].values.tolist()
@@ -72,10 +79,15 @@ def check_edit(
 
 
 def _weighed(
-    analysis: Analysis, parameters: Parameters, model: TinyModel, info: ModelInfo, layers: Sequence[int]
+    analysis: Analysis,
+    parameters: Parameters,
+    model: TinyModel,
+    info: ModelInfo,
+    layers: Sequence[int],
+    inputs: Mapping[StepRef, xr.Dataset] | None,
 ) -> xr.Dataset:
     """The result as the host makes it, layers in this order."""
-    made = resolve(analysis.analysis)(parameters, Context(info, 0))
+    made = resolve(analysis.analysis)(parameters, context_of(analysis, model, inputs, view=info))
     twin = Twin(model)
     parts = {layer: made.layer(LayerWeights(twin.base, layer, {}, info), layer) for layer in layers}
     if hasattr(made, "join"):

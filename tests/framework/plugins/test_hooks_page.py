@@ -183,6 +183,12 @@ def test_its_stream_analysis(norms: ModuleType) -> None:
     assert (result["length"] > 0).all()
 
 
+def test_its_ordered_analysis(norms: ModuleType) -> None:
+    few, many = (check_stream(norms.CENTRE, resolve(norms.CENTRE.parameters)(epochs=n)) for n in (1, 3))
+    assert set(few.data_vars) == {"centre", "read"}
+    assert (few["centre"] != many["centre"]).any()
+
+
 def test_its_weights_analysis(norms: ModuleType) -> None:
     model = TinyModel()
     result = check_weights(norms.WEIGHTS, model=model)
