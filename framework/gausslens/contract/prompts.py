@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import sha256
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from .errors import ModelError
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from .model import OpenModel
+
 # A shard is the unit of a forward pass and of merging: its size is fixed, so results do not depend on memory settings.
 SHARD_TOKENS = 2048
+# So many prompts, or of so many characters, are tokenised together.
+BATCH_PROMPTS = 1024
+BATCH_CHARACTERS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -41,7 +50,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Prompts as tokens, ragged, in the user's order. All lists have one entry for each prompt.
+    """Prompts as tokens, ragged, in the user's order. All sequences have one entry for each prompt.
 
     ids      int64 [position]         segment  int16 [position], index into ``segments``
     text     bool [position], real text: not BOS, not special
@@ -49,29 +58,106 @@ class Tokens:
     span     int32 [position, 2], characters of ``rendered``
     pieces   the text of each token
 
+    They are given as tuples, and held in few bytes: ``ids[i]`` is made when it is asked for, so ask once, and changing
+    it changes nothing.
+
     In a model of two stacks ``sources`` is what its encoder reads beside each prompt, and with ``crossed`` the keys of
     what is studied are of sources: of attention from one stack to the other.
     """
 
-    ids: tuple[np.ndarray, ...]
-    text: tuple[np.ndarray, ...]
-    word: tuple[np.ndarray, ...]
-    segment: tuple[np.ndarray, ...]
-    span: tuple[np.ndarray, ...]
-    pieces: tuple[tuple[str, ...], ...]
-    rendered: tuple[str, ...]
+    ids: Sequence[np.ndarray]
+    text: Sequence[np.ndarray]
+    word: Sequence[np.ndarray]
+    segment: Sequence[np.ndarray]
+    span: Sequence[np.ndarray]
+    pieces: Sequence[tuple[str, ...]]
+    rendered: Sequence[str]
     segments: tuple[str, ...]
-    names: tuple[str, ...]
+    names: Sequence[str]
     sources: Tokens | None = None
     crossed: bool = False
+
+    def __post_init__(self) -> None:
+        from ..maths.ragged import Pieces, Rows, Texts
+
+        held: dict[str, Any] = {name: Rows.of(getattr(self, name), *how) for name, how in _ROWS.items()}
+        held |= {name: Texts.of(getattr(self, name)) for name in ("rendered", "names")}
+        if not isinstance(self.pieces, Pieces):
+            held["pieces"] = Pieces.of(self.pieces, held["rendered"], held["span"])
+        for name, value in held.items():
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def joined(cls, parts: Iterable[Tokens]) -> Tokens:
+        """The prompts of several, those of the first first; segments are numbered as they come."""
+        from ..maths.ragged import Pieces, Rows, Texts
+
+        every = list(parts)
+        if len(every) < 2:
+            return every[0] if every else cls((), (), (), (), (), (), (), (), ())
+        segments = tuple(dict.fromkeys(name for part in every for name in part.segments))
+        columns: dict[str, list[Any]] = {name: [getattr(p, name) for p in every] for name in (*_ROWS, *_TEXTS)}
+        columns["segment"] = [_renumbered(p.segment, p.segments, segments) for p in every]
+        pieces: Any = [(part.pieces.other, part.pieces.table) for part in cast(Any, every)]
+        beside = [part.sources for part in every if part.sources is not None]
+        if beside and len(beside) < len(every):
+            raise ModelError("the loader gave sources beside some prompts alone")
+        crossed = every[0].crossed
+        every.clear()  # each column of the parts is let go as soon as it is joined
+        rows: dict[str, Any] = {name: Rows.joined(columns.pop(name)) for name in _ROWS}
+        texts: dict[str, Any] = {name: Texts.joined(columns.pop(name)) for name in _TEXTS}
+        held = Pieces.joined(pieces, texts["rendered"], rows["span"])
+        sources = cls.joined(beside) if beside else None
+        return cls(**rows, **texts, pieces=held, segments=segments, sources=sources, crossed=crossed)
+
+    def cut(self, prompts: Sequence[Prompt]) -> Tokens:
+        """These prompts cut as they ask for: to ``max_tokens``, or into chunks; those that are short enough stay.
+
+        Each chunk keeps the special tokens at the ends of its prompt, and is called ``<name>.0``, ``<name>.1``, ...
+        """
+        import numpy as np
+
+        if not any(_asks(prompt) for prompt in prompts):
+            return self
+        if self.sources is not None:
+            raise ModelError("targets beside sources are not cut: give `chunk` and `max_tokens` to no prompts of two stacks")
+        cuts = [_cuts(self, number, prompt) for number, prompt in enumerate(prompts)]
+        held: Any = self
+        rows = np.repeat(np.arange(len(prompts)), [len(each) for each in cuts])
+        chosen = [start + one for start, each in zip(held.ids.starts, cuts, strict=True) for one in each]
+        names = tuple(
+            f"{self.names[number]}.{place}" if prompt.chunk is not None else self.names[number]
+            for number, prompt in enumerate(prompts)
+            for place in range(len(cuts[number]))
+        )
+        return replace(self._taken(rows, np.concatenate(chosen), np.array([*map(len, chosen)])), names=names)
+
+    def chosen(self, indices: Sequence[int] | np.ndarray) -> Tokens:
+        """The tokens of some prompts, in this order."""
+        import numpy as np
+
+        rows, held = np.asarray(indices, dtype=np.int64), cast(Any, self.ids)
+        sources = None if self.sources is None else self.sources.chosen(rows)
+        return replace(self._taken(rows, held.places(rows), held.lengths_of(rows)), sources=sources)
+
+    def _taken(self, rows: np.ndarray, entries: np.ndarray, lengths: np.ndarray) -> Tokens:
+        """New prompts of these lengths, of tokens by their place among all of them, with the texts of these."""
+        from ..maths.ragged import Pieces
+
+        of: Any = self
+        made: dict[str, Any] = {name: getattr(of, name).chosen(entries, lengths) for name in _ROWS}
+        made |= {name: getattr(of, name).chosen(rows) for name in _TEXTS}
+        other = of.pieces.other.chosen(entries, lengths)
+        return replace(self, **made, pieces=Pieces(made["rendered"], made["span"], other, of.pieces.table))
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    @property
+    @cached_property
     def lengths(self) -> tuple[int, ...]:
         """Tokens of each prompt."""
-        return tuple(len(i) for i in self.ids)
+        held: Any = self.ids
+        return tuple(held.lengths.tolist())
 
     @property
     def keys(self) -> Tokens:
@@ -96,10 +182,11 @@ class Tokens:
     def digest(self) -> str:
         """SHA-256 of what a model and an analysis see: ids, text masks, words and segments; of sources too."""
         found = sha256("\0".join(self.segments).encode("utf-8", "surrogatepass"))
-        for arrays in zip(self.ids, self.text, self.word, self.segment, strict=True):
-            found.update(str(len(arrays[0])).encode())
-            for array, dtype in zip(arrays, ("<i8", "|b1", "<i4", "<i2"), strict=True):
-                found.update(array.astype(dtype).tobytes())
+        columns: list[Any] = [self.ids, self.text, self.word, self.segment]
+        rows = [of.bytes(kind) for of, kind in zip(columns, ("<i8", "|b1", "<i4", "<i2"), strict=True)]
+        counts = (str(n).encode() for n in self.lengths)
+        for many in _batched(zip(counts, *rows, strict=True), _HASHED):
+            found.update(b"".join(chain.from_iterable(many)))
         if self.sources is not None:
             found.update(f"\0sources {self.crossed} {self.sources.digest()}".encode())
         return found.hexdigest()
@@ -110,11 +197,18 @@ class Tokens:
         The same token numbers may be other text: no part of ``digest``.
         """
         found = sha256()
-        for told in (self.names, self.rendered, *self.pieces):
-            found.update(f"{len(told)} {[len(text) for text in told]}\0".encode())
-            found.update("".join(told).encode("utf-8", "surrogatepass"))
-        for span in self.span:
-            found.update(span.astype("<i4").tobytes())
+        for told in (self.names, self.rendered):
+            found.update(f"{len(told)} [".encode())
+            for number, many in enumerate(_batched(told, _HASHED)):
+                found.update((", " if number else "").encode() + ", ".join([str(len(t)) for t in many]).encode())
+            found.update(b"]\0")
+            for text in told:
+                found.update(text.encode("utf-8", "surrogatepass"))
+        for row in self.pieces:
+            found.update(f"{len(row)} {[*map(len, row)]}\0{''.join(row)}".encode("utf-8", "surrogatepass"))
+        spans: Any = self.span
+        for span in spans.bytes("<i4"):
+            found.update(span)
         if self.sources is not None:
             found.update(f"\0sources {self.sources.text_digest()}".encode())
         return found.hexdigest()
@@ -126,31 +220,142 @@ class Tokens:
         """
         import numpy as np
 
-        chosen = range(len(self)) if among is None else among
-        beside = self.lengths if self.sources is None else self.sources.lengths
-        longer = [max(pair) for pair in zip(self.lengths, beside, strict=True)]
-        order = sorted(map(int, chosen), key=lambda i: (longer[i], i))
-        cut: list[list[int]] = []
-        for index in order:
-            # Sorted by length, so the newest is the longest: it sets the padded width.
-            if cut and (len(cut[-1]) + 1) * longer[index] <= size:
-                cut[-1].append(index)
-            else:
-                cut.append([index])
-        return [np.array(c) for c in cut]
+        longer = np.array(self.lengths, dtype=np.int64)
+        if self.sources is not None:
+            longer = np.maximum(longer, self.sources.lengths)
+        chosen = np.arange(len(self)) if among is None else np.array([*among], dtype=np.int64)
+        order = chosen[np.lexsort((chosen, longer[chosen]))]
+        width, cut, begin = longer[order], [], 0
+        while begin < len(order):
+            # Sorted by length, so the last is the longest: it sets the padded width, and more are never less.
+            some = width[begin : begin + max(size, 1)]
+            fits = int(np.searchsorted(some * np.arange(1, len(some) + 1), size, side="right"))
+            cut.append(order[begin : begin + max(fits, 1)])
+            begin += max(fits, 1)
+        return cut
 
     def padded(self, indices: Sequence[int] | np.ndarray, pad: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """ids, text and mask of some prompts as [prompt, position] arrays, padded on the right."""
-        import numpy as np
+        held: Any = self
+        ids, mask = held.ids.padded(indices, pad)
+        return ids, held.text.padded(indices, False)[0], mask
 
-        width = max((len(self.ids[i]) for i in indices), default=0)
-        ids = np.full((len(indices), width), pad, dtype=np.int64)
-        text = np.zeros((len(indices), width), dtype=bool)
-        mask = np.zeros((len(indices), width), dtype=bool)
-        for row, index in enumerate(indices):
-            n = len(self.ids[index])
-            ids[row, :n], text[row, :n], mask[row, :n] = self.ids[index], self.text[index], True
-        return ids, text, mask
+
+def tokenised(model: OpenModel, prompts: Iterable[Prompt], loader: str) -> Tokens:
+    """The tokens of all prompts, of which no more than a batch is held as text and lists.
+
+    A ``loader`` need not know ``chunk`` and ``max_tokens``: prompts that it leaves whole are cut here.
+    """
+    return Tokens.joined(_cut_as_asked(model.tokenise(batch), batch, loader) for batch in _batches(prompts))
+
+
+def _batches(prompts: Iterable[Prompt]) -> Iterator[list[Prompt]]:
+    """Prompts as they are tokenised together; one that is to be cut into chunks is alone.
+
+    A model numbers what it is given from 0: from the second batch on, prompts without a name are called by their number
+    among all.
+    """
+    batch: list[Prompt] = []
+    size = 0
+    for number, prompt in enumerate(prompts):
+        full = len(batch) >= BATCH_PROMPTS or size > BATCH_CHARACTERS or prompt.chunk is not None
+        if batch and (full or batch[-1].chunk is not None):
+            yield batch
+            batch, size = [], 0
+        nameless = number > len(batch) and not prompt.name
+        batch.append(replace(prompt, name=str(number)) if nameless else prompt)
+        size += sum([len(part.text) for part in prompt.parts])
+    if batch:
+        yield batch
+
+
+def _cut_as_asked(tokens: Tokens, prompts: Sequence[Prompt], loader: str) -> Tokens:
+    """What a model made of a batch, cut where it left prompts whole that are to be cut."""
+    if len(tokens) == len(prompts):
+        limits = [[n for n in (prompt.chunk, prompt.max_tokens) if n is not None] for prompt in prompts]
+        long = any(limit and n > min(limit) for n, limit in zip(tokens.lengths, limits, strict=True))
+        return tokens.cut(prompts) if long else tokens
+    chunk, most = prompts[0].chunk, prompts[0].max_tokens
+    if chunk is None:
+        raise ModelError(
+            f"the loader {loader!r} made {len(tokens)} prompts of {len(prompts)}, none of which asks for chunks: its "
+            "`tokenise` must give one for each"
+        )
+    longest, whole = max(tokens.lengths, default=0), sum(tokens.lengths)
+    if longest > chunk or (most is not None and whole > most):
+        limit = "" if most is None else f", {most} in all"
+        raise ModelError(
+            f"the loader {loader!r} cut a prompt into {len(tokens)} pieces of up to {longest} tokens, {whole} in all; "
+            f"asked for are chunks of {chunk}{limit}. Its `tokenise` may leave the prompt whole: it is then cut for it"
+        )
+    return tokens
+
+
+# How each sequence of arrays is held; those that are texts.
+_ROWS: dict[str, tuple[Any, ...]] = {
+    "ids": ("int64",),
+    "text": ("bool",),
+    "word": ("int32",),
+    "segment": ("int16",),
+    "span": ("int32", 2),
+}
+_TEXTS = ("rendered", "names")
+# Prompts that are hashed at a time.
+_HASHED = 1024
+
+
+def _batched(values: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    each = iter(values)
+    while many := list(islice(each, size)):
+        yield many
+
+
+def _renumbered(rows: Any, own: Sequence[str], names: Sequence[str]) -> Any:
+    """Segments as numbers of these names, which hold its own."""
+    import numpy as np
+
+    from ..maths.ragged import Rows
+
+    if tuple(own) == tuple(names[: len(own)]):
+        return rows
+    number = np.array([names.index(name) for name in own])
+    return Rows(number[rows.flat], rows.ends, rows.dtype)
+
+
+def _asks(prompt: Prompt) -> bool:
+    return prompt.chunk is not None or prompt.max_tokens is not None
+
+
+def _cuts(tokens: Tokens, number: int, prompt: Prompt) -> list[np.ndarray]:
+    """The positions of each piece that a prompt is cut into."""
+    import numpy as np
+
+    n = tokens.lengths[number]
+    whole = np.arange(n)
+    if not _asks(prompt) or (prompt.chunk is None and n <= (prompt.max_tokens or 0)):
+        return [whole]
+    real = np.flatnonzero(tokens.text[number])
+    before, after = (int(real[0]), n - 1 - int(real[-1])) if len(real) else (n, 0)
+    if prompt.chunk is None:
+        assert prompt.max_tokens is not None
+        kept = before + max(prompt.max_tokens - before - after, 0)
+        return [np.concatenate([whole[:kept], whole[n - after :]])[: prompt.max_tokens]]
+    width = prompt.chunk - before - after
+    if width < 1:
+        raise ModelError(f"chunk: {prompt.chunk} leaves no room beside {before + after} special tokens")
+    chunks: list[np.ndarray] = []
+    left = prompt.max_tokens if prompt.max_tokens is not None else n + prompt.chunk
+    for start in range(before, n - after, width):
+        body = whole[start : min(start + width, n - after)]
+        chosen = np.concatenate([whole[:before], body, whole[n - after :]])
+        # A last piece shorter than the others would make a shard of its own for a few tokens: it is left out.
+        if (chunks and len(body) < width) or len(chosen) > left:
+            break
+        left -= len(chosen)
+        chunks.append(chosen)
+    if not chunks:
+        raise ModelError(f"max_tokens: {prompt.max_tokens} is less than one chunk of {prompt.chunk} tokens")
+    return chunks
 
 
 @dataclass(frozen=True)
@@ -163,6 +368,6 @@ class SourceContext:
 
 
 class PromptFunction(Protocol):
-    """The function behind a prompt source."""
+    """The function behind a prompt source: a list of prompts, or an iterator, of which a few are held at a time."""
 
-    def __call__(self, parameters: Any, context: SourceContext) -> Sequence[Prompt]: ...
+    def __call__(self, parameters: Any, context: SourceContext) -> Iterable[Prompt]: ...

@@ -1,21 +1,25 @@
-"""Arrays of unequal extents, one for each prompt, one after another in a flat array. Bookkeeping alone."""
+"""Arrays of unequal extents, one for each prompt, one after another in a flat array. Bookkeeping alone.
+
+``Ragged`` says how arrays of several dimensions lie in a result; ``Rows``, ``Texts`` and ``Pieces`` hold what is known of
+each prompt and token in a few bytes, and read like sequences of arrays, of texts, and of tuples of texts.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 # An array is laid flat where filling its entries up to the longest would take more than so many times their numbers.
 WASTE = 2
+# So many rows are widened at a time where all are gone through.
+_BLOCK = 4096
 
 
 @dataclass(frozen=True)
@@ -99,3 +103,229 @@ class Ragged:
         lies = (*self.unequal, *self.rest)
         inner = [before + lies.index(d) for d in self.dims[before + 1 :]]
         return found.transpose([*range(before), *inner])
+
+
+class _Held(Sequence[Any]):
+    """What all three share: a slice is a tuple, and what is equal entry by entry is equal."""
+
+    def _one(self, index: int) -> Any:
+        raise NotImplementedError
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return tuple(self._one(i) for i in range(*index.indices(len(self))))
+        place = int(index)
+        if not -len(self) <= place < len(self):
+            raise IndexError(f"there is no entry {place}: there are {len(self)}")
+        return self._one(place % len(self))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or isinstance(other, str):
+            return NotImplemented
+        return len(self) == len(other) and all(np.array_equal(a, b) for a, b in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self)}>"
+
+
+class Rows(_Held, Sequence[NDArray[Any]]):
+    """Arrays [entry, ...] of unequal lengths, in one flat array of the smallest integers that hold them.
+
+    ``rows[i]`` is a new array of ``dtype``: what is done to it changes nothing here. Row i is ``flat[ends[i - 1] :
+    ends[i]]``.
+    """
+
+    def __init__(self, flat: NDArray[Any], ends: NDArray[np.int64], dtype: DTypeLike) -> None:
+        self.flat, self.ends, self.dtype = _narrow(flat), ends, np.dtype(dtype)
+        self.flat.setflags(write=False)
+
+    @classmethod
+    def of(cls, arrays: Sequence[ArrayLike], dtype: DTypeLike, *shape: int) -> Rows:
+        """From arrays [entry, *shape], one after another."""
+        if isinstance(arrays, Rows):
+            return arrays
+        each = [np.asarray(array, dtype=dtype) for array in arrays]
+        flat = np.concatenate([one.reshape(-1, *shape) for one in each] or [np.zeros((0, *shape), dtype=dtype)])
+        return cls(flat, np.cumsum([len(one) for one in each], dtype=np.int64), dtype)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Rows]) -> Rows:
+        """The rows of several, those of the first first."""
+        if len(parts) == 1:
+            return parts[0]
+        before = np.cumsum([0, *(len(part.flat) for part in parts[:-1])])
+        ends = np.concatenate([part.ends + start for part, start in zip(parts, before, strict=True)])
+        return cls(np.concatenate([part.flat for part in parts]), ends, parts[0].dtype)
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """Where each row begins."""
+        return self.ends - self.lengths
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Entries of each row."""
+        return np.diff(self.ends, prepend=0)
+
+    def _span(self, index: int) -> slice:
+        return slice(int(self.ends[index - 1]) if index else 0, int(self.ends[index]))
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def _one(self, index: int) -> NDArray[Any]:
+        return self.flat[self._span(index)].astype(self.dtype)
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        for first in range(0, len(self), _BLOCK):
+            ends = self.ends[first : first + _BLOCK]
+            begin = self._span(first).start
+            wide = self.flat[begin : int(ends[-1])].astype(self.dtype)
+            cuts = [0, *(ends - begin).tolist()]
+            yield from (wide[a:b] for a, b in zip(cuts[:-1], cuts[1:], strict=True))
+
+    def bytes(self, dtype: DTypeLike) -> Iterator[memoryview]:
+        """The bytes of each row as numbers of this type."""
+        width = np.dtype(dtype).itemsize * int(np.prod(self.flat.shape[1:], dtype=np.int64))
+        for first in range(0, len(self), _BLOCK):
+            ends = self.ends[first : first + _BLOCK]
+            begin = self._span(first).start
+            whole = memoryview(self.flat[begin : int(ends[-1])].astype(dtype).tobytes())
+            cuts = [0, *((ends - begin) * width).tolist()]
+            yield from (whole[a:b] for a, b in zip(cuts[:-1], cuts[1:], strict=True))
+
+    def chosen(self, entries: NDArray[np.int64], lengths: NDArray[np.int64]) -> Rows:
+        """New rows of these lengths, of entries by their place in ``flat``."""
+        return Rows(self.flat[entries], np.cumsum(lengths), self.dtype)
+
+    def places(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The places in ``flat`` of the entries of these rows, one after another."""
+        lengths = self.lengths[rows]
+        before = np.cumsum(lengths) - lengths
+        return np.repeat(self.starts[rows] - before, lengths) + np.arange(int(lengths.sum()))
+
+    def padded(self, rows: Sequence[int] | NDArray[np.int64], fill: Any = 0) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """Some rows as an array [row, longest], filled up on the right, and where it is not filled."""
+        chosen = np.asarray(rows, dtype=np.int64)
+        lengths = self.lengths_of(chosen)
+        mask = np.arange(lengths.max(initial=0)) < lengths[:, None]
+        found = np.full((*mask.shape, *self.flat.shape[1:]), fill, dtype=self.dtype)
+        ends = self.ends[chosen]
+        within = np.arange(mask.shape[1]) + (ends - lengths)[:, None]
+        found[mask] = self.flat[within[mask]]
+        return found, mask
+
+    def lengths_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Entries of these rows."""
+        return self.ends[rows] - np.where(rows == 0, 0, self.ends[rows - 1])
+
+
+def _narrow(flat: NDArray[Any]) -> NDArray[Any]:
+    """The same integers in the smallest type that holds them; a new array, or one that nothing can write to."""
+    if flat.dtype.kind not in "iu":
+        return flat.copy() if flat.flags.writeable else flat
+    low, high = (int(flat.min()), int(flat.max())) if flat.size else (0, 0)
+    kinds = (np.int8, np.int16, np.int32)
+    fits = next((k for k in kinds if np.iinfo(k).min <= low and high <= np.iinfo(k).max), np.int64)
+    return flat.astype(fits, copy=flat.flags.writeable)
+
+
+class Texts(_Held, Sequence[str]):
+    """Texts in one row of UTF-8; entries may share characters, as pieces of one long text do."""
+
+    def __init__(self, data: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
+        self.data, self.starts, self.ends = data, starts, ends
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> Texts:
+        """From texts; neighbours that are one object are held once."""
+        if isinstance(texts, Texts):
+            return texts
+        data: list[bytes] = []
+        starts, ends, before, end = [], [], None, 0
+        for text in texts:
+            if text is not before:
+                data.append(text.encode("utf-8", "surrogatepass"))
+                start, end, before = end, end + len(data[-1]), text
+            starts.append(start)
+            ends.append(end)
+        return cls(b"".join(data), np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Texts]) -> Texts:
+        """The texts of several, those of the first first."""
+        if len(parts) == 1:
+            return parts[0]
+        before = np.cumsum([0, *(len(part.data) for part in parts[:-1])])
+        starts, ends = (
+            np.concatenate([of + start for of, start in zip(each, before, strict=True)])
+            for each in ([part.starts for part in parts], [part.ends for part in parts])
+        )
+        return cls(b"".join(part.data for part in parts), starts, ends)
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def _one(self, index: int) -> str:
+        return self.data[int(self.starts[index]) : int(self.ends[index])].decode("utf-8", "surrogatepass")
+
+    def __iter__(self) -> Iterator[str]:
+        for first in range(0, len(self), _BLOCK):
+            some = slice(first, first + _BLOCK)
+            for a, b in zip(self.starts[some].tolist(), self.ends[some].tolist(), strict=True):
+                yield self.data[a:b].decode("utf-8", "surrogatepass")
+
+    def chosen(self, rows: NDArray[np.int64]) -> Texts:
+        """Those of these rows."""
+        return Texts(self.data, self.starts[rows], self.ends[rows])
+
+
+class Pieces(_Held, Sequence[tuple[str, ...]]):
+    """The text of each token, [row] of (token ...): characters ``spans`` of ``texts``, but where it is another.
+
+    ``other`` [token] is 0 where it is the characters, else one more than its place in ``table``.
+    """
+
+    def __init__(self, texts: Texts, spans: Rows, other: Rows, table: tuple[str, ...]) -> None:
+        self.texts, self.spans, self.other, self.table = texts, spans, other, table
+
+    @classmethod
+    def of(cls, pieces: Sequence[Sequence[str]], texts: Texts, spans: Rows) -> Pieces:
+        """From tuples of texts."""
+        table: dict[str, int] = {}
+        found = []
+        for row, text, span in zip(pieces, texts, spans, strict=True):
+            cuts = span.tolist() if len(span) == len(row) else [(0, -1)] * len(row)
+            same = [piece == text[a:b] if b >= 0 else False for piece, (a, b) in zip(row, cuts, strict=True)]
+            found.append([0 if s else table.setdefault(p, len(table) + 1) for p, s in zip(row, same, strict=True)])
+        return cls(texts, spans, Rows.of(found, np.int64), tuple(table))
+
+    @classmethod
+    def joined(cls, parts: Iterable[tuple[Rows, tuple[str, ...]]], texts: Texts, spans: Rows) -> Pieces:
+        """Those of several, given as ``other`` and ``table`` of each, of which these are the texts and spans."""
+        table: dict[str, int] = {}
+        others = []
+        for other, own in parts:
+            number = [0, *(table.setdefault(piece, len(table) + 1) for piece in own)]
+            others.append(Rows(np.array(number)[other.flat], other.ends, other.dtype))
+        return cls(texts, spans, Rows.joined(others), tuple(table))
+
+    def __len__(self) -> int:
+        return len(self.other)
+
+    def _said(self, text: str, span: NDArray[Any], other: NDArray[Any]) -> tuple[str, ...]:
+        if not other.any():
+            return tuple([text[a:b] for a, b in span.tolist()])
+        if len(span) != len(other):
+            return tuple([self.table[n - 1] for n in other.tolist()])
+        pairs = zip(span.tolist(), other.tolist(), strict=True)
+        return tuple([self.table[n - 1] if n else text[a:b] for (a, b), n in pairs])
+
+    def _one(self, index: int) -> tuple[str, ...]:
+        return self._said(self.texts[index], self.spans[index], self.other[index])
+
+    def __iter__(self) -> Iterator[tuple[str, ...]]:
+        for each in zip(self.texts, self.spans, self.other, strict=True):
+            yield self._said(*each)

@@ -18,6 +18,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
+from .ragged import Rows
+
 Floats: TypeAlias = NDArray[np.float64]
 # Groups of prompts of which one at a time is left out, for standard errors.
 GROUPS = 16
@@ -182,9 +184,13 @@ def dealt(prompts: Sequence[ArrayLike], groups: int) -> NDArray[np.int64]:
 
 def _places(prompts: Sequence[ArrayLike]) -> NDArray[np.int64]:
     """The place of each prompt among the different ones, in the order of the hashes of their tokens."""
-    hashes = [sha256(np.asarray(ids).astype("<i8").tobytes()).digest() for ids in prompts]
-    place = {one: i for i, one in enumerate(sorted(set(hashes)))}
-    return np.array([place[one] for one in hashes], dtype=np.int64)
+    rows = Rows.of(prompts, np.int64).bytes("<i8")
+    hashes = np.frombuffer(b"".join([sha256(ids).digest() for ids in rows]), dtype=">u8").reshape(-1, 4)
+    order = np.lexsort(hashes.T[::-1])
+    ordered = hashes[order]
+    places = np.zeros(len(hashes), dtype=np.int64)
+    places[order] = np.cumsum(np.append(False, (ordered[1:] != ordered[:-1]).any(axis=1))[: len(hashes)])
+    return places
 
 
 def delete_group_error(without: ArrayLike) -> Floats:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from ..contract.analyses import Context, DerivedAnalysis, StepRef
 from ..contract.digests_and_seeds import derive, digest
 from ..contract.errors import GausslensError, InputError
 from ..contract.model import NO_MODEL
-from ..contract.prompts import SourceContext
+from ..contract.prompts import SourceContext, tokenised
 from ..contract.reference import resolve
 from ..contract.sites import site
 from ..contract.twin import check_edit
@@ -92,7 +92,6 @@ class Plan:
     study: Study
     steps: tuple[Step, ...]
     notes: tuple[str, ...] = ()
-    prompts: Mapping[str, Tokens] = field(default_factory=dict)
 
     @cached_property
     def models(self) -> tuple[Opened, ...]:
@@ -119,7 +118,7 @@ def make_plan(study: Study, models: Models) -> Plan:
     planner.plan_derived()
     compared, notes = comparisons(study, list(planner.steps.values()), planner.left_out)
     steps = (*planner.steps.values(), *compared)
-    return Plan(study, steps, (*planner.notes, *notes), planner.prompts)
+    return Plan(study, steps, (*planner.notes, *notes))
 
 
 def manifest_of(plan: Plan) -> dict[str, Any]:
@@ -161,8 +160,7 @@ class _Planner:
         self.variants = {v.name: v for v in study.variants}
         self.twins: dict[str, list[Twins]] = {}
         self.steps: dict[StepRef, Step] = {}
-        self.prompts: dict[str, Tokens] = {}
-        self.tokenised: dict[tuple[str, Opened], Tokens] = {}
+        self.tokenised: dict[tuple[str, Opened], Reads] = {}
         self.reads: dict[str, Reads] = {}
         self.left_out: set[StepRef] = set()
         self.notes: list[str] = []
@@ -317,23 +315,22 @@ class _Planner:
         if call is None:
             raise PlanError(f"{use.mark}: {use.label} needs prompts: add `prompts: {{source: text, text: [...]}}`")
         what = digest([call.source.descriptor.name, call.parameters.canonical()])
-        plain = self._tokens(call, what, opened)
-        name = digest([what, plain.digest(), plain.text_digest()])
-        self.prompts.setdefault(name, plain)
+        plain = self._plain(call, what, opened)
         if not isinstance(variant.prompts, Shuffle):
-            return self.reads.setdefault(name, Reads(plain, source=what))
+            return plain
+        name = digest([what, plain.digest, plain.text_digest])
         shuffled = digest([name, variant.prompts.canonical(), draw])
         if shuffled not in self.reads:
-            self.reads[shuffled] = self._shuffled(variant, variant.prompts, plain, draw, opened, what)
+            self.reads[shuffled] = self._shuffled(variant, variant.prompts, plain, draw, opened)
         return self.reads[shuffled]
 
-    def _tokens(self, call: PromptCall, what: str, opened: Opened) -> Tokens:
+    def _plain(self, call: PromptCall, what: str, opened: Opened) -> Reads:
         """Prompts as the tokens of a model; those of models that read alike are held once."""
         if (what, opened) not in self.tokenised:
-            made = _tokenised(call, opened, self.study)
-            held = (t for (source, _), t in self.tokenised.items() if source == what)
-            alike = (made.digest(), made.text_digest())
-            self.tokenised[what, opened] = next((t for t in held if (t.digest(), t.text_digest()) == alike), made)
+            made = Reads(_tokenised(call, opened, self.study), source=what)
+            held = (reads for (source, _), reads in self.tokenised.items() if source == what)
+            alike = (r for r in held if r.digest == made.digest and r.text_digest == made.text_digest)
+            self.tokenised[what, opened] = next(alike, made)
         return self.tokenised[what, opened]
 
     def _groups(self, use: Use, reads: Reads, ordered: bool) -> int | None:
@@ -354,14 +351,14 @@ class _Planner:
         return None
 
     def _shuffled(
-        self, variant: Variant, shuffle: Shuffle, plain: Tokens, draw: int | None, opened: Opened, source: str
+        self, variant: Variant, shuffle: Shuffle, plain: Reads, draw: int | None, opened: Opened
     ) -> Reads:
         of_draw = "" if draw is None else f", draw {draw}"
         try:
-            reads = Reads(plain, shuffle, shuffle_seed(shuffle, self.study.seed, draw), source)
+            reads = Reads(plain.tokens, shuffle, shuffle_seed(shuffle, self.study.seed, draw), plain.source)
         except InputError as error:
             raise PlanError(f"{shuffle.mark}: {error}") from error
-        if reads.digest == plain.digest():
+        if reads.digest == plain.digest:
             raise PlanError(
                 f"{shuffle.mark}: shuffled, the prompts of {variant.name}{of_draw} are as before: they are too short, "
                 f"or too much in them is equal; take longer ones"
@@ -461,12 +458,11 @@ def _tokenised(call: PromptCall, opened: Opened, study: Study) -> Tokens:
     info = opened.model.info
     facts = {**info.facts, "vocabulary": info.vocabulary, "max_positions": info.max_positions}
     prompts = resolve(call.source.descriptor.prompts)(call.parameters, SourceContext(study.directory, seed, facts))
-    if not prompts:
+    tokens = tokenised(opened.model, prompts, opened.call.loader.descriptor.name)
+    if not len(tokens):
         raise PlanError(f"{call.mark}: the prompt source {name} gave no prompts")
-    tokens = opened.model.tokenise(prompts)
-    empty = [i for i, n in enumerate(tokens.lengths) if n == 0]
-    if empty:
-        raise PlanError(f"{call.mark}: prompt {empty[0]} has no tokens")
+    if min(tokens.lengths) == 0:
+        raise PlanError(f"{call.mark}: prompt {tokens.lengths.index(0)} has no tokens")
     _check_lengths(call.mark, tokens.lengths, opened)
     _check_ids(call.mark, tokens, opened)
     return tokens
@@ -475,7 +471,7 @@ def _tokenised(call: PromptCall, opened: Opened, study: Study) -> Tokens:
 def _check_lengths(mark: Mark, lengths: Sequence[int], opened: Opened) -> None:
     most = opened.model.info.max_positions
     if most is not None and max(lengths) > most:
-        longest = max(range(len(lengths)), key=lambda i: lengths[i])
+        longest = lengths.index(max(lengths))
         reason = opened.model.info.facts.get("longest")
         why = f" ({reason})" if reason else ""
         raise PlanError(
@@ -487,10 +483,12 @@ def _check_lengths(mark: Mark, lengths: Sequence[int], opened: Opened) -> None:
 def _check_ids(mark: Mark, tokens: Tokens, opened: Opened) -> None:
     """Refuse token numbers that the embedding has no row for."""
     vocabulary = opened.model.info.vocabulary
-    for prompt, ids in enumerate(tokens.ids):
-        if vocabulary and (int(ids.max()) >= vocabulary or int(ids.min()) < 0):
-            wrong = next(int(i) for i in ids if not 0 <= i < vocabulary)
-            raise PlanError(
-                f"{mark}: prompt {prompt} has the token {wrong}; the embedding of {opened.model.info.name} has rows "
-                f"for 0 to {vocabulary - 1}: is the tokenizer that of the model?"
-            )
+    held: Any = tokens.ids
+    beyond = (held.flat >= vocabulary) | (held.flat < 0)
+    if vocabulary and beyond.any():
+        place = int(beyond.argmax())
+        prompt = int(held.ends.searchsorted(place, side="right"))
+        raise PlanError(
+            f"{mark}: prompt {prompt} has the token {held.flat[place]}; the embedding of {opened.model.info.name} has "
+            f"rows for 0 to {vocabulary - 1}: is the tokenizer that of the model?"
+        )

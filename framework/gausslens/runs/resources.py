@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from ..contract.analyses import Estimate
 from ..contract.reference import resolve
@@ -36,7 +39,9 @@ def needs(step: Step, info: ModelInfo) -> Estimate:
         request = resolve(descriptor.analysis)(step.use.parameters, step.planned).request()
     sites = request.sites if request else ()
     layers = len(view.layers) if descriptor.all_layers else 1
-    captured = layers * sum(_site_bytes(site, view, tokens) for site in sites)
+    lengths = np.array(tokens.lengths)
+    shards = [(len(shard), int(lengths[shard].max())) for shard in tokens.shards()] if sites else []
+    captured = layers * sum(_site_bytes(site, view, shards) for site in sites)
     seconds = (request.passes if request else 1) * pass_seconds(info, tokens)
     memory, own_seconds = own.memory, own.seconds
     if step.groups is not None:
@@ -57,8 +62,8 @@ def model_bytes(info: ModelInfo) -> int:
 
 def pass_seconds(info: ModelInfo, tokens: Tokens) -> float:
     """One forward pass over all prompts: 2 flops for a parameter and token, 4 n^2 d for attention."""
-    n = sum(tokens.lengths)
-    square = sum(length**2 for length in tokens.lengths)
+    lengths = np.array(tokens.lengths, dtype=np.float64)
+    n, square = float(lengths.sum()), float(lengths @ lengths)
     flops = 2 * info.n_parameters * n + 4 * info.n_layers * info.n_heads * info.d_head * square
     return flops / flops_per_second()
 
@@ -79,8 +84,8 @@ def flops_per_second() -> float:
     return float(2 * side**3 / min(times))
 
 
-def _site_bytes(site: str, info: ModelInfo, tokens: Tokens) -> int:
-    """One layer of a site for the largest shard; a site that an engine added is taken for a vector of d_model."""
+def _site_bytes(site: str, info: ModelInfo, shards: Sequence[tuple[int, int]]) -> int:
+    """One layer of a site for the largest of (prompts, tokens of the longest); what an engine added is of d_model."""
     known = TABLE.get(site, TABLE["resid_pre"])
-    shapes = (known.shape(info, len(s), max(tokens.lengths[i] for i in s)) for s in tokens.shards())
+    shapes = (known.shape(info, *shard) for shard in set(shards))
     return max(map(math.prod, shapes), default=0) * BYTES.get(info.dtype, 4)

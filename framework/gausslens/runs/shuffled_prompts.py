@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,11 +106,10 @@ class _Flat:
     @classmethod
     def of(cls, tokens: Tokens) -> _Flat:
         lengths = np.array(tokens.lengths, dtype=np.int64)
-        rows = (tokens.ids, tokens.text, tokens.word, tokens.segment)
-        ids, text, word, segment = (np.concatenate(row) for row in rows)
+        held: Any = tokens
+        ids, word, segment = (rows.flat.astype(np.int64) for rows in (held.ids, held.word, held.segment))
         prompt = np.repeat(np.arange(len(lengths)), lengths)
-        whole = (ids.astype(np.int64), text.astype(bool), word.astype(np.int64), segment.astype(np.int64))
-        return cls(*whole, prompt, np.cumsum(lengths) - lengths)
+        return cls(ids, held.text.flat, word, segment, prompt, np.cumsum(lengths) - lengths)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,23 +49,22 @@ def repeated_random(parameters: RepeatedRandomParameters, context: SourceContext
     return prompts
 
 
-def file(parameters: FileParameters, context: SourceContext) -> list[Prompt]:
-    """The texts of a file, one prompt each; with ``chunk`` one long text, which the model side cuts."""
+def file(parameters: FileParameters, context: SourceContext) -> Iterator[Prompt]:
+    """The texts of a file, one prompt each; with ``chunk`` one long text, which is cut into prompts later."""
     path = Path(context.directory) / parameters.path
     if not path.is_file():
         raise InputError(f"{path}: no such file")
-    found: list[str] = []
-    for one in _texts(path, parameters.field):
-        if parameters.limit is not None and len(found) == parameters.limit:
-            break
-        if one.strip():
-            found.append(one)
-    if not found:
-        raise InputError(f"{path}: holds no text")
+    found = islice((one for one in _texts(path, parameters.field) if one.strip()), parameters.limit)
     if parameters.chunk is not None:
         joined = Part("\n".join(found))
-        return [Prompt((joined,), name=path.stem, chunk=parameters.chunk, max_tokens=parameters.max_tokens)]
-    return [Prompt((Part(one),), max_tokens=parameters.max_tokens) for one in found]
+        if joined.text:
+            yield Prompt((joined,), name=path.stem, chunk=parameters.chunk, max_tokens=parameters.max_tokens)
+            return
+    number = -1
+    for number, one in enumerate(found):
+        yield Prompt((Part(one),), max_tokens=parameters.max_tokens)
+    if number < 0:
+        raise InputError(f"{path}: holds no text")
 
 
 def _texts(path: Path, field: str) -> Iterator[str]:

@@ -8,19 +8,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from gausslens import ModelError, Tokens
 
 from .rendering import render
 from .spans import exact_spans, offsets_by_text
+from .together import SPECIAL, in_order, tokenised_together
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from gausslens import Prompt
 
     from .rendering import Stretch
 
-SPECIAL = "special"
 # The token that a decoder reads before the token numbers of a target.
 Start = Callable[[Sequence[int]], int]
 _WORD = re.compile(r"\S+")
@@ -47,15 +47,6 @@ class _Row:
         self.span.append(span)
         self.pieces.append(piece)
 
-    def cut(self, name: str, chosen: Sequence[int]) -> _Row:
-        def some(values: list[Any]) -> list[Any]:
-            return [values[i] for i in chosen]
-
-        return _Row(
-            *(name, self.rendered, some(self.ids), some(self.text), some(self.word)),
-            *(some(self.segment), some(self.span), some(self.pieces)),
-        )
-
 
 def tokenise(
     tokenizer: Any, prompts: Sequence[Prompt], model: str, target: bool = False, start: Start | None = None
@@ -64,8 +55,13 @@ def tokenise(
 
     ``target``: as that writes what a decoder is to give; ``start`` then says what the decoder reads before a text.
     """
+    done, together = np.zeros(len(prompts), dtype=bool), None
+    if tokenizer is not None and not target and start is None:
+        done, together = tokenised_together(tokenizer, prompts)
     rows: list[_Row] = []
     for number, prompt in enumerate(prompts):
+        if done[number]:
+            continue
         name = prompt.name or str(number)
         if prompt.ids is not None:
             rows.append(_from_ids(tokenizer, prompt.ids, name))
@@ -75,8 +71,10 @@ def tokenise(
             )
         else:
             row = _from_text(tokenizer, prompt, name, model, target)
-            rows.extend(_cut(row if start is None else _begun(tokenizer, row, start), prompt))
-    return _packed(rows)
+            rows.append(row if start is None else _begun(tokenizer, row, start))
+    if together is None:
+        return _packed(rows).cut(prompts)
+    return in_order([together, _packed(rows)] if rows else [together], done).cut(prompts)
 
 
 def _begun(tokenizer: Any, row: _Row, start: Start) -> _Row:
@@ -183,55 +181,15 @@ def _from_ids(tokenizer: Any, ids: Sequence[int], name: str) -> _Row:
     return row
 
 
-def _cut(row: _Row, prompt: Prompt) -> list[_Row]:
-    """A prompt that asks for it, cut to ``max_tokens`` or into chunks; each keeps the special tokens at the ends."""
-    n = len(row.ids)
-    if prompt.chunk is None:
-        if prompt.max_tokens is None or n <= prompt.max_tokens:
-            return [row]
-        before, after = _ends(row)
-        kept = before + max(prompt.max_tokens - before - after, 0)
-        return [row.cut(row.name, [*range(kept), *range(n - after, n)][: prompt.max_tokens])]
-    before, after = _ends(row)
-    width = prompt.chunk - before - after
-    if width < 1:
-        raise ModelError(f"chunk: {prompt.chunk} leaves no room beside {before + after} special tokens")
-    chunks: list[_Row] = []
-    left = prompt.max_tokens if prompt.max_tokens is not None else n + prompt.chunk
-    for start in range(before, n - after, width):
-        body = range(start, min(start + width, n - after))
-        chosen = [*range(before), *body, *range(n - after, n)]
-        # A last piece shorter than the others would make a shard of its own for a few tokens: it is left out.
-        if (chunks and len(body) < width) or len(chosen) > left:
-            break
-        left -= len(chosen)
-        chunks.append(row.cut(f"{row.name}.{len(chunks)}", chosen))
-    if not chunks:
-        raise ModelError(f"max_tokens: {prompt.max_tokens} is less than one chunk of {prompt.chunk} tokens")
-    return chunks
-
-
-def _ends(row: _Row) -> tuple[int, int]:
-    """How many special tokens stand at the start and at the end."""
-    real = [i for i, plain in enumerate(row.text) if plain]
-    return (real[0], len(row.text) - 1 - real[-1]) if real else (len(row.text), 0)
-
-
 def _packed(rows: Sequence[_Row]) -> Tokens:
-    import numpy as np
-
     segments = tuple(dict.fromkeys(s for row in rows for s in row.segment))
     number = {s: i for i, s in enumerate(segments)}
-
-    def arrays(values: Sequence[Sequence[Any]], dtype: Any, *shape: int) -> tuple[np.ndarray, ...]:
-        return tuple(np.array(v, dtype=dtype).reshape(len(v), *shape) for v in values)
-
     return Tokens(
-        ids=arrays([r.ids for r in rows], np.int64),
-        text=arrays([r.text for r in rows], bool),
-        word=arrays([r.word for r in rows], np.int32),
-        segment=arrays([[number[s] for s in r.segment] for r in rows], np.int16),
-        span=arrays([r.span for r in rows], np.int32, 2),
+        ids=tuple(np.array(r.ids, dtype=np.int64) for r in rows),
+        text=tuple(np.array(r.text, dtype=bool) for r in rows),
+        word=tuple(np.array(r.word, dtype=np.int32) for r in rows),
+        segment=tuple(np.array([number[s] for s in r.segment], dtype=np.int16) for r in rows),
+        span=tuple(np.array(r.span, dtype=np.int32).reshape(-1, 2) for r in rows),
         pieces=tuple(tuple(r.pieces) for r in rows),
         rendered=tuple(r.rendered for r in rows),
         segments=segments,
