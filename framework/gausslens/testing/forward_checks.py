@@ -15,7 +15,7 @@ from ..runs.outcome import labelled
 from .result_checks import check_result, check_same
 from .stream_checks import TEXTS
 from .tiny_engine import TinyEngine
-from .tiny_model import TinyModel
+from .tiny_model import TinyModel, of_kinds
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -30,11 +30,15 @@ def check_forward(
 ) -> xr.Dataset:
     """Run a forward analysis on the tiny model and return its result, after checking that
 
+    - without ``model``, it runs on each of ``TinyModel.kinds()``, or refuses a kind by a GausslensError;
     - a new instance gives the same bits;
     - the result is well formed (``check_result``).
     """
-    held = model or TinyModel()
     chosen = parameters or resolve(analysis.parameters)()
+    return of_kinds(model, lambda held: _checked(analysis, chosen, held, texts))
+
+
+def _checked(analysis: Analysis, chosen: Parameters, held: TinyModel, texts: Sequence[str]) -> xr.Dataset:
     tokens = held.tokenise([Prompt((Part(text),)) for text in texts])
 
     def run() -> xr.Dataset:

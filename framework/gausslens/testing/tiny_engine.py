@@ -14,7 +14,7 @@ from ..contract.model import LayerWeights, ModelInfo, OpenModel
 from ..contract.prompts import Tokens
 from ..contract.sites import MODEL_SITES
 from ..contract.twin import Twin
-from .tiny_model import ATTENTION_SITES, BOS, EPSILON
+from .tiny_model import ATTENTION_SITES, BOS, EPSILON, MLP_SITES
 
 SITES = ("embed", "resid_pre", *ATTENTION_SITES, "resid_post", "logits")
 Replace = Callable[..., torch.Tensor | None]
@@ -24,9 +24,11 @@ Seen = Callable[[int | None, dict[str, torch.Tensor]], None]
 class TinyEngine:
     """Runs a shard at a time and hands over each layer once."""
 
-    def sites(self, model: OpenModel) -> tuple[str, ...]:  # noqa: ARG002
-        """All that the model computes; it has no MLP and no rotation."""
-        return SITES
+    def sites(self, model: OpenModel) -> tuple[str, ...]:
+        """All that the model computes; it has no rotation."""
+        if not model.info.d_mlp:
+            return SITES
+        return (*SITES, *(() if model.info.facts.parallel else ("resid_mid",)), *MLP_SITES)
 
     def run(self, twin: Twin, tokens: Tokens, shard: np.ndarray, request: Request, sink: Sink) -> None:
         """Run one shard and give the sink what was asked for."""
@@ -113,16 +115,20 @@ def _forward(twin: Twin, ids: torch.Tensor, mask: torch.Tensor, seen: Seen, repl
             attention = _attention(twin, layer, before, allowed, replace)
             x = before + attention["attn_out"]
             arrays |= attention
+        if twin.info.d_mlp:
+            mlp = _mlp(twin, layer, before if twin.info.facts.parallel else x)
+            arrays |= mlp if twin.info.facts.parallel else mlp | {"resid_mid": x}
+            x = x + mlp["mlp_out"]
         seen(layer, arrays | {"resid_post": x})
-    seen(None, {"embed": embed, "logits": _normed(x) @ outside.W_U})
+    seen(None, {"embed": embed, "logits": _normed(x, outside, "ln_final") @ outside.W_U})
 
 
 def _attention(
     twin: Twin, layer: int, x: torch.Tensor, allowed: torch.Tensor, replace: Replace | None
 ) -> dict[str, torch.Tensor]:
     weights = twin.weights(layer)
-    h = _normed(x)
-    q, k, v = (torch.einsum("pnd,hde->pnhe", h, weights[name]) for name in ("W_Q", "W_K", "W_V"))
+    h = _normed(x, weights, "ln1")
+    q, k, v = (torch.einsum("pnd,hde->pnhe", h, weights[f"W_{name}"]) + _bias(weights, f"b_{name}") for name in "QKV")
     each = list(weights.kv_of_head)
     scores = torch.einsum("pqhe,pkhe->phqk", q, k[:, :, each]) / math.sqrt(q.shape[-1])
     # A padded first key leaves a row with nothing to attend to; it is spread evenly rather than NaN.
@@ -136,9 +142,26 @@ def _attention(
         z = given
     if z is None:
         z = torch.einsum("phqk,pkhe->pqhe", pattern, v[:, :, each])
-    out = torch.einsum("pqhe,hed->pqd", z, weights.W_O)
+    out = torch.einsum("pqhe,hed->pqd", z, weights.W_O) + _bias(weights, "b_O")
     return {"q": q, "k": k, "v": v, "scores": scores, "pattern": pattern, "z": z, "attn_out": out}
 
 
-def _normed(x: torch.Tensor) -> torch.Tensor:
-    return x / (x.square().mean(-1, keepdim=True) + EPSILON).sqrt()
+def _mlp(twin: Twin, layer: int, x: torch.Tensor) -> dict[str, torch.Tensor]:
+    weights = twin.weights(layer)
+    before = _normed(x, weights, "ln1" if twin.info.facts.parallel else "ln2") @ weights.W_in + _bias(weights, "b_in")
+    after = torch.nn.functional.gelu(before)
+    return {"mlp_pre": before, "mlp_post": after, "mlp_out": after @ weights.W_out + _bias(weights, "b_out")}
+
+
+def _bias(weights: LayerWeights, name: str) -> torch.Tensor | float:
+    if name in weights:
+        return weights[name]
+    return 0.0
+
+
+def _normed(x: torch.Tensor, weights: LayerWeights, name: str) -> torch.Tensor:
+    if weights.info.facts.norm == "layer":
+        x = x - x.mean(-1, keepdim=True)
+    normed = x / (x.square().mean(-1, keepdim=True) + EPSILON).sqrt()
+    gained: torch.Tensor = normed * weights[f"{name}.w"] if f"{name}.w" in weights else normed
+    return gained + _bias(weights, f"{name}.b")
