@@ -35,7 +35,8 @@ def lora(weights: LayerWeights, parameters: LoraParameters, generators: Generato
         for ours, place in parts.items():
             layout.write(place, stored, weights[ours] - place.slot.plus)
         changed = adapter.changed(changes[theirs], stored, parts[first])
-        made |= {ours: layout.ours(place, changed, changed.dtype) for ours, place in parts.items()}
+        changeable = {ours: place for ours, place in parts.items() if weights.may_change(ours)}
+        made |= {ours: layout.ours(place, changed, changed.dtype) for ours, place in changeable.items()}
     return made
 
 

@@ -53,9 +53,14 @@ def from_config(weights: LayerWeights, parameters: ReinitParameters, generators:
     """The model's own initialisation; the host seeds it by run, edit, draw, layer and tensor."""
     made: Tensors = {}
     for name in _to_initialise(weights, parameters):
-        fresh = weights.initial(name)
+        fresh, rows = weights.initial(name), weights.rows(name)
+        held = weights[name].to(fresh)
+        of_heads, axis = (fresh, held), weights.info.head_axis(name)
+        if rows is not None and axis is not None:
+            chosen = torch.tensor(rows, device=held.device)
+            of_heads = (fresh.index_select(axis[0], chosen), held.index_select(axis[0], chosen))
         # A constant (zeros for a bias) that the tensor has already changes nothing.
-        if not (noise.is_constant(fresh) and torch.equal(fresh, weights[name].to(fresh))):
+        if not (noise.is_constant(fresh) and torch.equal(*of_heads)):
             made[name] = fresh
     return made
 
@@ -184,8 +189,8 @@ def _to_initialise(weights: LayerWeights, parameters: ReinitParameters) -> list[
 
 
 def _present(weights: LayerWeights, parameters: ReinitParameters) -> list[str]:
-    """The tensors to draw anew that this layer has."""
-    return [name for name in touched(parameters) if name in weights]
+    """The tensors to draw anew that this layer has; of some heads alone, those that have heads."""
+    return [name for name in touched(parameters) if weights.may_change(name)]
 
 
 def _shaped(

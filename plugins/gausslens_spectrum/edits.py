@@ -52,10 +52,10 @@ def scale(weights: LayerWeights, parameters: ScaleParameters, generators: Genera
     for name in _present(weights, parameters):
         matrix, _, bias = PARTS.get(name, (name, None, BIAS_OF.get(name)))
         scaled = [matrix]
-        if parameters.biases == "follow" and bias is not None and bias in weights:
+        if parameters.biases == "follow" and bias is not None and weights.may_change(bias):
             scaled.append(bias)
         if parameters.norms:
-            scaled += [n for n in NORM_AFTER.get(matrix, ()) if n in weights]
+            scaled += [n for n in NORM_AFTER.get(matrix, ()) if weights.may_change(n)]
         made |= {n: weights[n] * alpha for n in scaled}
     return _changed(weights, made)
 
@@ -141,8 +141,8 @@ def vectors(weights: LayerWeights, parameters: VectorParameters, generators: Gen
 
 
 def _present(weights: LayerWeights, parameters: SurgeryParameters) -> list[str]:
-    """The matrices and products that this layer has."""
-    return [name for name in parameters.matrices if all(factor in weights for factor in factors_of(name))]
+    """The matrices and products that this layer has; of some heads alone, those that have heads."""
+    return [name for name in parameters.matrices if all(weights.may_change(factor) for factor in factors_of(name))]
 
 
 def _matrices(weights: LayerWeights, name: str, parameters: SurgeryParameters) -> torch.Tensor:
@@ -211,7 +211,7 @@ def _zeroed(weights: LayerWeights, parameters: SurgeryParameters) -> Tensors:
     """Zeros for the biases, where they are to go."""
     if parameters.biases != "zero":
         return {}
-    biases = [b for name in _present(weights, parameters) for b in biases_of(name) if b in weights]
+    biases = [b for name in _present(weights, parameters) for b in biases_of(name) if weights.may_change(b)]
     return {b: torch.zeros_like(weights[b]) for b in biases}
 
 

@@ -70,8 +70,8 @@ class ScaleParameters(SurgeryParameters):
     norms: bool = Field(
         True,
         description="Where the model norms the output of a matrix at once (query and key norms, gemma's norms after "
-        "attention and MLP), scale the gain of that norm too: else the norm undoes the change. A norm is shared by all "
-        "heads, so an edit of some `heads` leaves it, and is then undone.",
+        "attention and MLP), scale the gain of that norm too: else the norm undoes the change. Gains that all heads "
+        "share are left by an edit of some `heads`, which is then undone.",
     )
 
 

@@ -14,7 +14,7 @@ from gausslens import LayerWeights, NoParameters
 from gausslens.contract.descriptors import Edit, Owned, Owner
 from gausslens.contract.errors import GausslensError, Mark, ModelError
 from gausslens.contract.reference import resolve
-from gausslens.contract.twin import EditCall, EditFailed, Generators, Twin, check_edit
+from gausslens.contract.twin import EditCall, EditFailed, Generators, Twin, check_edit, left_whole
 from gausslens.testing import TinyModel, TinyParameters
 
 MODEL = TinyModel(TinyParameters(layers=3))
@@ -139,10 +139,77 @@ def test_what_an_edit_may_not_do(function, random, said):
     assert "study.yaml:7:3" in str(caught.value)
 
 
-def test_with_heads_tensors_that_have_none_are_left_alone():
-    edit = call(made(lambda w, p, g: {n: w[n] * 2 for n in ("W_Q", "W_E") if n in w}), heads=(1,))
-    assert set(twin(edit).overlay(0)) == {"W_Q"}
-    assert twin(edit).overlay(None) == {}
+BIASED = TinyModel.of(norm="layer", gains=True, biases=True, mlp=True)
+BIASES = ("W_Q", "b_Q", "b_V", "b_O", "W_in", "ln1.w", "W_E")
+
+
+@pytest.mark.parametrize("name", ["b_O", "ln1.w", "ln1.b", "W_in", "b_in", "W_E", "W_pos", "ln_final.w"])
+def test_with_heads_a_tensor_that_has_none_is_never_dropped_in_silence(name):
+    """A hundred in b_O was the unedited loss: what no part of belongs to some heads is refused by name."""
+    edit = made(lambda w, p, g: {n: w[n] + 100 for n in (name, "W_Q") if n in w}, touches=("W_Q", name))
+    layer = 0 if name in BIASED.names(0) else None
+    with pytest.raises(EditFailed, match=rf"study.yaml:7:3.*{name}: it has no head axis.*\[1\]: leave out heads"):
+        Twin(BIASED, [call(edit, heads=(1,))]).overlay(layer)
+    assert name in Twin(BIASED, [call(edit)]).overlay(layer)
+    with pytest.raises(ModelError, match=rf"no tensor that has heads \({name} have none here\): leave out heads"):
+        check_edit(call(made(None, touches=(name,)), heads=(1,)), BIASED)
+
+
+def test_with_heads_what_comes_back_as_it_was_is_no_change():
+    edit = made(lambda w, p, g: {n: w[n] * (1 + (n == "W_Q")) for n in w if n in BIASES}, touches=BIASES)
+    edited = Twin(BIASED, [call(edit, heads=(1,))])
+    assert set(edited.overlay(0)) == {"W_Q", "b_Q", "b_V"}
+    assert edited.overlay(None) == {}
+
+
+def test_an_edit_is_told_what_it_may_change():
+    told = {}
+
+    def edit(weights: LayerWeights, parameters: Any, generators: Generators) -> dict[str, torch.Tensor]:
+        told.update({name: (weights.rows(name), weights.may_change(name)) for name in weights})
+        return {name: weights[name] * 2 for name in weights if name in BIASES and weights.may_change(name)}
+
+    twin = Twin(BIASED, [call(made(edit, touches=BIASES), heads=(3,))])
+    assert set(twin.overlay(0)) == {"W_Q", "b_Q", "b_V"}
+    assert told["W_Q"] == told["b_Q"] == told["W_O"] == ([3], True)
+    assert told["W_K"] == told["b_V"] == ([1], True)
+    assert told["b_O"] == told["ln1.w"] == told["W_in"] == ([], False)
+    Twin(BIASED, [call(made(edit, touches=BIASES))]).overlay(0)
+    assert set(told.values()) == {(None, True)}
+    note = "study.yaml:7:3: probe.made with heads: [3] leaves as it is what has no head axis: b_O, W_in, ln1.w, W_E"
+    assert left_whole(call(made(edit, touches=BIASES), heads=(3,)), BIASED) == [note]
+    assert left_whole(call(made(edit, touches=BIASES)), BIASED) == []
+
+
+class WithSinks:
+    """A model whose loader tells the head axes of tensors that the host does not know by name."""
+
+    def __init__(self) -> None:
+        told = {"sinks": (0, "head"), "W_distance": (1, "head"), "k_gain": (0, "kv_head"), "b_Q": None}
+        self.info = replace(BIASED.info, facts={**BIASED.info.facts, "head_axes": told})
+        self.more = {"sinks": torch.arange(4.0), "W_distance": torch.arange(12.0).reshape(3, 4)}
+        self.more["k_gain"] = torch.arange(2.0)
+
+    def names(self, layer):
+        return (*BIASED.names(layer), *(self.more if layer == 0 else ()))
+
+    def tensor(self, layer, name):
+        return self.more[name] if name in self.more else BIASED.tensor(layer, name)
+
+
+def test_a_loader_tells_which_axis_is_that_of_heads():
+    model = WithSinks()
+    weights = LayerWeights(model, 0, info=model.info.narrowed(None, [2, 3]))  # type: ignore[arg-type]
+    assert weights["sinks"].tolist() == [2, 3]
+    assert weights["W_distance"].tolist() == [[2, 3], [6, 7], [10, 11]]
+    assert weights["k_gain"].tolist() == [1]
+    assert weights["b_Q"].shape[0] == 4
+    names = ("sinks", "W_distance", "k_gain")
+    edit = call(made(lambda w, p, g: {n: w[n] - 100 for n in names if n in w}, touches=names), heads=(1,))
+    edited = Twin(model, [edit]).overlay(0)  # type: ignore[arg-type]
+    assert edited["sinks"].tolist() == [0, -99, 2, 3]
+    assert edited["W_distance"].tolist() == [[0, -99, 2, 3], [4, -95, 6, 7], [8, -91, 10, 11]]
+    assert edited["k_gain"].tolist() == [-100, 1]
 
 
 @pytest.mark.parametrize(

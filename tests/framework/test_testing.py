@@ -182,6 +182,87 @@ def _secretly_random(weights: Any, parameters: Any, generators: Any) -> dict[str
     return {"W_Q": torch.randn(weights.W_Q.shape, generator=generators.torch("W_Q"))}
 
 
+def _with_output_bias(weights: Any, parameters: Any, generators: Any) -> dict[str, torch.Tensor]:
+    return {name: weights[name] * 2 for name in ("W_Q", "b_O", "ln1.w") if name in weights}
+
+
+def _of_norms(weights: Any, parameters: Any, generators: Any) -> dict[str, torch.Tensor]:
+    return {name: weights[name] * 2 for name in ("b_O", "ln1.w", "ln_final.b") if name in weights}
+
+
+def _once_for_all(weights: Any, parameters: Any, generators: Any) -> dict[str, torch.Tensor]:
+    if weights.rows("W_Q") is not None:
+        raise gausslens.ModelError("leave out heads: it is an edit of all of them")
+    return _with_output_bias(weights, parameters, generators)
+
+
+@pytest.mark.parametrize("edit", [_of_norms, _once_for_all])
+def test_edits_of_norms_and_biases_are_made_where_models_have_them(edit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe_analyses, "right", edit, raising=False)
+    resolve.cache_clear()
+    touches = ("b_O", "ln1.w", "ln_final.b", *(("W_Q",) if edit is _once_for_all else ()))
+    made = check_edit(replace(probes.SCALE, edit="probe_analyses:right", touches=touches))
+    assert made[0].keys() == ({"b_O", "ln1.w"} if edit is _of_norms else {"W_Q"})  # of the plain model no biases
+
+
+def test_an_edit_that_ignores_heads_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe_analyses, "wrong", _with_output_bias, raising=False)
+    resolve.cache_clear()
+    wrong = replace(probes.SCALE, edit="probe_analyses:wrong", touches=("W_Q", "b_O", "ln1.w"))
+    said = r"on a tiny model, LayerNorm, biases and an MLP: probe.scale ignores heads: .*b_O: it has no head axis"
+    with pytest.raises(AssertionError, match=said):
+        check_edit(wrong)
+    check_edit(wrong, model=TinyModel())  # it has none of what is ignored
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+@pytest.mark.parametrize("norm", ["rms", "layer"])
+def test_a_tiny_model_computes_what_torch_does(norm: str, parallel: bool) -> None:
+    """Norms, biases, MLP and what it reads, by torch's own modules; the loss of a layer's heads by hand."""
+    model = TinyModel.of(norm=norm, gains=True, biases=True, mlp=True, parallel=parallel, kv_heads=1)
+    ids = model.tokenise([Prompt((Part("by hand"),))]).ids[0]
+    found = TinyEngine().runner(Twin(model)).forward(ids[None], sites=TinyEngine().sites(model))
+    linear, width = torch.nn.functional.linear, (model.info.d_model,)
+
+    def normed(x: torch.Tensor, layer: int | None, name: str) -> torch.Tensor:
+        w = model.tensor(layer, f"{name}.w")
+        if norm == "rms":
+            return torch.nn.functional.rms_norm(x, width, w, 1e-6)
+        return torch.nn.functional.layer_norm(x, width, w, model.tensor(layer, f"{name}.b"), 1e-6)
+
+    x = found["embed"]
+    for layer in model.info.layers:
+        of = {name: model.tensor(layer, name) for name in model.names(layer)}
+        torch.testing.assert_close(found[layer, "resid_pre"], x)
+        h = normed(x, layer, "ln1")
+        torch.testing.assert_close(found[layer, "q"][..., 2, :], linear(h, of["W_Q"][2].T, of["b_Q"][2]))
+        torch.testing.assert_close(found[layer, "v"][..., 0, :], linear(h, of["W_V"][0].T, of["b_V"][0]))
+        z = torch.nn.functional.scaled_dot_product_attention(
+            *(found[layer, site].transpose(1, 2) for site in "qkv"), is_causal=True, enable_gqa=True
+        )
+        torch.testing.assert_close(found[layer, "z"], z.transpose(1, 2))
+        out = linear(found[layer, "z"].flatten(2), of["W_O"].flatten(0, 1).T, of["b_O"])
+        torch.testing.assert_close(found[layer, "attn_out"], out)
+        read = h if parallel else normed(x + out, layer, "ln2")
+        mlp = linear(torch.nn.functional.gelu(linear(read, of["W_in"].T, of["b_in"])), of["W_out"].T, of["b_out"])
+        torch.testing.assert_close(found[layer, "mlp_out"], mlp)
+        assert ((layer, "resid_mid") in found) is not parallel
+        x = x + out + mlp
+    torch.testing.assert_close(found["logits"], normed(x, None, "ln_final") @ model.tensor(None, "W_U"))
+    names = [(layer, name) for layer in (None, *model.info.layers) for name in model.names(layer)]
+    assert model.info.n_parameters == sum(model.tensor(*name).numel() for name in names)
+
+
+def test_what_the_tiny_model_could_not_do_at_first_is_in_no_key_of_then() -> None:
+    """Fingerprints are stored: that of the plain model is what it was."""
+    assert TinyModel().info.fingerprint == "dfa7ddca165a932a07136f43ac1e91da7c5848ed9afd472041419afd262bca70"
+    assert "norm" not in TinyParameters().canonical()
+    every = {held.info.fingerprint for held in TinyModel.kinds().values()}
+    assert len(every) == len(TinyModel.kinds())
+    with pytest.raises(ValueError, match="say mlp: true too"):
+        TinyModel.of(parallel=True)
+
+
 def _nothing(weights: Any, parameters: Any, generators: Any) -> dict[str, torch.Tensor]:
     return {}
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ..maths.effective_forms import Scoring
     from ..maths.rotary import Rotation
-    from .model import ModelInfo
+    from .model import HeadAxis, ModelInfo
 
 Norm = Literal["rms", "layer"]
 UNKNOWN = "unknown"
@@ -51,6 +51,7 @@ WORDS = {
     "one_layer": "whether all layers have the same tensors, and one layer runs at each depth",
     "crossed": "whether keys and values are of another stack: attention from a decoder to its encoder",
     "difference": "whether it is the difference of two models, which the host makes: weights that run as no model",
+    "head_axes": "which axis of a tensor is that of heads, where its name does not say it",
     "experts": "for each layer how many experts its MLP has, 0 where it is one MLP",
 }
 # What a loader need not tell, as most families are so.
@@ -69,6 +70,7 @@ USUAL: Mapping[str, Any] = {
     "one_layer": False,
     "crossed": False,
     "difference": False,
+    "head_axes": {},
     "experts": None,
 }
 
@@ -225,6 +227,15 @@ class Facts(Mapping[str, Any]):
     def difference(self) -> bool:
         """Whether it is the difference of two models' weights, and no model."""
         return bool(self.need("difference"))
+
+    @property
+    def head_axes(self) -> Mapping[str, HeadAxis | None]:
+        """{tensor: (axis, "head" or "kv_head")} of tensors with a head axis beyond W_Q, b_Q, W_O, W_K, W_V, b_K, b_V.
+
+        None says of one of these that it has no such axis.
+        """
+        axes: Mapping[str, HeadAxis | None] = self.need("head_axes")
+        return axes
 
     @property
     def one_layer(self) -> bool:

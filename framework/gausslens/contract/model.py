@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from .errors import ModelError, did_you_mean
 from .facts import FactsField
@@ -15,9 +15,13 @@ if TYPE_CHECKING:
     from .parameters import Parameters
     from .prompts import Prompt, Tokens
 
-# Which axis 0 a tensor of a layer has: the host narrows `heads` by this, and never repeats key/value heads.
-HEAD_TENSORS = ("W_Q", "b_Q", "W_O")
-KV_HEAD_TENSORS = ("W_K", "W_V", "b_K", "b_V")
+HeadAxis = tuple[int, Literal["head", "kv_head"]]
+# Which axis of a tensor is that of heads, unless a loader tells another (facts.head_axes): the host narrows `heads` by
+# this, and never repeats key/value heads.
+HEAD_AXES: Mapping[str, HeadAxis] = {
+    **dict.fromkeys(("W_Q", "b_Q", "W_O"), (0, "head")),
+    **dict.fromkeys(("W_K", "W_V", "b_K", "b_V"), (0, "kv_head")),
+}
 
 
 class NoTensor(ModelError):
@@ -68,6 +72,11 @@ class ModelInfo:
     lacking: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     d_value: int | None = None
     facts: FactsField = FactsField()  # noqa: RUF009  it holds nothing
+
+    def head_axis(self, name: str) -> HeadAxis | None:
+        """Which axis of a tensor is that of heads, and of which: (0, "head"), (0, "kv_head"); None where none is."""
+        told = self.facts.head_axes
+        return told[name] if name in told else HEAD_AXES.get(name)
 
     def why_lacking(self, site: str) -> str:
         """Why layers in view do not have a site, where the model tells: each reason once; nothing where none does."""
@@ -149,8 +158,8 @@ class OpenModel(Protocol):
 class LayerWeights:
     """The tensors of one layer, edits overlaid, by name: ``weights.W_Q`` or ``weights["W_Q"]``.
 
-    ``layer`` is None for the tensors outside the layers. ``heads``, ``kv_heads`` name the rows of axis 0 of
-    the per-head tensors in view; ``kv_of_head`` gives, for each head in view, its place among the key/value
+    ``layer`` is None for the tensors outside the layers. ``heads``, ``kv_heads`` name the rows of the head axis of
+    the tensors in view that have one; ``kv_of_head`` gives, for each head in view, its place among the key/value
     heads in view.
     """
 
@@ -226,14 +235,23 @@ class LayerWeights:
         return self._narrowed(name, self._model.initial(self.layer, name, self._seed))
 
     def rows(self, name: str) -> list[int] | None:
-        """The rows of axis 0 that an edit restricted to some heads changes, in order; None where it is not (for edits).
+        """What of a tensor an edit may change: rows of its head axis, in order; None: all of it (for edits).
 
-        Those of W_K and W_V are the key/value heads that these heads read. The host keeps all other rows as they are;
-        an edit that keeps something of a tensor keeps it of these rows.
+        Where a run file names no ``heads`` it is None for every tensor. Where it does, these are the rows of these
+        heads (of W_K and W_V the key/value heads that they read), and [] for a tensor that has no head axis: none of
+        it belongs to some heads alone. The host keeps all other rows as they are; an edit that keeps something of a
+        tensor keeps it of these rows.
         """
-        if self._edited is None or name not in HEAD_TENSORS + KV_HEAD_TENSORS:
+        if self._edited is None:
             return None
-        return sorted({h if name in HEAD_TENSORS else self.info.kv_of_head[h] for h in self._edited})
+        found = self.info.head_axis(name)
+        if found is None:
+            return []
+        return sorted({h if found[1] == "head" else self.info.kv_of_head[h] for h in self._edited})
+
+    def may_change(self, name: str) -> bool:
+        """Whether the layer has this tensor and an edit may change some of it here (for edits)."""
+        return name in self and self.rows(name) != []
 
     def _factors(self, name: str) -> tuple[str, ...]:
         """The tensors that this one is a product of."""
@@ -241,8 +259,10 @@ class LayerWeights:
         return tuple(products.get(name, ()))
 
     def _narrowed(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        if name in HEAD_TENSORS and len(self.heads) != tensor.shape[0]:
-            return tensor[list(self.heads)]
-        if name in KV_HEAD_TENSORS and len(self.kv_heads) != tensor.shape[0]:
-            return tensor[list(self.kv_heads)]
-        return tensor
+        found = self.info.head_axis(name)
+        if found is None:
+            return tensor
+        axis, seen = found[0], self.heads if found[1] == "head" else self.kv_heads
+        if len(seen) == tensor.shape[axis]:
+            return tensor
+        return tensor[(slice(None),) * axis + (list(seen),)]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .digests_and_seeds import derive
 from .errors import GausslensError, ModelError, did_you_mean
-from .model import HEAD_TENSORS, KV_HEAD_TENSORS, LayerWeights, ModelInfo, OpenModel
+from .model import LayerWeights, ModelInfo, OpenModel
 from .reference import resolve
 
 if TYPE_CHECKING:
@@ -111,11 +111,15 @@ class Twin:
         return 0 if layer is not None and self.info.facts.one_layer else layer
 
 
-def touched(call: EditCall) -> tuple[str, ...]:
-    """The names of the tensors that an edit may change; with ``heads``, only those that have heads."""
+def touched(call: EditCall, info: ModelInfo) -> tuple[str, ...]:
+    """The names of the tensors that an edit may change; with ``heads``, only those that have a head axis."""
+    return tuple(n for n in _touches(call) if call.heads is None or info.head_axis(n) is not None)
+
+
+def _touches(call: EditCall) -> tuple[str, ...]:
+    """The names that its descriptor gives, whatever the run file says of heads."""
     touches = call.edit.descriptor.touches
-    names = tuple(resolve(touches)(call.parameters)) if isinstance(touches, str) else tuple(touches)
-    return names if call.heads is None else tuple(n for n in names if n in HEAD_TENSORS + KV_HEAD_TENSORS)
+    return tuple(resolve(touches)(call.parameters)) if isinstance(touches, str) else tuple(touches)
 
 
 def check_edit(call: EditCall, model: OpenModel) -> None:
@@ -127,13 +131,7 @@ def check_edit(call: EditCall, model: OpenModel) -> None:
             f"edit {name}: all layers of {info.name} have the same tensors, so that an edit of some is one of all: "
             "leave out layers"
         )
-    layers = call.layers if call.layers is not None else (*info.layers, None)
-    if not any(set(touched(call)) & set(model.names(layer)) for layer in layers):
-        has = sorted({n for layer in layers for n in model.names(layer)})
-        raise ModelError(
-            f"edit {name} would change nothing: it touches {', '.join(touched(call)) or 'no tensor that has heads'}; "
-            f"there the model has {', '.join(has) or 'nothing'}"
-        )
+    check_touched(call, model)
     if call.edit.descriptor.check is not None:
         try:
             resolve(call.edit.descriptor.check)(model, call.parameters)
@@ -143,6 +141,37 @@ def check_edit(call: EditCall, model: OpenModel) -> None:
             raise EditFailed(f"edit {name} cannot say whether it can be made: {error!r}") from error
 
 
+def check_touched(call: EditCall, model: OpenModel) -> None:
+    """Refuse an edit that would change nothing: the model has none of its tensors, or none of some heads."""
+    name, info = call.edit.descriptor.name, model.info
+    layers = call.layers if call.layers is not None else (*info.layers, None)
+    has = sorted({n for layer in layers for n in model.names(layer)})
+    if not set(_touches(call)) & set(has):
+        raise ModelError(
+            f"edit {name} would change nothing: it touches {', '.join(_touches(call)) or 'nothing'}; "
+            f"there the model has {', '.join(has) or 'nothing'}"
+        )
+    if not set(touched(call, info)) & set(has):
+        there = ", ".join(n for n in _touches(call) if n in has)
+        raise ModelError(
+            f"edit {name} with heads: {list(call.heads or ())} would change nothing: it touches no tensor that has "
+            f"heads ({there} have none here): leave out heads, or let it touch {_headed(has, info)}"
+        )
+
+
+def left_whole(call: EditCall, model: OpenModel) -> list[str]:
+    """A note, where an edit of some heads touches tensors of the model that have no head axis: it leaves them alone."""
+    layers = call.layers if call.layers is not None else (*model.info.layers, None)
+    has = {n for layer in layers for n in model.names(layer)} if call.heads is not None else set()
+    left = ", ".join(n for n in _touches(call) if n in has and model.info.head_axis(n) is None)
+    what = f"{call.mark}: {call.edit.descriptor.name} with heads: {list(call.heads or ())}"
+    return [f"{what} leaves as it is what has no head axis: {left}"] if left else []
+
+
+def _headed(names: Iterable[str], info: ModelInfo) -> str:
+    return ", ".join(n for n in names if info.head_axis(n) is not None) or "tensors that have heads"
+
+
 def edit_seed(call: EditCall, run_seed: int, draw: int | None) -> int:
     """The seed of an edit: by run seed, the edit and its parameters, and the draw."""
     return derive(run_seed, call.edit.descriptor.name, call.parameters.keyed(), draw)
@@ -150,7 +179,7 @@ def edit_seed(call: EditCall, run_seed: int, draw: int | None) -> int:
 
 def _edited(twin: Twin, call: EditCall, layer: int | None, made: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """What one edit makes of one layer that earlier edits left as ``made``; checked."""
-    allowed = set(touched(call))
+    allowed = set(_touches(call))
     if call.layers is not None and layer not in call.layers:
         return {}
     if not allowed & set(twin.base.names(layer)):
@@ -168,11 +197,11 @@ def _edited(twin: Twin, call: EditCall, layer: int | None, made: Mapping[str, to
     current = LayerWeights(twin.base, layer, made, edited=call.heads)
     for tensor_name, tensor in returned.items():
         where = f"{call.mark}: edit {name}, layer {layer}, {tensor_name}"
-        if call.heads is not None and tensor_name not in HEAD_TENSORS + KV_HEAD_TENSORS:
-            continue
         if tensor_name not in allowed:
             raise EditFailed(f"{where}: it says that it touches only {', '.join(sorted(allowed))}")
-        result[tensor_name] = _checked(where, call, current, tensor_name, tensor)
+        checked = _checked(where, call, current, tensor_name, tensor)
+        if checked is not None:
+            result[tensor_name] = checked
     return result
 
 
@@ -183,7 +212,8 @@ class _Copies(LayerWeights):
         return super().__getitem__(name).clone()
 
 
-def _checked(where: str, call: EditCall, weights: LayerWeights, name: str, tensor: torch.Tensor) -> torch.Tensor:
+def _checked(where: str, call: EditCall, weights: LayerWeights, name: str, tensor: torch.Tensor) -> torch.Tensor | None:
+    """The tensor as it is laid over the model; None for one without heads, where only some heads are edited."""
     import torch
 
     if name not in weights:
@@ -194,11 +224,18 @@ def _checked(where: str, call: EditCall, weights: LayerWeights, name: str, tenso
     if not bool(torch.isfinite(tensor).all()):
         raise EditFailed(f"{where}: it holds values that are not finite")
     after = tensor.to(before.dtype)
-    rows = weights.rows(name)
-    if rows is not None:
-        mixed = before.clone()
-        mixed[rows] = after[rows]
-        after = mixed
+    rows, found = weights.rows(name), weights.info.head_axis(name)
+    if found is None and rows is not None:
+        if torch.equal(after, before):
+            return None
+        raise EditFailed(
+            f"{where}: it has no head axis, so that no part of it belongs to heads {list(call.heads or ())}: leave out "
+            f"heads, or edit only {_headed(weights, weights.info)} there (for authors of the edit: "
+            "weights.may_change(name) is then False)"
+        )
+    if found is not None and rows is not None:
+        chosen = torch.tensor(rows, device=before.device)
+        after = before.index_copy(found[0], chosen, after.index_select(found[0], chosen))
     if call.edit.descriptor.random and torch.equal(after, before):
         raise EditFailed(f"{where}: the edit is random and left the tensor bit-equal")
     return after
@@ -215,7 +252,8 @@ class DifferenceModel:
         self._of, self._less = of, less
         self._layer: int | None = None
         mine, theirs = of.info, less.info
-        facts = {"one_layer": mine.facts.one_layer and theirs.facts.one_layer, "difference": True}
+        facts: dict[str, Any] = {"one_layer": mine.facts.one_layer and theirs.facts.one_layer, "difference": True}
+        facts |= {"head_axes": dict(mine.facts.head_axes)} if mine.facts.head_axes else {}
         self._info = replace(
             mine,
             name=f"{mine.name} less {theirs.name}",
@@ -226,6 +264,7 @@ class DifferenceModel:
         )
         for what in ("family", "causal", "n_layers", "n_heads", "n_kv_heads", "d_model", "d_head"):
             _check_alike(what, mine, getattr(mine, what), theirs, getattr(theirs, what))
+        _check_alike("facts.head_axes", mine, dict(mine.facts.head_axes), theirs, dict(theirs.facts.head_axes))
         _check_alike("facts.crossed", mine, mine.facts.crossed, theirs, theirs.facts.crossed)
         # Tensors of other shapes can only be where these differ: elsewhere none is read to see its shape.
         self._alike = all(

@@ -297,7 +297,10 @@ def _with_norm(made: Projection, tensors: Tensors, letter: str, heads: Sequence[
     width = made.W.shape[2]
 
     def cut(found: Floats) -> Floats:
-        return np.tile(found, (len(heads), 1)) if found.size == width else found.reshape(-1, width)[list(heads)]
+        if found.size == width:
+            return np.tile(found, (len(heads), 1))
+        rows = found.reshape(-1, width)  # of all heads, or already of those in view
+        return rows if len(rows) == len(heads) else rows[list(heads)]
 
     gain, shift = (_optional(tensors, f"{letter.lower()}_norm.{part}") for part in "wb")
     # One vector over the width of all heads is the gain of one norm.

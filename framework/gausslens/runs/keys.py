@@ -63,9 +63,9 @@ def of_use(use: Use, seed: int, place: StepRef) -> dict[str, Any]:
     return used
 
 
-def of_edits(edits: Sequence[EditCall], seed: int, draw: int | None) -> dict[str, Any]:
+def of_edits(edits: Sequence[EditCall], info: ModelInfo, seed: int, draw: int | None) -> dict[str, Any]:
     """Which edits, in order; the seed of the run and the draw where one of them draws."""
-    made: dict[str, Any] = {"edits": [_edit(call) for call in edits]}
+    made: dict[str, Any] = {"edits": [_edit(call, info) for call in edits]}
     if is_random(edits):
         made |= {"seed": seed, "draw": draw}
     return made
@@ -102,8 +102,8 @@ def _used(owned: Owned[Any], parameters: dict[str, Any]) -> dict[str, Any]:
     return {"name": owned.descriptor.name, "version": owned.descriptor.version, "parameters": parameters}
 
 
-def _edit(call: EditCall) -> dict[str, Any]:
-    made = _used(call.edit, call.parameters.keyed()) | {"touches": sorted(touched(call))}
+def _edit(call: EditCall, info: ModelInfo) -> dict[str, Any]:
+    made = _used(call.edit, call.parameters.keyed()) | {"touches": sorted(touched(call, info))}
     if call.layers is not None:
         made["layers"] = sorted(set(call.layers))
     if call.heads is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ..contract.digests_and_seeds import derive, digest
 from ..contract.engines import Finding
 from ..contract.errors import GausslensError, ModelError
-from ..contract.model import KV_HEAD_TENSORS, ModelSpec, OpenModel
+from ..contract.model import ModelSpec, OpenModel
 from ..contract.reference import resolve
 from ..contract.twin import DifferenceModel, Twin
 from ..plugins.host import best
@@ -102,7 +102,7 @@ class Models:
             if opened is None:
                 return None
             twins.append(Twin(opened.model, edits, seed))
-            told.append({"model": opened.identity, "twin": keys.of_edits(edits, seed, None)})
+            told.append({"model": opened.identity, "twin": keys.of_edits(edits, opened.model.info, seed, None)})
         name = digest(["difference", *told])
         if name not in self._opened:
             first = sides[0][0]
@@ -309,7 +309,7 @@ def _looked_at(models: Sequence[Opened]) -> list[tuple[int, str]]:
         found.append((layer, names[place % len(names)]))
 
     def size(name: str) -> int:
-        heads = info.n_kv_heads if name in KV_HEAD_TENSORS else info.n_heads
+        heads = info.n_kv_heads if name in ("W_K", "W_V") else info.n_heads
         return 4 * heads * info.d_model * info.d_head
 
     least = min(OF_EACH, OF_ALL // len(models))

@@ -14,7 +14,7 @@ from ..contract.model import NO_MODEL
 from ..contract.prompts import SourceContext, tokenised
 from ..contract.reference import resolve
 from ..contract.sites import site
-from ..contract.twin import check_edit
+from ..contract.twin import check_edit, left_whole
 from . import keys
 from .open import equal_sides, equal_steps, steps_out_of_line
 from .plan_comparisons import comparisons, rung_of, words
@@ -179,6 +179,7 @@ class _Planner:
                     if (id(call), opened) not in checked:
                         checked.add((id(call), opened))
                         _check_edit(call, opened)
+                        self.notes += left_whole(call, opened.model)
         for opened in self.models:
             info = opened.model.info
             self.notes += [f"{info.name}: {note}" for note in info.facts.get("notes", ())]
@@ -282,7 +283,7 @@ class _Planner:
         seed = self.study.seed
         made: dict[str, Any] = {"host": keys.HOST_VERSION}
         made["model"] = opened.identity
-        made["twin"] = keys.of_edits(point.edits, seed, ref.draw)
+        made["twin"] = keys.of_edits(point.edits, opened.model.info, seed, ref.draw)
         made["analysis"] = keys.of_use(use, seed, ref)
         reads = groups = None
         if shape in ("stream", "forward"):

@@ -15,7 +15,7 @@ from ..runs.outcome import labelled
 from .result_checks import check_result, check_same
 from .stream_checks import TEXTS, context_of
 from .tiny_engine import TinyEngine
-from .tiny_model import TinyModel
+from .tiny_model import TinyModel, of_kinds
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -37,20 +37,24 @@ def check_forward(
 
     after checking that
 
+    - without ``model``, it runs on each of ``TinyModel.kinds()``, or refuses a kind by a GausslensError;
     - a new instance gives the same bits;
     - the result is well formed (``check_result``).
 
     ``inputs`` are the results that it finds in ``context.inputs``.
     """
-    held = model or TinyModel()
     chosen = parameters or resolve(analysis.parameters)()
-    tokens = held.tokenise([Prompt((Part(text),)) for text in texts])
 
-    def run() -> xr.Dataset:
+    def checked(held: TinyModel) -> xr.Dataset:
+        tokens = held.tokenise([Prompt((Part(text),)) for text in texts])
         info, twin = held.info.narrowed(layers, heads), Twin(held)
-        made = resolve(analysis.analysis)(chosen, context_of(analysis, held, inputs, tokens, view=info))
-        return labelled(made.run(NarrowedRunner(TinyEngine().runner(twin), twin, info), tokens), info)
 
-    result = run()
-    check_same(run(), result, "a second run differs; draw random numbers from context.generator() alone")
-    return check_result(result)
+        def run() -> xr.Dataset:
+            made = resolve(analysis.analysis)(chosen, context_of(analysis, held, inputs, tokens, view=info))
+            return labelled(made.run(NarrowedRunner(TinyEngine().runner(twin), twin, info), tokens), info)
+
+        result = run()
+        check_same(run(), result, "a second run differs; draw random numbers from context.generator() alone")
+        return check_result(result)
+
+    return of_kinds(model, checked)

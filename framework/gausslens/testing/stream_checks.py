@@ -14,6 +14,7 @@ import torch
 from ..contract.analyses import Context, StepRef
 from ..contract.batches import Batch, Request, Sink
 from ..contract.descriptors import Analysis
+from ..contract.errors import ModelError
 from ..contract.model import ModelInfo, OpenModel
 from ..contract.parameters import Parameters
 from ..contract.prompts import SHARD_TOKENS, Part, Prompt, Tokens
@@ -25,7 +26,7 @@ from ..runs.requests import check_request
 from .merge_checks import Given, check_left_out, check_merge
 from .result_checks import check_result, check_same
 from .tiny_engine import TinyEngine
-from .tiny_model import TinyModel
+from .tiny_model import of_kinds
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,6 +48,8 @@ def check_stream(
 ) -> xr.Dataset:
     """Run a stream analysis on the tiny model and return its result, after checking that
 
+    - without ``model``, it runs on each of ``TinyModel.kinds()`` that has its sites, or refuses a kind by a
+      GausslensError; the first that has them is the one on which all that follows is checked;
     - a second run gives the same bits: no state is shared between copies;
     - it keeps no array that is valid only during ``update``, and layers may come in any order: the same bits;
     - prompts may be cut into shards in any way, and the merge of shards is associative: equal within the tolerance,
@@ -61,7 +64,10 @@ def check_stream(
     An analysis that asks for ``ordered`` is never cut nor merged: of it the first two and the last are checked.
     ``inputs`` are the results that it finds in ``context.inputs``.
     """
-    check = _Check(analysis, parameters or resolve(analysis.parameters)(), model or TinyModel(), texts, inputs)
+    chosen = parameters or resolve(analysis.parameters)()
+    if model is None:
+        model = of_kinds(None, lambda held: _runs(_Check(analysis, chosen, held, texts, inputs)))
+    check = _Check(analysis, chosen, model, texts, inputs)
     result = check.run()
     check_same(check.run(), result, "a second run differs: is state shared between copies of the analysis?")
     hostile = check.run(engine=_HostileEngine())
@@ -98,19 +104,28 @@ def context_of(
     return context.at(place, analysis.knows, Twin(model) if runs else None)
 
 
+def _runs(check: _Check) -> OpenModel:
+    """The model of this check, where it has the sites that are asked for and the analysis runs on it."""
+    missing = [site for site in check.request.sites if site not in TinyEngine().sites(check.model)]
+    if missing:
+        raise ModelError(f"this tiny model has no {', '.join(missing)}: pass one that has, as model=TinyModel.of(...)")
+    check_result(check.run())
+    return check.model
+
+
 @dataclass(frozen=True)
 class _Sharded(Tokens):
     """Tokens that are cut as a test wants them."""
 
-    cut: tuple[np.ndarray, ...] = ()
+    as_cut: tuple[np.ndarray, ...] = ()
 
     def shards(self, size: int = SHARD_TOKENS, among: Iterable[int] | None = None) -> list[np.ndarray]:  # noqa: ARG002
-        return list(self.cut)
+        return list(self.as_cut)
 
 
 def sharded(tokens: Tokens, shards: Sequence[np.ndarray]) -> Tokens:
     """The same tokens, cut into these shards."""
-    return _Sharded(**{f.name: getattr(tokens, f.name) for f in fields(tokens)}, cut=tuple(shards))
+    return _Sharded(**{f.name: getattr(tokens, f.name) for f in fields(tokens)}, as_cut=tuple(shards))
 
 
 class _HostileEngine(TinyEngine):

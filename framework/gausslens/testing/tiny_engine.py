@@ -15,7 +15,7 @@ from ..contract.model import LayerWeights, ModelInfo, OpenModel
 from ..contract.prompts import Tokens
 from ..contract.sites import MODEL_SITES
 from ..contract.twin import Twin
-from .tiny_model import ATTENTION_SITES, BOS, EPSILON
+from .tiny_model import ATTENTION_SITES, BOS, EPSILON, MLP_SITES
 
 SITES = ("embed", "resid_pre", *ATTENTION_SITES, "resid_post", "logits")
 Replace = Callable[..., torch.Tensor | None]
@@ -27,9 +27,11 @@ Flow = Callable[[int | None, str, torch.Tensor], torch.Tensor]
 class TinyEngine:
     """Runs a shard at a time and hands over each layer once."""
 
-    def sites(self, model: OpenModel) -> tuple[str, ...]:  # noqa: ARG002
-        """All that the model computes; it has no MLP and no rotation."""
-        return SITES
+    def sites(self, model: OpenModel) -> tuple[str, ...]:
+        """All that the model computes; it has no rotation."""
+        if not model.info.d_mlp:
+            return SITES
+        return (*SITES, *(() if model.info.facts.parallel else ("resid_mid",)), *MLP_SITES)
 
     def run(self, twin: Twin, tokens: Tokens, shard: np.ndarray, request: Request, sink: Sink) -> None:
         """Run one shard and give the sink what was asked for."""
@@ -99,7 +101,7 @@ class TinyRunner:
         ids = torch.as_tensor(tokens)
         held = torch.ones(ids.shape, dtype=torch.bool) if mask is None else torch.as_tensor(mask).bool()
         found: dict[Any, torch.Tensor] = {}
-        changes = Interventions(interventions, self.info, SITES, held)
+        changes = Interventions(interventions, self.info, TinyEngine().sites(self.twin.base), held)
 
         def flow(layer: int | None, site: str, tensor: torch.Tensor) -> torch.Tensor:
             if grad and site == "embed":
@@ -166,17 +168,25 @@ def _forward(
         if layer not in twin.info.lacking:
             arrays |= _attention(twin, layer, x, allowed, replace, flow)
             x = x + arrays["attn_out"]
+        if twin.info.d_mlp:
+            if not twin.info.facts.parallel:
+                x = arrays["resid_mid"] = flow(layer, "resid_mid", x)
+            arrays |= _mlp(twin, layer, arrays["resid_pre"] if twin.info.facts.parallel else x, flow)
+            x = x + arrays["mlp_out"]
         x = flow(layer, "resid_post", x)
         seen(layer, arrays | {"resid_post": x})
-    seen(None, {"embed": embed, "logits": flow(None, "logits", _normed(x) @ outside.W_U)})
+    seen(None, {"embed": embed, "logits": flow(None, "logits", _normed(x, outside, "ln_final") @ outside.W_U)})
 
 
 def _attention(
     twin: Twin, layer: int, x: torch.Tensor, allowed: torch.Tensor, replace: Replace | None, flow: Flow
 ) -> dict[str, torch.Tensor]:
     weights = twin.weights(layer)
-    h = _normed(x)
-    made = ((name, torch.einsum("pnd,hde->pnhe", h, weights[f"W_{name.upper()}"])) for name in ("q", "k", "v"))
+    h = _normed(x, weights, "ln1")
+    made = (
+        (name, torch.einsum("pnd,hde->pnhe", h, weights[f"W_{name.upper()}"]) + _bias(weights, f"b_{name.upper()}"))
+        for name in ("q", "k", "v")
+    )
     q, k, v = (flow(layer, name, tensor) for name, tensor in made)
     each = list(weights.kv_of_head)
     scores = torch.einsum("pqhe,pkhe->phqk", q, k[:, :, each]) / math.sqrt(q.shape[-1])
@@ -193,9 +203,28 @@ def _attention(
     if z is None:
         z = torch.einsum("phqk,pkhe->pqhe", pattern, v[:, :, each])
     z = flow(layer, "z", z)
-    out = flow(layer, "attn_out", torch.einsum("pqhe,hed->pqd", z, weights.W_O))
+    out = flow(layer, "attn_out", torch.einsum("pqhe,hed->pqd", z, weights.W_O) + _bias(weights, "b_O"))
     return {"q": q, "k": k, "v": v, "scores": scores, "pattern": pattern, "z": z, "attn_out": out}
 
 
-def _normed(x: torch.Tensor) -> torch.Tensor:
-    return x / (x.square().mean(-1, keepdim=True) + EPSILON).sqrt()
+def _mlp(twin: Twin, layer: int, x: torch.Tensor, flow: Flow) -> dict[str, torch.Tensor]:
+    weights = twin.weights(layer)
+    before = _normed(x, weights, "ln1" if twin.info.facts.parallel else "ln2") @ weights.W_in + _bias(weights, "b_in")
+    before = flow(layer, "mlp_pre", before)
+    after = flow(layer, "mlp_post", torch.nn.functional.gelu(before))
+    out = flow(layer, "mlp_out", after @ weights.W_out + _bias(weights, "b_out"))
+    return {"mlp_pre": before, "mlp_post": after, "mlp_out": out}
+
+
+def _bias(weights: LayerWeights, name: str) -> torch.Tensor | float:
+    if name in weights:
+        return weights[name]
+    return 0.0
+
+
+def _normed(x: torch.Tensor, weights: LayerWeights, name: str) -> torch.Tensor:
+    if weights.info.facts.norm == "layer":
+        x = x - x.mean(-1, keepdim=True)
+    normed = x / (x.square().mean(-1, keepdim=True) + EPSILON).sqrt()
+    gained: torch.Tensor = normed * weights[f"{name}.w"] if f"{name}.w" in weights else normed
+    return gained + _bias(weights, f"{name}.b")

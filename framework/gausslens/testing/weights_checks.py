@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 import xarray as xr
 
 from ..contract.analyses import StepRef
 from ..contract.descriptors import Analysis, Edit, Owned, Owner
-from ..contract.errors import Mark
+from ..contract.errors import GausslensError, Mark
 from ..contract.model import LayerWeights, ModelInfo
 from ..contract.parameters import Parameters
 from ..contract.reference import resolve
-from ..contract.twin import EditCall, Twin
+from ..contract.twin import EditCall, EditFailed, Twin, check_touched
 from ..runs.outcome import labelled
 from .result_checks import check_result, check_same
 from .stream_checks import context_of
-from .tiny_model import TinyModel
+from .tiny_model import TinyModel, of_kinds
 
 Overlays = Mapping[int | None, Mapping[str, torch.Tensor]]
 _NOWHERE = Mark("<test>", 1, 1)
@@ -33,6 +34,8 @@ def check_weights(
 ) -> xr.Dataset:
     """Run a weights analysis on the tiny model and return its result, after checking that
 
+    - without ``model``, it runs on each of ``TinyModel.kinds()`` (norms, biases, MLP, key/value heads), or refuses a
+      kind by a GausslensError: what follows is checked of all, and the result is the plain one's;
     - layers may come in any order, and a new instance gives the same bits;
     - no tensor of the model is changed;
     - with only some layers and heads in view it runs, and names those and no others;
@@ -40,8 +43,13 @@ def check_weights(
 
     ``inputs`` are the results that it finds in ``context.inputs``.
     """
-    held = model or TinyModel()
     chosen = parameters or resolve(analysis.parameters)()
+    return of_kinds(model, lambda held: _checked_weights(analysis, chosen, held, inputs))
+
+
+def _checked_weights(
+    analysis: Analysis, chosen: Parameters, held: TinyModel, inputs: Mapping[StepRef, xr.Dataset] | None
+) -> xr.Dataset:
     before = _tensors(held)
     info = held.info
     result = _weighed(analysis, chosen, held, info, info.layers, inputs)
@@ -62,20 +70,43 @@ def check_edit(
 ) -> Overlays:
     """Apply an edit to the tiny model and return {layer: {name: tensor}}, after checking that
 
+    - without ``model``, it can be made of each of ``TinyModel.kinds()`` of which it touches something (norms, biases,
+      MLP, key/value heads), or refuses a kind by a GausslensError: what follows is checked of all, and what is
+      returned is the plain one's, or the first's;
+    - of one head alone it changes that head's part of tensors that have heads, and leaves all others as they are, or
+      refuses `heads` by a GausslensError of its own (where it touches no tensor that has heads, the host does);
     - it returns something, only tensors that it says it touches, finite and of the model's shapes;
     - it repeats bit by bit, in any order of layers; if it is random it differs in every tensor from draw to draw and
       from seed to seed, and if it is not, neither matters.
     """
-    held = model or TinyModel()
     chosen = parameters or resolve(edit.parameters)()
+    return of_kinds(model, lambda held: _checked_edit(edit, chosen, held, seed))
+
+
+def _checked_edit(edit: Edit, chosen: Parameters, held: TinyModel, seed: int) -> Overlays:
     call = EditCall(Owned(edit, _NOBODY), chosen, None, None, _NOWHERE)
     layers = (None, *held.info.layers)
+    before = _tensors(held)
+    check_touched(call, held)
     made = _edited(held, call, seed, 0, layers)
     assert any(made.values()), f"{edit.name} returned no tensor of any layer"
     _check_alike(edit, made, _edited(held, call, seed, 0, tuple(reversed(layers))), None)
     _check_alike(edit, made, _edited(held, call, seed, 1, layers), "draw")
     _check_alike(edit, made, _edited(held, call, seed + 1, 0, layers), "seed")
+    _check_one_head(replace(call, heads=held.info.heads[-1:]), held, seed, layers)
+    _check_untouched(held, before)
     return made
+
+
+def _check_one_head(call: EditCall, model: TinyModel, seed: int, layers: Sequence[int | None]) -> None:
+    """Of some heads: refused at plan where it touches none that has heads, else made, or refused by the edit itself."""
+    try:
+        check_touched(call, model)
+        _edited(model, call, seed, 0, layers)
+    except EditFailed as error:
+        raise AssertionError(f"{call.edit.descriptor.name} ignores heads: {error}") from error
+    except GausslensError:
+        return
 
 
 def _weighed(

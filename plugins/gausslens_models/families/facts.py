@@ -103,6 +103,7 @@ def _facts(config: Any, layout: Layout) -> dict[str, Any]:
         "sinks": any("sinks" in layout.places[layer] for layer in layers),
         "clip": getattr(config, "clip_qkv", None),
         "one_layer": family.shared,
+        "head_axes": _head_axes(layout),
         "experts": tuple(_experts(layout, layer) for layer in layers),
         "unproved": _unproved(config, family),
         "read_as": family.read_as,
@@ -126,6 +127,29 @@ def _facts(config: Any, layout: Layout) -> dict[str, Any]:
     if facts["position"] == "rotary":
         facts["rotary"] = tuple(_rotary(config, family, layer, layout.sizes.d_head) for layer in layers)
     return facts
+
+
+def _head_axes(layout: Layout) -> dict[str, tuple[int, str]]:
+    """The head axes of tensors beyond those of which the host knows: as they are cut, or as checkpoints store them.
+
+    The gain of a norm over all heads has none: of some heads alone it would be another norm.
+    """
+    forms = {"query": (0, "head"), "key_value": (0, "kv_head")}
+    found: dict[str, tuple[int, str]] = {}
+    every = [place for places in layout.places.values() for place in places.items()]
+    for name, place in [] if layout.family.latent else every:  # factors are shared: of some heads the product is edited
+        of_norm = name.startswith(("q_norm.", "k_norm."))
+        if name in _STORED_BY_HEAD:
+            found[name] = _STORED_BY_HEAD[name]
+        elif of_norm and layout.family.query_norm == "head" and len(layout.shapes.get(place.theirs, ())) == 2:
+            found[name] = forms["query" if name[0] == "q" else "key_value"]
+        elif not of_norm and name not in _KNOWN_TO_THE_HOST and place.slot.form in forms:
+            found[name] = forms[place.slot.form]
+    return found
+
+
+_KNOWN_TO_THE_HOST = ("W_Q", "b_Q", "W_K", "W_V", "b_K", "b_V", "W_O")
+_STORED_BY_HEAD = {"sinks": (0, "head"), "W_distance": (1, "head")}
 
 
 def _waves(config: Any, told: tuple[int | str, int], width: int) -> tuple[int, int]:

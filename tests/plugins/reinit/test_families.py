@@ -54,7 +54,7 @@ def test_what_is_asked_for_is_drawn_and_all_else_stays(
     for edit, given in CASES:
         twin = twin_of(model, (edit, given))
         assert not torch.allclose(outputs(model, twin, family_tokens), before, atol=1e-4), edit.name
-        wanted = set(touched(twin.edits[0]))
+        wanted = set(touched(twin.edits[0], twin.info))
         for layer in (*model.info.layers, None):
             drawn = edit is not plugin.CASCADE or layer == model.info.n_layers - 1
             for name in model.names(layer):
@@ -141,5 +141,7 @@ def test_only_the_heads_asked_for_are_drawn(
     for layer in model.info.layers:
         for name, tensor in twin.overlay(layer).items():
             before = model.tensor(layer, name)
-            changed = {i for i in range(len(before)) if not torch.equal(before[i], tensor[i])}
-            assert changed == (groups if name[2] in "KV" else set(heads)), name
+            axis, kind = model.info.head_axis(name) or (0, "none")
+            rows = zip(before.unbind(axis), tensor.unbind(axis), strict=True)
+            changed = {i for i, (old, new) in enumerate(rows) if not torch.equal(old, new)}
+            assert changed == (groups if kind == "kv_head" else set(heads)), name

@@ -86,7 +86,7 @@ def test_all_else_stays_bit_equal_and_undoing_leaves_no_trace(
     for edit, given in CASES:
         twin = twin_of(model, (edit, given | {"matrices": matrices}))
         after = outputs(model, twin, family_tokens)
-        allowed = set(touched(twin.edits[0]))
+        allowed = set(touched(twin.edits[0], twin.info))
         changed = set()
         for layer in (*model.info.layers, None):
             for name in model.names(layer):
@@ -223,7 +223,7 @@ def test_only_the_heads_asked_for_change(family: str, family_model: Opens, twin_
                 continue
             before, after = model.tensor(layer, name), twin.weights(layer)[name]
             changed = [i for i in range(len(before)) if not torch.equal(before[i], after[i])]
-            assert changed == ([head] if name in touched(twin.edits[0]) else [])
+            assert changed == ([head] if name in touched(twin.edits[0], twin.info) else [])
 
 
 def test_the_one_spectrum_of_all_heads_is_not_edited_in_some(family_model: Opens, twin_of: Any) -> None:
