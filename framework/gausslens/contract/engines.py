@@ -7,18 +7,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from .errors import ModelError
+
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
     from .batches import Request, Sink
+    from .descriptors import Analysis
     from .model import LayerWeights, ModelInfo, OpenModel
-    from .prompts import Tokens
+    from .prompts import Prompt, Tokens
     from .twin import Twin
 
 
 class Runner(Protocol):
     """Runs the model for a ``forward`` analysis. ``base=True`` is the model without the variant's edits.
+
+    ``tokenise`` makes tokens of an analysis's own prompts, where its descriptor says ``texts``: see ReadingRunner.
 
     ``replace(layer, scores, pattern, v)`` returns the pattern or the head outputs to use instead, or None. The
     runner of a model of two stacks takes ``**tokens.beside(prompts)`` besides: ``sources``, (ids, mask) of what its
@@ -40,6 +45,8 @@ class Runner(Protocol):
     def generate(self, tokens: np.ndarray, most: int, **how: Any) -> list[np.ndarray]: ...
 
     def decode(self, ids: Sequence[int]) -> str: ...
+
+    def tokenise(self, prompts: Sequence[Prompt]) -> Tokens: ...
 
     def weights(self, layer: int | None) -> LayerWeights: ...
 
@@ -93,3 +100,36 @@ class Finding:
             return 0.0
         found = self.difference / self.tolerance if self.tolerance else math.inf
         return math.inf if math.isnan(found) else found
+
+
+class ReadingRunner:
+    """A runner that makes tokens of an analysis's own prompts, if that may be: ``refused`` is the reason where not.
+
+    What an analysis reads beside the run's prompts follows from its parameters, which are in its key, and from the
+    tokenizer, which is only where its descriptor says ``texts=True``.
+    """
+
+    def __init__(self, runner: Runner, model: OpenModel, refused: str | None) -> None:
+        self._runner, self._model, self._refused = runner, model, refused
+
+    def __getattr__(self, name: str) -> Any:
+        """All else is the engine's."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._runner, name)
+
+    def tokenise(self, prompts: Sequence[Prompt]) -> Tokens:
+        """Prompts as the tokens that the model would see."""
+        if self._refused is not None:
+            raise ModelError(self._refused)
+        return self._model.tokenise(prompts)
+
+
+def no_texts(analysis: Analysis) -> str | None:
+    """Why a forward analysis may make no tokens of prompts of its own; None where it may."""
+    if analysis.texts:
+        return None
+    return (
+        f"{analysis.name} makes tokens of prompts of its own, which depend on the tokenizer: its descriptor must say "
+        "texts=True, so that its key does"
+    )

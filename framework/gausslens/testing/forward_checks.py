@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..contract.analyses import Context
 from ..contract.descriptors import Analysis
+from ..contract.engines import ReadingRunner, no_texts
 from ..contract.parameters import Parameters
 from ..contract.prompts import Part, Prompt
 from ..contract.reference import resolve
@@ -39,7 +40,8 @@ def check_forward(
 
     def run() -> xr.Dataset:
         made = resolve(analysis.analysis)(chosen, Context(held.info, 0, tokens))
-        return labelled(made.run(TinyEngine().runner(Twin(held)), tokens), held.info)
+        runner = ReadingRunner(TinyEngine().runner(Twin(held)), held, no_texts(analysis))
+        return labelled(made.run(runner, tokens), held.info)
 
     result = run()
     check_same(run(), result, "a second run differs; draw random numbers from context.generator() alone")

@@ -11,7 +11,7 @@ import torch
 
 from ..contract.batches import Batch, Request, Sink
 from ..contract.model import LayerWeights, ModelInfo, OpenModel
-from ..contract.prompts import Tokens
+from ..contract.prompts import Prompt, Tokens
 from ..contract.sites import MODEL_SITES
 from ..contract.twin import Twin
 from .tiny_model import ATTENTION_SITES, BOS, EPSILON
@@ -98,6 +98,10 @@ class TinyRunner:
     def decode(self, ids: Sequence[int]) -> str:
         """Text of token numbers."""
         return bytes(number for number in ids if number != BOS).decode("utf-8", "replace")
+
+    def tokenise(self, prompts: Sequence[Prompt]) -> Tokens:
+        """Prompts as tokens."""
+        return self.twin.base.tokenise(prompts)
 
 
 def _forward(twin: Twin, ids: torch.Tensor, mask: torch.Tensor, seen: Seen, replace: Replace | None = None) -> None:

@@ -17,7 +17,7 @@ from .engine import wanted_sites
 from .forward_pass import Captured, Sources, check_sources, encoded
 
 if TYPE_CHECKING:
-    from gausslens import LayerWeights, ModelInfo, Twin
+    from gausslens import LayerWeights, ModelInfo, Prompt, Tokens, Twin
 
     from .engine import TransformersEngine
 
@@ -78,6 +78,11 @@ class TransformersRunner:
         if self.model.tokenizer is None:
             raise ModelError(f"{self.model.name} has no tokenizer")
         return str(self.model.tokenizer.decode([int(i) for i in ids]))
+
+    def tokenise(self, prompts: Sequence[Prompt]) -> Tokens:
+        """Prompts as the tokens that the model would see."""
+        found: Tokens = self.model.tokenise(prompts)
+        return found
 
     def generate(
         self,
