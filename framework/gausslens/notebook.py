@@ -191,6 +191,8 @@ class Model:
         tokens, info, twin = self.tokenise(prompts), self.info.narrowed(layers, heads), Twin(self._opened.model)
         if not len(tokens) or not max(tokens.lengths):
             raise InputError("there are no tokens in these prompts")
+        if max(tokens.lengths) > (info.max_positions or math.inf):
+            raise InputError(f"a prompt has {max(tokens.lengths)} tokens, {info.name} takes {info.max_positions}")
         room = _Room(info, tokens, [site(name) for name in names])
         room.refuse_above(limit, self.info if interventions is not None else None)
         if interventions is None:
@@ -231,23 +233,24 @@ class _Room:
         self._info, self._tokens, self._sites = info, tokens, sites
         self._longest = max(tokens.lengths)
         self._keys = max(tokens.keys.lengths)
+        self._bytes = 8 if info.dtype == "float64" else 4  # numpy has no bfloat16
         self._arrays: dict[str, np.ndarray] = {}
 
     def refuse_above(self, limit: float, at_once: ModelInfo | None) -> None:
         """Before anything is computed: a study streams what does not fit. ``at_once``: all layers of a prompt are."""
-        sizes = {each.name: 4 * math.prod(self._shape(each)) for each in self._sites}
+        sizes = {each.name: self._bytes * math.prod(self._shape(each)) for each in self._sites}
         total = sum(sizes.values())
         if at_once is not None:
-            each_layer = [4 * math.prod(s.shape(at_once, 1, self._longest, self._keys)) for s in self._sites]
-            total += at_once.n_layers * sum(each_layer)
+            each_layer = [math.prod(s.shape(at_once, 1, self._longest, self._keys)) for s in self._sites]
+            total += self._bytes * at_once.n_layers * sum(each_layer)
         if total <= limit:
             return
         most = max(sizes, key=sizes.__getitem__)
         layers = len(self._info.layers)
         raise InputError(
-            f"{total / 1e9:,.1f} GB of activations ({most}: {sizes[most] / 1e9:,.1f} GB in {layers} layers, for "
-            f"{len(self._tokens)} prompts of up to {self._longest} tokens): more than limit={limit:.2g} bytes. Name "
-            "fewer sites, layers=, heads= or prompts, or raise limit=; a run file streams any number past its analyses"
+            f"{total / 1e6:,.1f} MB of activations ({most}: {sizes[most] / 1e6:,.1f} MB in {layers} layers, for "
+            f"{len(self._tokens)} prompts of up to {self._longest} tokens) are more than {limit / 1e6:,.1f} MB: name "
+            "fewer sites, layers, heads or prompts, or raise limit=; a run file streams any number past its analyses"
         )
 
     def take(self, batch: Batch) -> None:
@@ -263,7 +266,7 @@ class _Room:
         if layer is not None and layer not in self._info.layers:
             return
         if name not in self._arrays:
-            self._arrays[name] = np.full(self._shape(each), np.nan, dtype=np.float32)
+            self._arrays[name] = np.full(self._shape(each), np.nan, dtype=f"float{8 * self._bytes}")
         into = self._arrays[name] if layer is None else self._arrays[name][self._info.layers.index(layer)]
         found = self._cut(each, array)
         for row, prompt in enumerate(prompts):
@@ -279,7 +282,8 @@ class _Room:
         """The heads in view, in numpy."""
         import numpy as np
 
-        made = np.asarray(array.detach().float().cpu())
+        detached = array.detach().cpu()
+        made = np.asarray(detached.float() if detached.element_size() == 2 else detached)
         heads = list(each.heads(self._info))
         axis = each.dims.index(each.heads_dim) if each.heads_dim is not None else None
         # A runner may have cut it already.

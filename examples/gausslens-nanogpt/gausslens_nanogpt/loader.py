@@ -42,7 +42,7 @@ def open_nanogpt(spec: ModelSpec) -> OpenAs:
         module=partial(_module, found.file, fingerprint, approximate),
         parameters=mapping(sizes, activation),
         fingerprint=fingerprint,
-        name=Path(spec.path).name,
+        name=found.file.parent.name if found.file.name == NAME else found.file.stem,
         tokenizer=None if words is None else tokenizers_of_files.read(words, sizes.vocab_size),
         initial=partial(fresh, sizes, approximate),
         save=partial(_save, spec, about, words),

@@ -117,9 +117,7 @@ class _Plain(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """Refused."""
-        raise ModelError(
-            f"it names {module}.{name}, where only numbers and texts belong: it is not what nanoGPT writes"
-        )
+        raise pickle.UnpicklingError(f"it names {module}.{name}, where only numbers and texts belong")
 
 
 def _numbers(file: Path) -> dict[str, int]:
