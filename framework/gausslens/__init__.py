@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from .contract.model import LayerWeights as LayerWeights
     from .contract.model import ModelInfo as ModelInfo
     from .contract.model import ModelSpec as ModelSpec
+    from .contract.model import OpenAs as OpenAs
     from .contract.model import OpenModel as OpenModel
     from .contract.parameters import Files as Files
     from .contract.parameters import NoParameters as NoParameters
@@ -95,6 +96,7 @@ _HOMES = {
     "LayerWeights": "contract.model",
     "ModelInfo": "contract.model",
     "ModelSpec": "contract.model",
+    "OpenAs": "contract.model",
     "OpenModel": "contract.model",
     "Files": "contract.parameters",
     "NoParameters": "contract.parameters",

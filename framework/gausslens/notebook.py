@@ -1,4 +1,4 @@
-"""In a notebook: ``draw`` gives the figures of a store, ``load`` opens a model.
+"""In a notebook: ``draw`` gives the figures of a store, ``load`` opens a model and runs it.
 
 import gausslens
 
@@ -7,24 +7,36 @@ figures = gausslens.draw(store, label="stream")
 figures[0]                      # shows itself
 figures[0].plot().savefig("rank.pdf")
 figures[3].plot(layer=2, head=1)
+
+model = gausslens.load("path/to/model")
+found = model.run("The cat sat on the mat", sites=("pattern", "resid_post"))
+found.pattern.sel(prompt=0, layer=2, head=1)    # [query, key], with the text of both tokens
 """
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .contract.errors import InputError, did_you_mean
+from .contract.batches import Batch, Request
+from .contract.errors import InputError, ModelError, did_you_mean
 from .contract.model import LayerWeights, ModelInfo
 from .contract.prompts import Part, Prompt, Tokens
+from .contract.sites import Site, site
+from .contract.twin import Twin
 
 if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    import xarray as xr
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
+    from .contract.engines import CaptureEngine
     from .figures import Figure
     from .plugins.host import Host
     from .report import Undrawn
@@ -133,8 +145,14 @@ def load(
     return Model(open_model(call, host, live, tokenizer))
 
 
+# A text, or several; or what they are as tokens.
+Prompts = str | Prompt | Tokens | Iterable[str | Prompt]
+# Bytes of activations that ``Model.run`` gives unless it is told otherwise.
+LIMIT = 2e9
+
+
 class Model:
-    """An open model in Python: its facts, its tensors, its tokens."""
+    """An open model in Python: its facts, its tensors, its tokens, and what it computes of prompts."""
 
     def __init__(self, opened: Opened) -> None:
         self._opened = opened
@@ -150,9 +168,193 @@ class Model:
 
     def tokens(self, *texts: str) -> Tokens:
         """Texts as the tokens that the model would see."""
-        return self._opened.model.tokenise([Prompt((Part(text),)) for text in texts])
+        return self.tokenise(texts)
+
+    def tokenise(self, prompts: Prompts) -> Tokens:
+        """Prompts as the tokens that the model would see: a text or several, or ``gausslens.Prompt``."""
+        if isinstance(prompts, Tokens):
+            return prompts
+        each = [prompts] if isinstance(prompts, str | Prompt) else list(prompts)
+        wrong = next((one for one in each if not isinstance(one, str | Prompt)), None)
+        if wrong is not None:
+            raise InputError(
+                f"prompts are texts, gausslens.Prompt or Tokens, and not {type(wrong).__name__}; of token numbers it "
+                "is Prompt(ids=(...))"
+            )
+        return self._opened.model.tokenise([Prompt((Part(p),)) if isinstance(p, str) else p for p in each])
+
+    def run(
+        self,
+        prompts: Prompts,
+        sites: str | Sequence[str] = ("resid_post", "pattern"),
+        layers: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None,
+        interventions: Sequence[Any] | None = None,
+        limit: float = LIMIT,
+    ) -> xr.Dataset:
+        """The activations of prompts at these sites, a variable for each, as a dataset with the text of the tokens.
+
+        Dimensions are those of ``gausslens.site(name).dims`` with ``layer`` before them; ``piece`` is the text of the
+        token at each prompt and position, ``query_piece`` and ``key_piece`` that of queries and keys. Where prompts are
+        of unequal length what lies beyond the end of one is NaN, as is a site in a layer that does not have it.
+        ``interventions`` act on the way (framework/HOOKS.md). With them, be they none, ``()``, attention is computed in
+        plain steps, so that what is compared is computed alike; without, as the model computes it, a layer at a time.
+        More than ``limit`` bytes are refused.
+        """
+        running = self._opened.running
+        if running is None:
+            raise ModelError(f"{self.info.name}: no engine runs models of this loader: it has weights alone")
+        names = self._named(running, [sites] if isinstance(sites, str) else list(sites))
+        tokens, info, twin = self.tokenise(prompts), self.info.narrowed(layers, heads), Twin(self._opened.model)
+        if not len(tokens) or not max(tokens.lengths):
+            raise InputError("there are no tokens in these prompts")
+        if max(tokens.lengths) > (info.max_positions or math.inf):
+            raise InputError(f"a prompt has {max(tokens.lengths)} tokens, {info.name} takes {info.max_positions}")
+        room = _Room(info, tokens, [site(name) for name in names])
+        room.refuse_above(limit, self.info if interventions is not None else None)
+        if interventions is None:
+            for shard in tokens.shards():
+                running.run(twin, tokens, shard, Request(names, info.layers), room.take)
+            return room.dataset()
+        runner: Any = running.runner(twin)
+        how = {"interventions": interventions} if interventions else {}
+        for prompt, ids in enumerate(tokens.ids):
+            found = runner.forward(ids[None], sites=names, **tokens.beside([prompt]), **how)
+            for key, array in found.items():
+                layer, name = key if isinstance(key, tuple) else (None, key)
+                room.put([prompt], layer, name, array)
+        return room.dataset()
+
+    def _named(self, running: CaptureEngine, sites: Sequence[str]) -> tuple[str, ...]:
+        """The sites that are asked for, each once; one that the model does not have is refused."""
+        known = running.sites(self._opened.model)
+        unknown = next((name for name in sites if name not in known), None)
+        if unknown is not None:
+            why = self.info.why_lacking(unknown)
+            told = f" ({why})" if why else did_you_mean(unknown, known)
+            raise InputError(f"{self.info.name} has no site {unknown!r}{told}")
+        if not sites:
+            raise InputError(f"sites= names none of {', '.join(known)}")
+        return tuple(dict.fromkeys(sites))
 
     def __repr__(self) -> str:
         info = self.info
         shape = f"{info.n_layers} layers of {info.n_heads} heads, {info.n_parameters:,} parameters"
         return f"<{info.name}: {info.family}, {shape}>"
+
+
+class _Room:
+    """Where the activations of all prompts and layers are put, as they come."""
+
+    def __init__(self, info: ModelInfo, tokens: Tokens, sites: Sequence[Site]) -> None:
+        self._info, self._tokens, self._sites = info, tokens, sites
+        self._longest = max(tokens.lengths)
+        self._keys = max(tokens.keys.lengths)
+        self._bytes = 8 if info.dtype == "float64" else 4  # numpy has no bfloat16
+        self._arrays: dict[str, np.ndarray] = {}
+
+    def refuse_above(self, limit: float, at_once: ModelInfo | None) -> None:
+        """Before anything is computed: a study streams what does not fit. ``at_once``: all layers of a prompt are."""
+        sizes = {each.name: self._bytes * math.prod(self._shape(each)) for each in self._sites}
+        total = sum(sizes.values())
+        if at_once is not None:
+            each_layer = [math.prod(s.shape(at_once, 1, self._longest, self._keys)) for s in self._sites]
+            total += self._bytes * at_once.n_layers * sum(each_layer)
+        if total <= limit:
+            return
+        most = max(sizes, key=sizes.__getitem__)
+        layers = len(self._info.layers)
+        raise InputError(
+            f"{total / 1e6:,.1f} MB of activations ({most}: {sizes[most] / 1e6:,.1f} MB in {layers} layers, for "
+            f"{len(self._tokens)} prompts of up to {self._longest} tokens) are more than {limit / 1e6:,.1f} MB: name "
+            "fewer sites, layers, heads or prompts, or raise limit=; a run file streams any number past its analyses"
+        )
+
+    def take(self, batch: Batch) -> None:
+        """What a pass hands out of a layer."""
+        for name, array in batch.arrays.items():
+            self.put(batch.prompts, batch.layer, name, array)
+
+    def put(self, prompts: Sequence[int] | np.ndarray, layer: int | None, name: str, array: torch.Tensor) -> None:
+        """The array of a site in a layer, of these prompts padded to the longest of them."""
+        import numpy as np
+
+        each = site(name)
+        if layer is not None and layer not in self._info.layers:
+            return
+        if name not in self._arrays:
+            self._arrays[name] = np.full(self._shape(each), np.nan, dtype=f"float{8 * self._bytes}")
+        into = self._arrays[name] if layer is None else self._arrays[name][self._info.layers.index(layer)]
+        found = self._cut(each, array)
+        for row, prompt in enumerate(prompts):
+            cut: tuple[Any, ...] = tuple(self._there(dim, prompt) for dim in self._dims(each)[1 if each.whole else 2 :])
+            into[(prompt, *cut)] = found[(row, *cut)]
+
+    def _there(self, dim: str, prompt: int) -> slice:
+        """What there is of a prompt along a dimension; the rest is padding."""
+        of = {"position": self._tokens, "query": self._tokens, "key": self._tokens.keys}.get(dim)
+        return slice(None) if of is None else slice(of.lengths[prompt])
+
+    def _cut(self, each: Site, array: torch.Tensor) -> np.ndarray:
+        """The heads in view, in numpy."""
+        import numpy as np
+
+        detached = array.detach().cpu()
+        made = np.asarray(detached.float() if detached.element_size() == 2 else detached)
+        heads = list(each.heads(self._info))
+        axis = each.dims.index(each.heads_dim) if each.heads_dim is not None else None
+        # A runner may have cut it already.
+        return made if axis is None or made.shape[axis] == len(heads) else made.take(heads, axis)
+
+    def _shape(self, each: Site) -> tuple[int, ...]:
+        shape = each.shape(self._info, len(self._tokens), self._longest, self._keys)
+        return shape if each.whole else (len(self._info.layers), *shape)
+
+    def _dims(self, each: Site) -> tuple[str, ...]:
+        """As the table of sites has them; keys that are other tokens than queries, and wider values, are named so."""
+        crossed = each.of_keys and self._tokens.crossed
+        other = ({"position": "key"} if crossed else {}) | ({"d_head": "d_value"} if self._wide(each) else {})
+        dims = tuple(other.get(dim, dim) for dim in each.dims)
+        return dims if each.whole else ("layer", *dims)
+
+    def _wide(self, each: Site) -> bool:
+        return each.of_values and self._info.d_value not in (None, self._info.d_head)
+
+    def dataset(self) -> xr.Dataset:
+        """All of it, with its coordinates."""
+        import xarray as xr
+
+        made = {
+            each.name: (self._dims(each), self._arrays.pop(each.name), {"long_name": each.name, "units": "1"})
+            for each in self._sites
+            if each.name in self._arrays
+        }
+        dims = {dim for named, *_ in made.values() for dim in named}
+        told: dict[str, Any] = {
+            "layer": list(self._info.layers),
+            "head": list(self._info.heads),
+            "kv_head": list(self._info.kv_heads),
+            "prompt": list(range(len(self._tokens))),
+        }
+        coordinates: dict[str, Any] = {name: values for name, values in told.items() if name in dims}
+        coordinates["prompt_name"] = ("prompt", list(self._tokens.names))
+        coordinates["length"] = ("prompt", list(self._tokens.lengths))
+        for dim, of, text in (
+            ("position", self._tokens, "piece"),
+            ("query", self._tokens, "query_piece"),
+            ("key", self._tokens.keys, "key_piece"),
+        ):
+            if dim in dims:
+                pieces = _pieces(of)
+                coordinates |= {dim: list(range(pieces.shape[1])), text: (("prompt", dim), pieces)}
+        return xr.Dataset(made, coords=coordinates, attrs={"model": self._info.name})
+
+
+def _pieces(tokens: Tokens) -> np.ndarray:
+    """The text of each token [prompt, position]; nothing beyond the end of a prompt."""
+    import numpy as np
+
+    found = np.full((len(tokens), max(tokens.lengths)), "", dtype=object)
+    for row, pieces in zip(found, tokens.pieces, strict=True):
+        row[: len(pieces)] = pieces
+    return found.astype(str)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from ..contract.errors import InputError
@@ -58,11 +59,12 @@ def _summary(told: dict[str, Any], base: dict[str, Any], out: str) -> str:
     which = [f"draw {told['draw']}"] if told["draw"] is not None else []
     which += [f"{name} {value}" for name, value in told["at"].items()]
     edits = ", ".join(one["edit"] for one in told["edits"]) or "no edits"
+    theirs = f", or from_pretrained({out!r}) of transformers" if (Path(out) / "config.json").is_file() else ""
     return "\n".join(
         (
             f"{out}: {base['name']} as {told['variant']} of {told['run']} makes it ({', '.join([edits, *which])})",
             f"weights      {base['dtype']}, read again and found equal to the twin's",
             f"fingerprint  {told['fingerprint']}",
-            f"open it      model: {{path: {out}}}, or from_pretrained({out!r}) of transformers",
+            f"open it      model: {{path: {out}}}{theirs}",
         )
     )

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     import torch
 
     from .batches import Request, Sink
+    from .descriptors import Analysis
     from .model import LayerWeights, ModelInfo, OpenModel
-    from .prompts import Tokens
+    from .prompts import Prompt, Tokens
     from .twin import Twin
 
 
@@ -65,6 +66,8 @@ class Runner(Protocol):
 
     ``replace(layer, scores, pattern, v)`` returns the pattern or the head outputs to use instead, or None: what an
     intervention at ``pattern`` or ``z`` does. It stays for a release, for what was written before there were these.
+
+    ``tokenise`` makes tokens of an analysis's own prompts, where its descriptor says ``texts``.
     """
 
     @property
@@ -88,6 +91,8 @@ class Runner(Protocol):
     def generate(self, tokens: np.ndarray, most: int, **how: Any) -> list[np.ndarray]: ...
 
     def decode(self, ids: Sequence[int]) -> str: ...
+
+    def tokenise(self, prompts: Sequence[Prompt]) -> Tokens: ...
 
     def weights(self, layer: int | None) -> LayerWeights: ...
 
@@ -291,13 +296,16 @@ def _answer(one: Intervention, given: torch.Tensor, where: Where) -> torch.Tenso
 class NarrowedRunner:
     """A runner of which the layers and heads in view are seen; ``whole`` is the runner of the whole model.
 
-    It takes and hands out numbers of the model: of sites with heads those in view, of layers those in view.
+    It takes and hands out numbers of the model: of sites with heads those in view, of layers those in view. Tokens of an
+    analysis's own prompts follow from its parameters, which are in its key, and from the tokenizer, which is there only
+    where its descriptor says ``texts=True``: elsewhere ``refused`` is why it may make none.
     """
 
-    def __init__(self, runner: Any, twin: Twin, info: ModelInfo) -> None:
+    def __init__(self, runner: Any, twin: Twin, info: ModelInfo, refused: str | None = None) -> None:
         self.whole: Runner = runner
         self.info = info
         self._twin = twin
+        self._refused = refused
 
     def __getattr__(self, name: str) -> Any:
         """What else an engine's runner can do, it does for the whole model."""
@@ -331,6 +339,12 @@ class NarrowedRunner:
         """The text of token numbers."""
         return self.whole.decode(ids)
 
+    def tokenise(self, prompts: Sequence[Prompt]) -> Tokens:
+        """Prompts of an analysis's own as the tokens that the model would see."""
+        if self._refused is not None:
+            raise ModelError(self._refused)
+        return self._twin.base.tokenise(prompts)
+
     def _given(self, how: Mapping[str, Any], old: Callable[..., torch.Tensor | None] | None) -> dict[str, Any]:
         """What the engine's runner is given; an engine of before is not told of what it does not know."""
         given = dict(how)
@@ -353,9 +367,7 @@ class NarrowedRunner:
 
         heads, kv_heads = list(self.info.heads), list(self.info.kv_heads)
 
-        def replacing(
-            layer: int, scores: torch.Tensor, pattern: torch.Tensor, v: torch.Tensor
-        ) -> torch.Tensor | None:
+        def replacing(layer: int, scores: torch.Tensor, pattern: torch.Tensor, v: torch.Tensor) -> torch.Tensor | None:
             if layer not in self.info.layers:
                 return None
             if len(heads) == self._twin.info.n_heads:
@@ -389,3 +401,13 @@ class NarrowedRunner:
 
         places = torch.as_tensor([every.index(h) for h in heads], device=array.device)
         return array.index_select(row.dims.index(row.heads_dim), places)
+
+
+def no_texts(analysis: Analysis) -> str | None:
+    """Why a forward analysis may make no tokens of prompts of its own; None where it may."""
+    if analysis.texts:
+        return None
+    return (
+        f"{analysis.name} makes tokens of prompts of its own, which depend on the tokenizer: its descriptor must say "
+        "texts=True, so that its key does"
+    )

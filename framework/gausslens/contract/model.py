@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -10,6 +10,8 @@ from .errors import ModelError, did_you_mean
 from .facts import FactsField
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
 
     from .parameters import Parameters
@@ -38,6 +40,30 @@ class ModelSpec:
     device: str = "cpu"
     model: Any = None  # a live module or bridge, passed from Python
     tokenizer: Any = None
+    open_as: OpenAs | None = None  # what another loader made of the path, to be served as that one's
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenAs:
+    """What a loader's ``open`` may return in place of an open model: a module, and the loader that serves it.
+
+    ``module()`` makes the module, in the type that its weights are stored in: it is called when it is needed, again
+    after it was let go of, and gives the same numbers each time; ``parameters`` are keys of ``model:`` for the loader
+    that is named, as the mapping of `torch`. The model stays yours: steps have the key of your loader, with its name,
+    version, parameters and this ``fingerprint``, which must change when the weights do. ``tokenizer`` is one of
+    transformers. ``initial()`` makes a module with fresh weights, under the seed that torch then has.
+    ``save(directory, tensors)`` writes the tensors of a twin, named as in the module's state_dict, and returns what
+    ``open`` makes of that directory, which is then compared with them, bit by bit.
+    """
+
+    module: Callable[[], Any]
+    parameters: Mapping[str, Any]
+    fingerprint: str
+    loader: str = "torch"
+    name: str | None = None
+    tokenizer: Any = None
+    initial: Callable[[], Any] | None = None
+    save: Callable[[Path, Mapping[str, torch.Tensor]], OpenAs] | None = None
 
 
 @dataclass(frozen=True)

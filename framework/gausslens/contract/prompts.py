@@ -98,7 +98,7 @@ class Tokens:
         segments = tuple(dict.fromkeys(name for part in every for name in part.segments))
         columns: dict[str, list[Any]] = {name: [getattr(p, name) for p in every] for name in (*_ROWS, *_TEXTS)}
         columns["segment"] = [_renumbered(p.segment, p.segments, segments) for p in every]
-        pieces: Any = [(part.pieces.other, part.pieces.table) for part in cast(Any, every)]
+        pieces: Any = [(part.pieces.other, part.pieces.table) for part in cast("Any", every)]
         beside = [part.sources for part in every if part.sources is not None]
         if beside and len(beside) < len(every):
             raise ModelError("the loader gave sources beside some prompts alone")
@@ -120,7 +120,9 @@ class Tokens:
         if not any(_asks(prompt) for prompt in prompts):
             return self
         if self.sources is not None:
-            raise ModelError("targets beside sources are not cut: give `chunk` and `max_tokens` to no prompts of two stacks")
+            raise ModelError(
+                "targets beside sources are not cut: give `chunk` and `max_tokens` to no prompts of two stacks"
+            )
         cuts = [_cuts(self, number, prompt) for number, prompt in enumerate(prompts)]
         held: Any = self
         rows = np.repeat(np.arange(len(prompts)), [len(each) for each in cuts])
@@ -136,7 +138,7 @@ class Tokens:
         """The tokens of some prompts, in this order."""
         import numpy as np
 
-        rows, held = np.asarray(indices, dtype=np.int64), cast(Any, self.ids)
+        rows, held = np.asarray(indices, dtype=np.int64), cast("Any", self.ids)
         sources = None if self.sources is None else self.sources.chosen(rows)
         return replace(self._taken(rows, held.places(rows), held.lengths_of(rows)), sources=sources)
 

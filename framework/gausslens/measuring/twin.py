@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..contract.analyses import Context
-from ..contract.engines import NarrowedRunner
+from ..contract.engines import NarrowedRunner, no_texts
 from ..contract.errors import ModelError
 from ..contract.model import ModelInfo, NoTensor
 from ..contract.reference import resolve
@@ -133,7 +133,7 @@ def _run_forward(opened: Opened, twin: Twin, step: Step, seed: int) -> xr.Datase
         info = _view(step, opened.model.info)
         context = _context(step, twin, seed)
         analysis = resolve(step.use.analysis.descriptor.analysis)(step.use.parameters, context)
-        runner = NarrowedRunner(opened.running.runner(twin), twin, info)
+        runner = NarrowedRunner(opened.running.runner(twin), twin, info, no_texts(step.use.analysis.descriptor))
         return labelled(analysis.run(runner, context.tokens), info)
     except Exception as error:
         return Failure(step, error)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..contract.digests_and_seeds import derive, digest
 from ..contract.engines import Finding
-from ..contract.errors import GausslensError, ModelError
-from ..contract.model import ModelSpec, OpenModel
+from ..contract.errors import GausslensError, ModelError, did_you_mean
+from ..contract.model import ModelSpec, OpenAs, OpenModel
 from ..contract.reference import resolve
 from ..contract.twin import DifferenceModel, Twin
 from ..plugins.host import best
@@ -19,7 +20,7 @@ from . import keys
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..contract.descriptors import Engine, Owned
+    from ..contract.descriptors import Engine, Loader, Owned
     from ..contract.engines import CaptureEngine
     from ..plugins import Host
     from .plan import Step
@@ -119,19 +120,50 @@ class Models:
 def open_model(call: ModelCall, host: Host, model: Any = None, tokenizer: Any = None) -> Opened:
     """Open what the `model:` block says: config, tokenizer and fingerprint; weights are read when first needed."""
     spec = ModelSpec(call.path, call.parameters, call.dtype, call.device, model, tokenizer)
+    made, loader = _opened(call, call.loader, spec), call.loader.descriptor.name
+    if isinstance(made, OpenAs):
+        loader = made.loader
+        made = _served(call, host, made)
+    engine = best(each for each in host.engines.values() if loader in each.descriptor.serves)
+    return Opened(call, made, engine, resolve(engine.descriptor.engine)() if engine else None)
+
+
+def _opened(call: ModelCall, loader: Owned[Loader], spec: ModelSpec) -> Any:
+    """What a loader makes of a spec: an open model, or a module for another loader."""
     try:
-        opened: OpenModel = resolve(call.loader.descriptor.open)(spec)
+        return resolve(loader.descriptor.open)(spec)
     except GausslensError:
         raise
     except Exception as error:
-        owner = call.loader.owner
         raise ModelError(
-            f"{call.mark}: the loader {call.loader.descriptor.name} (plugin {owner.plugin} of {owner.distribution} "
-            f"{owner.version}) could not open {call.path}: {type(error).__name__}: {error}"
+            f"{_blamed(call, loader)} could not open {call.path}: {type(error).__name__}: {error}"
         ) from error
-    loader = call.loader.descriptor.name
-    engine = best(each for each in host.engines.values() if loader in each.descriptor.serves)
-    return Opened(call, opened, engine, resolve(engine.descriptor.engine)() if engine else None)
+
+
+def _served(call: ModelCall, host: Host, made: OpenAs) -> OpenModel:
+    """The module that a loader made, opened by the loader that it names; it keeps the fingerprint that it came with."""
+    from pydantic import ValidationError
+
+    blamed = f"{_blamed(call, call.loader)} opens {call.path} as the loader {made.loader}"
+    inner = host.loaders.get(made.loader)
+    if inner is None or inner is call.loader:
+        raise ModelError(f"{blamed}, which there is not{did_you_mean(made.loader, host.loaders)}")
+    try:
+        told = json.dumps(dict(made.parameters))
+        parameters = resolve(inner.descriptor.parameters).model_validate_json(told, strict=True)
+    except (ValidationError, TypeError) as error:
+        raise ModelError(f"{blamed}, with parameters that it does not have: {error}") from error
+    spec = ModelSpec(call.path, parameters, call.dtype, call.device, None, made.tokenizer, made)
+    opened = _opened(call, inner, spec)
+    if isinstance(opened, OpenAs) or opened.info.fingerprint != made.fingerprint:
+        raise ModelError(f"{blamed}, which takes no modules of other loaders: `torch` does")
+    found: OpenModel = opened
+    return found
+
+
+def _blamed(call: ModelCall, loader: Owned[Loader]) -> str:
+    name, owner = loader.descriptor.name, loader.owner
+    return f"{call.mark}: the loader {name} (plugin {owner.plugin} of {owner.distribution} {owner.version})"
 
 
 def proved(opened: Opened, todo: Sequence[Step]) -> dict[str, float]:

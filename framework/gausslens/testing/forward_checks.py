@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..contract.descriptors import Analysis
-from ..contract.engines import NarrowedRunner
+from ..contract.engines import NarrowedRunner, no_texts
 from ..contract.parameters import Parameters
 from ..contract.prompts import Part, Prompt
 from ..contract.reference import resolve
@@ -51,7 +51,8 @@ def check_forward(
 
         def run() -> xr.Dataset:
             made = resolve(analysis.analysis)(chosen, context_of(analysis, held, inputs, tokens, view=info))
-            return labelled(made.run(NarrowedRunner(TinyEngine().runner(twin), twin, info), tokens), info)
+            runner = NarrowedRunner(TinyEngine().runner(twin), twin, info, no_texts(analysis))
+            return labelled(made.run(runner, tokens), info)
 
         result = run()
         check_same(run(), result, "a second run differs; draw random numbers from context.generator() alone")

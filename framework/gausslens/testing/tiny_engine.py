@@ -12,7 +12,7 @@ import torch
 from ..contract.batches import Batch, Request, Sink
 from ..contract.engines import Intervention, Interventions, check_positions
 from ..contract.model import LayerWeights, ModelInfo, OpenModel
-from ..contract.prompts import Tokens
+from ..contract.prompts import Prompt, Tokens
 from ..contract.sites import MODEL_SITES
 from ..contract.twin import Twin
 from .tiny_model import ATTENTION_SITES, BOS, EPSILON, MLP_SITES
@@ -143,6 +143,10 @@ class TinyRunner:
     def decode(self, ids: Sequence[int]) -> str:
         """Text of token numbers."""
         return bytes(number for number in ids if number != BOS).decode("utf-8", "replace")
+
+    def tokenise(self, prompts: Sequence[Prompt]) -> Tokens:
+        """Prompts as tokens."""
+        return self.twin.base.tokenise(prompts)
 
 
 def _unchanged(layer: int | None, site: str, tensor: torch.Tensor) -> torch.Tensor:  # noqa: ARG001

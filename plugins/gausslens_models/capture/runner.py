@@ -17,7 +17,7 @@ from .engine import wanted_sites
 from .forward_pass import Captured, Sources, check_sources, encoded
 
 if TYPE_CHECKING:
-    from gausslens import Intervention, LayerWeights, ModelInfo, Twin
+    from gausslens import Intervention, LayerWeights, ModelInfo, Prompt, Tokens, Twin
 
     from .engine import TransformersEngine
 
@@ -85,9 +85,7 @@ class TransformersRunner:
         kept = torch.ones_like(ids) if mask is None else torch.as_tensor(mask).to(ids)
         read = None if sources is None else self._on_device(sources)
         changes = self._changes(interventions, kept, read, prompts=prompts)
-        capture = self.engine.capture(
-            self.model, wanted, done, eager=True, replace=replace, changes=changes, grad=grad
-        )
+        capture = self.engine.capture(self.model, wanted, done, eager=True, replace=replace, changes=changes, grad=grad)
         with self._applied(base):
             found.update(capture.run(ids, kept, "logits" in asked, "embed" in asked, sources=read))
         return found
@@ -118,6 +116,11 @@ class TransformersRunner:
         if self.model.tokenizer is None:
             raise ModelError(f"{self.model.name} has no tokenizer")
         return str(self.model.tokenizer.decode([int(i) for i in ids]))
+
+    def tokenise(self, prompts: Sequence[Prompt]) -> Tokens:
+        """Prompts as the tokens that the model would see."""
+        found: Tokens = self.model.tokenise(prompts)
+        return found
 
     def generate(
         self,

@@ -1,4 +1,4 @@
-"""Loader `torch`: a plain torch module that the caller holds, read as a mapping says.
+"""Loader `torch`: a plain torch module that the caller holds or another loader makes, read as a mapping says.
 
 What a transformers model tells by its config, the mapping tells: see families/mapped.py. Everything else, from the
 layout of tensors to the exchange of edited ones, is as for any live module.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from gausslens import GausslensError, ModelError, ModelSpec, did_you_mean
 
 from ..families.mapped import mapped_config, mapped_family, mapped_layout, seen_where_called
 from .code_of_module import digest_of_code, digest_of_hooks, source
-from .config_and_tokenizer import LIVE, MAPPED
+from .config_and_tokenizer import LIVE, MAPPED, torch_dtype
 from .fingerprint import fingerprint
 from .pretrained import Owners, PretrainedModel, owners_of
 from .turns import turn_of
@@ -45,16 +45,25 @@ class PlainModule(PretrainedModel):
     def __init__(self, spec: ModelSpec) -> None:
         import torch
 
-        if not isinstance(spec.model, torch.nn.Module):
-            raise ModelError(f"{type(spec.model).__name__} is not a torch module: a mapping is for one")
         self.mapping: TorchParameters = spec.parameters  # type: ignore[assignment]
         self._fresh: tuple[int, dict[str, torch.Tensor]] | None = None
         self.unproved: tuple[str, ...] = ()
-        super().__init__(spec, f"{LIVE}{spec.path.removeprefix(MAPPED).removeprefix(LIVE)}")
-        self.dtype = next(spec.model.parameters()).dtype
+        made = spec.open_as
+        live = f"{LIVE}{spec.path.removeprefix(MAPPED).removeprefix(LIVE)}"
+        if made is None and not isinstance(spec.model, torch.nn.Module):
+            raise ModelError(f"{type(spec.model).__name__} is not a torch module: a mapping is for one")
+        super().__init__(spec, live if made is None else made.name)
+        self.dtype = next(self.module.parameters()).dtype
         self._check_sites()
         self.family = seen_where_called(self.family, self.mapping, self.name, self._called())
         self.layout = dataclasses.replace(self.layout, family=self.family)
+
+    @property
+    def module(self) -> Any:
+        """The module that the caller holds; or, made when first asked for, that of another loader."""
+        if self._module is None:
+            self._module = self._made()
+        return self._module
 
     @property
     def takes_mask(self) -> bool:
@@ -70,6 +79,11 @@ class PlainModule(PretrainedModel):
     def headed(self) -> bool:
         """Whether what it gives are logits."""
         return "W_U" in self.mapping.outside
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer that came with the module, or None."""
+        return self.spec.tokenizer
 
     @cached_property
     def module_layout(self) -> Layout:
@@ -148,25 +162,36 @@ class PlainModule(PretrainedModel):
         """A fresh draw of a tensor: of the module that ``init`` makes under this seed."""
         import torch
 
-        if self.mapping.init is None:
-            raise ModelError(
-                f"{self.name}: a plain torch module does not say how it was initialised: let the mapping name a "
-                'function that makes a fresh one, as init: "__main__:fresh", or use reinit.gaussian'
-            )
+        fresh = self._initial_module()
         if self._fresh is None or self._fresh[0] != seed:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed % 2**63)
-                made = _function(self.mapping.init)()
+                made = fresh()
             self._fresh = (seed, {n: p.detach() for n, p in made.named_parameters(remove_duplicate=False)})
         place = self.layout.places[layer][name]
         theirs = self._fresh[1].get(place.theirs)
         if theirs is None or tuple(theirs.shape) != self.layout.shapes[place.theirs]:
             other = "no" if theirs is None else f"{list(theirs.shape)} for"
             raise ModelError(
-                f"{self.name}: what {self.mapping.init} makes has {other} {place.theirs}, the module has "
+                f"{self.name}: what {self.mapping.init or 'initial'} makes has {other} {place.theirs}, the module has "
                 f"{list(self.layout.shapes[place.theirs])}"
             )
         return self.layout.ours(place, theirs.to(self.device, self.dtype), self.dtype)
+
+    def _initial_module(self) -> Callable[[], Any]:
+        """What makes a module with fresh weights."""
+        made = self.spec.open_as
+        if made is not None and made.initial is not None:
+            return made.initial
+        if self.mapping.init is not None:
+            found: Callable[[], Any] = _function(self.mapping.init)
+            return found
+        if made is not None:
+            raise ModelError(f"{self.name}: its loader does not say how it was initialised: use reinit.gaussian")
+        raise ModelError(
+            f"{self.name}: a plain torch module does not say how it was initialised: let the mapping name a "
+            'function that makes a fresh one, as init: "__main__:fresh", or use reinit.gaussian'
+        )
 
     def told(self) -> tuple[str, ...]:
         """What the mapping leaves out, and what of it nothing proves."""
@@ -181,11 +206,38 @@ class PlainModule(PretrainedModel):
         self.unproved = unproved(names, findings, self.mapping.facts.norm_first)
         self.info = dataclasses.replace(self.info, facts={**self.info.facts, "notes": self.told()})
 
-    def save(self, directory: Path, twin: Twin) -> str:  # noqa: ARG002
-        """Refused: without a config nothing could open it."""
-        raise ModelError(
-            f"{self.name}: a plain torch module has no config, so that transformers could not open what is written"
-        )
+    def save(self, directory: Path, twin: Twin) -> str:
+        """Written by the loader that made the module, and compared; refused where nothing could open it."""
+        import torch
+
+        from ..capture.patching import Patches
+
+        made = self.spec.open_as
+        if made is None:
+            raise ModelError(
+                f"{self.name}: a plain torch module has no config, so that transformers could not open what is written"
+            )
+        if made.save is None:
+            raise ModelError(f"{self.name} cannot be written as a checkpoint: its loader has no save")
+        with turn_of(self.module), Patches().applied(twin, list(self.info.layers)):
+            mine = dict(self.module.state_dict())
+        again = made.save(directory, mine)
+        found = again.module().state_dict()
+        wrong = next((n for n in mine if n not in found or not torch.equal(found[n].to(mine[n]), mine[n])), None)
+        if wrong is not None or len(found) != len(mine):
+            other = sorted(set(found) - set(mine))
+            raise ModelError(
+                f"{self.name}: this twin cannot be written: read again, {wrong or other[0]} is another"
+                f"{' (it is tied to another tensor, of which the twin has no edit)' if wrong in self._tied() else ''}"
+            )
+        return again.fingerprint
+
+    def _tied(self) -> set[str]:
+        """Parameters that are one under several names."""
+        names: dict[int, list[str]] = {}
+        for name, held in self._parameters().items():
+            names.setdefault(id(held), []).append(name)
+        return {name for same in names.values() if len(same) > 1 for name in same}
 
     def close(self) -> None:
         """Let go of what was made on the way."""
@@ -193,19 +245,34 @@ class PlainModule(PretrainedModel):
         self._fresh = None
 
     def _config(self) -> Any:
-        self.family = mapped_family(f"{type(self.spec.model).__name__} (mapped)", self.mapping)
+        self.family = mapped_family(f"{type(self.module).__name__} (mapped)", self.mapping)
         self._mapped = mapped_layout(self.family, self.mapping, self._parameters(), self.name)
         tokenizer = self.spec.tokenizer
         return mapped_config(self.mapping, self._mapped, getattr(tokenizer, "eos_token_id", None))
 
     def _parameters(self) -> dict[str, torch.Tensor]:
         """Each parameter under all its names."""
-        return dict(self.spec.model.named_parameters(remove_duplicate=False))
+        return dict(self.module.named_parameters(remove_duplicate=False))
+
+    def _made(self) -> Any:
+        """The module that another loader makes, on the device and in the type that are wanted."""
+        import torch
+
+        assert self.spec.open_as is not None
+        module = self.spec.open_as.module()
+        if not isinstance(module, torch.nn.Module):
+            raise ModelError(f"{self.spec.path}: what its loader makes is no torch module: {type(module).__name__}")
+        return module.to(self.spec.device, torch_dtype(self.spec)).eval().requires_grad_(False)
+
+    def _checkpoint(self) -> None:
+        """There are no files that say what the parameters of a module are called."""
 
     def _layout(self) -> Layout:
         return self._mapped
 
     def _fingerprint(self) -> str:
+        if self.spec.open_as is not None:
+            return self.spec.open_as.fingerprint
         module = self.spec.model
         with turn_of(module):
             told = {"mapping": self.mapping.canonical(), "code": digest_of_code(module), **digest_of_hooks(module)}
@@ -233,7 +300,7 @@ class PlainModule(PretrainedModel):
 
     def _check_sites(self) -> None:
         """Refuse taps at modules that are not there."""
-        modules = dict(self.spec.model.named_modules())
+        modules = dict(self.module.named_modules())
         for layer in range(len(self.layout.places) - 1):
             for site, tap in self.family.taps.items():
                 name = f"{self.family.layers}.{layer}" + (f".{tap.module}" if tap.module else "")
@@ -262,10 +329,10 @@ def _described(given: Any) -> str:
 
 
 def open_module(spec: ModelSpec) -> PlainModule:
-    """Take a plain module passed from Python with its mapping, once that is proved to say what the module computes."""
+    """Take a plain module, from Python or another loader, once its mapping is proved to say what it computes."""
     from ..capture.plain_capture import PlainEngine
 
-    if spec.model is None:
+    if spec.model is None and spec.open_as is None:
         raise ModelError(f"{spec.path}: `loader: torch` is for a module passed from Python: gausslens.run(..., model=)")
     model = PlainModule(spec)
     findings = PlainEngine().prove(model)
@@ -273,11 +340,13 @@ def open_module(spec: ModelSpec) -> PlainModule:
     if wrong:
         lines = [f"  {f.what}: differs by {f.difference:.2g}, allowed is {f.tolerance:.2g}" for f in wrong[:SHOWN]]
         more = [f"  and {len(wrong) - SHOWN} more"] if len(wrong) > SHOWN else []
-        if digest_of_hooks(spec.model):
+        if digest_of_hooks(model.module):
             more.append("  forward hooks hang on it, or its forward was put in place of the class's: are they meant?")
         first = f"{model.name}: the module does not compute what its mapping says: {len(wrong)} of {len(findings)} "
         raise ModelError("\n".join([first + "comparisons differ, the worst first:", *lines, *more]))
     model.tell(findings)
+    if spec.open_as is not None:
+        model.close()  # it is made again when it is needed: many may be opened for one study
     return model
 
 
