@@ -57,6 +57,21 @@ class Browser:
         actions = [{"type": t, "value": KEYS[key]} for key in keys for t in ("keyDown", "keyUp")]
         _ask(f"{self.address}/actions", {"actions": [{"type": "key", "id": "keys", "actions": actions}]})
 
+    @contextmanager
+    def inside(self, selector: str) -> Iterator[None]:
+        """Meanwhile scripts run in a frame, as no page could let them."""
+        _ask(f"{self.address}/frame", {"id": {ELEMENT: self.find(selector)}})
+        try:
+            yield
+        finally:
+            _ask(f"{self.address}/frame", {"id": None})
+
+    def shown_as(self, media: str = "", scheme: str = "light") -> None:
+        """As on a screen or in print, light or dark."""
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        told = {"cmd": "Emulation.setEmulatedMedia", "params": {"media": media, "features": features}}
+        _ask(f"{self.address}/goog/cdp/execute", told)
+
     def log(self, kind: str) -> list[dict[str, Any]]:
         """Entries of the log since it was last read: "browser" is the console, "performance" the network."""
         found: list[dict[str, Any]] = _ask(f"{self.address}/se/log", {"type": kind})
