@@ -6,8 +6,7 @@ import json
 import shutil
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from gausslens.report import write
 from gausslens.report.colours import SERIES_DARK, SERIES_LIGHT, stops
 
 from . import views
-from .browser import PATIENCE, Browser, browser
+from .browser import Browser, browser
 from .conftest import host_with
 from .sections import HOSTILE
 
@@ -55,25 +54,14 @@ def seen(driven: Browser) -> None:
     """Go to each view, as a reader does."""
     for place in range(driven.run("return document.querySelectorAll('.view').length")):
         driven.run("document.querySelectorAll('.view')[arguments[0]].scrollIntoView()", place)
-        until(lambda at=place: driven.run(FRAMES)[at] or driven.run(SAID)[at])
-
-
-def until(there: Callable[[], Any]) -> Any:
-    """What there is, as soon as there is anything."""
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        found = there()
-        if found:
-            return found
-        time.sleep(0.05)
-    raise AssertionError("nothing came")
+        driven.until(lambda at=place: driven.run(FRAMES)[at] or driven.run(SAID)[at])
 
 
 def text_in(driven: Browser, title: str) -> str:
     selector = f"iframe[title={json.dumps(title)}]"
-    until(lambda: driven.run("return document.querySelectorAll(arguments[0]).length", selector))
+    driven.until(lambda: driven.run("return document.querySelectorAll(arguments[0]).length", selector))
     with driven.inside(selector):
-        return str(until(lambda: driven.run("return document.getElementById('view').innerText.toWellFormed()")))
+        return str(driven.until(lambda: driven.run("return document.getElementById('view').innerText.toWellFormed()")))
 
 
 def test_a_view_draws_what_it_is_given_with_a_silent_console_and_no_request(driven: Browser, study: Path) -> None:
@@ -102,7 +90,7 @@ def test_it_has_every_type_of_data_and_those_that_fail_are_replaced(driven: Brow
     assert lines[4] == f"mass: Float64Array {values}; ; {{}}; 3"
     assert lines[5:7] == ["flags: Uint8Array 1,0; ; {}; 2", "half: Float32Array 0.5,2; ; {}; 2"]
     assert lines[7].startswith("words: Array a,<script>")
-    said = until(lambda: [words for words in [driven.run(SAID)] if sum(map(bool, words)) == 4])[0]
+    said = driven.until(lambda: [words for words in [driven.run(SAID)] if sum(map(bool, words)) == 4])[0]
     assert said[0] is None
     assert said[1] == f"{INSTEAD}TypeError: <b>no</b>"
     assert said[2].startswith(f"{INSTEAD}SyntaxError: ")
@@ -138,7 +126,7 @@ def test_its_colours_are_those_of_the_page_and_change_with_it(driven: Browser, s
             return bool(json.loads(driven.run(told)[1] or "{}").get("dark") is (at == "dark"))
 
         with driven.inside("iframe"):
-            until(dark)
+            driven.until(dark)
             behind, theme = driven.run(told)
         assert behind == driven.run(card)
         theme = json.loads(theme)
@@ -154,7 +142,7 @@ def test_text_that_would_break_out_does_not(driven: Browser, study: Path) -> Non
     seen(driven)
     frame = "figure.Custom iframe"
     with driven.inside(frame):
-        assert until(lambda: driven.run("return document.getElementById('view').textContent")) == "the same"
+        assert driven.until(lambda: driven.run("return document.getElementById('view').textContent")) == "the same"
         assert driven.run("return document.querySelectorAll('script').length") == 3
         assert driven.run("return document.querySelectorAll('img, iframe, a').length") == 0
     assert driven.run("return document.title") != "owned"
@@ -202,7 +190,7 @@ def test_a_view_can_do_nothing_but_draw(driven: Browser, study: Path, server: li
     for name in ("parent's document", "parent's address", "page goes away", "local storage", "connection of a child"):
         assert went[name].startswith("SecurityError"), name
     assert went["connection"] == "TypeError: global.RTCPeerConnection is not a constructor"
-    left = until(lambda: [words for words in [driven.run(SAID)] if words[1] and words[2]])[0]
+    left = driven.until(lambda: [words for words in [driven.run(SAID)] if words[1] and words[2]])[0]
     assert left == [None, f"{INSTEAD}it went to another page", f"{INSTEAD}it went to another page"]
     assert server == []
     assert driven.run("return [location.href, document.title]") == [page.as_uri(), before]
@@ -220,7 +208,7 @@ def test_a_message_that_is_not_of_its_frame_is_not_heard(driven: Browser, study:
     assert driven.log("browser") == []
     with driven.inside("iframe"):
         driven.run("parent.postMessage({ failed: '<b>its own</b>' }, '*')")
-    assert until(lambda: driven.run(SAID)[0]) == f"{INSTEAD}<b>its own</b>"
+    assert driven.until(lambda: driven.run(SAID)[0]) == f"{INSTEAD}<b>its own</b>"
 
 
 @pytest.mark.parametrize(("section", "title"), [("far_view", "far"), ("quiet_view", "quiet")])
