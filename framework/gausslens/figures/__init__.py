@@ -17,7 +17,8 @@
             )
         ]
 
-A section says what is to be seen, never how: the host thins and escapes, and a plugin writes no HTML. Every figure has
+A section says what is to be seen, never how: the host thins and escapes, and a plugin writes no HTML (what no kind of
+figure shows, ``Custom`` draws with a script of the plugin's own, in a frame that can do nothing else). Every figure has
 a ``title``, a ``caption`` that says what is seen, the ``sources`` it was made from, and the ``units`` of its values.
 Arrays may be anything numpy takes; NaN is a gap. A figure that does not fit together raises BadFigure.
 
@@ -30,6 +31,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+from .custom import Custom as Custom
 from .drawing import Axis as Axis
 from .drawing import Cell as Cell
 from .drawing import ColourMap as ColourMap
@@ -43,6 +45,7 @@ from .drawing import Plot as Plot
 from .drawing import Plots as Plots
 from .drawing import TableRows as TableRows
 from .drawing import Text as Text
+from .drawing import View as View
 from .figure import BadFigure as BadFigure
 from .figure import Figure as Figure
 from .figure import Source as Source

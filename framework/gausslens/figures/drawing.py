@@ -1,8 +1,8 @@
 """What there is to draw, as data: each kind of figure says it in these words, the page and matplotlib know no others.
 
 A drawing holds all values. Who draws it chooses sizes, colours, ticks and how much of it there is room for, and escapes
-its texts. There are five: ``Plot`` (values against values), ``Plots`` (several of them, under sliders), ``ColourMap``
-(a matrix as colours), ``TableRows`` and ``Passages`` (texts side by side).
+its texts. There are six: ``Plot`` (values against values), ``Plots`` (several of them, under sliders), ``ColourMap``
+(a matrix as colours), ``TableRows``, ``Passages`` (texts side by side) and ``View`` (what a module of a plugin draws).
 """
 
 from __future__ import annotations
@@ -174,3 +174,18 @@ class Passages(Drawing):
     """Texts side by side."""
 
     texts: tuple[Text, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class View(Drawing):
+    """What the JavaScript ``module`` of a plugin draws of its ``data`` in a frame ``height`` pixels high.
+
+    ``data`` are JSON: the plain values and the arrays, by name. ``fallback`` is drawn where no module runs, and where
+    it fails; ``about`` says what is seen on it.
+    """
+
+    module: str
+    data: str
+    height: int
+    fallback: Drawing
+    about: str

@@ -11,7 +11,7 @@ from ..contract.errors import ModelError
 from ..contract.model import ModelInfo, NoTensor
 from ..contract.reference import resolve
 from ..runs.outcome import Failure, Measured, Progress, labelled
-from ..runs.plan import Step, step_seed
+from ..runs.steps import Step, step_seed
 from .errors import jackknifed
 from .passes import Job, cut, run_passes
 

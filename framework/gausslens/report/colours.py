@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +27,9 @@ _VIRIDIS = "440154 482878 3e4989 31688e 26828e 1f9e89 35b779 6ece58 b5de2b fde72
 # Two scales from a middle grey: blue below, orange above.
 _DIVERGING = "053a6e 1763a6 4b94c9 9cc3df e6e6e3 f2bd87 e08a35 b85c0c 7a3603"
 
+# The colours of the page that a plugin's own view is given by name.
+NAMED = ("paper", "card", "ink", "soft", "rule", "grid", "accent", "warn", "none")
+
 # With fewer cells there is no telling which is extreme.
 FEWEST = 8
 
@@ -34,6 +39,14 @@ def _table(colours: str) -> NDArray[np.float64]:
 
 
 _SCALES = {False: _table(_VIRIDIS), True: _table(_DIVERGING)}
+
+
+@cache
+def colours_style() -> str:
+    """The colours as custom properties: those of colours.css, and of the series s0, s1, ..., in light and in dark."""
+    named = (files(__package__) / "colours.css").read_text(encoding="utf-8")
+    light, dark = ("".join(f"--s{i}:{c};" for i, c in enumerate(each)) for each in (SERIES_LIGHT, SERIES_DARK))
+    return f":root{{{light}}}\n@media (prefers-color-scheme:dark){{:root{{{dark}}}}}\n{named}"
 
 
 def stops(diverging: bool) -> list[str]:

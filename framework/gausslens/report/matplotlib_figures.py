@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..contract.errors import InputError, did_you_mean
-from ..figures import ColourMap, Passages, Plot, Plots, TableRows
+from ..figures import ColourMap, Passages, Plot, Plots, TableRows, View
 from .colours import SERIES_LIGHT, scale_of, stops
 from .markup import visible
 from .numbers import number, written_cell
@@ -33,11 +33,20 @@ _DASHES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (4, 2)), (0, (1, 2)))
 
 def paint(figure: Figure, axes: Axes, places: Places | None = None) -> None:
     """Draw a figure on matplotlib axes. ``places`` turns its dials, by label: ``{"layer": 3}``."""
+    _paint(figure.title, _still(figure)[0], axes, places or {})
+
+
+def _still(figure: Figure) -> tuple[Drawing, str]:
+    """What matplotlib can draw of a figure, and its caption: of a plugin's own view what stands in for it."""
     drawing = figure.drawing()
-    turned = _turned(figure.title, drawing, places or {})
+    return (drawing.fallback, drawing.about) if isinstance(drawing, View) else (drawing, figure.caption)
+
+
+def _paint(name: str, drawing: Drawing, axes: Axes, places: Places) -> None:
+    turned = _turned(name, drawing, places)
     _picture(drawing, axes, tuple(at for _, at in turned))
     said = ", ".join(f"{dial.name} {tuple(dial.labels)[at]}" for dial, at in turned)
-    title = _short(figure.title, 76) + (f"\n{_short(said, 76)}" if said else "")
+    title = _short(name, 76) + (f"\n{_short(said, 76)}" if said else "")
     axes.set_title(title, fontsize=10, loc="left")
 
 
@@ -50,8 +59,9 @@ def canvas(given: Sequence[tuple[Figure, Places]], columns: int = 2) -> Canvas:
     made = Canvas(figsize=(SIZE[0] * columns, SIZE[1] * rows), layout="constrained")
     grid = made.subplots(rows, columns, squeeze=False)
     for axes, (figure, places) in zip(grid.flat, given, strict=False):
-        paint(figure, axes, places)
-        below = "\n".join(textwrap.wrap(_plain(figure.caption), 84))
+        drawing, caption = _still(figure)
+        _paint(figure.title, drawing, axes, places)
+        below = "\n".join(textwrap.wrap(_plain(caption), 84))
         under: Any = axes.xaxis.label if axes.axison else axes.transAxes
         look: dict[str, Any] = {"va": "top", "ha": "center", "fontsize": 7, "color": "0.35"}
         axes.annotate(below, (0.5, 0), (0, -4), under, "offset points", **look)

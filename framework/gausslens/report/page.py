@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
 import tempfile
 from collections.abc import Callable
@@ -15,10 +13,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ..contract.errors import StoreError
 from ..version import VERSION
-from .colours import SERIES_DARK, SERIES_LIGHT
+from .colours import SERIES_LIGHT, colours_style
 from .departures import departures_table, first_sentences
 from .markup import Markup, element
-from .page_figures import draw, left_out, of_run
+from .page_figures import draw, hashed, left_out, of_run
 from .runs import page_title, run_facts, step_table
 from .sections import Section, Undrawn, failed, sections
 from .thinning import COARSE, FINE
@@ -36,12 +34,13 @@ LARGEST = 12_000_000
 
 @dataclass(frozen=True)
 class PagePart:
-    """A part of the page: its anchor, its heading, what it is about, and what it shows."""
+    """A part of the page: its anchor, its heading, what it is about, what it shows, and the scripts that frames run."""
 
     anchor: str
     heading: str
     about: str
     body: Markup
+    framed: frozenset[str] = frozenset()
 
 
 def write(
@@ -99,15 +98,16 @@ def page(results: Results, host: Host, every: bool = False, tell: Tell = lambda 
     main = element("main", *(_shown(part) for part in parts))
     foot = element("footer", f"Drawn by gausslens {VERSION} from the store alone.")
     tip = element("div", id="tip", hidden="hidden", role="status", aria_live="polite")
-    body = element("body", head, main, foot, tip, element("script", script()))
-    return f"<!doctype html>\n{element('html', _head(name), body, lang='en')}\n"
+    framed = frozenset().union(*(part.framed for part in parts))
+    body = element("body", head, main, foot, tip, element("script", script(bool(framed))))
+    return f"<!doctype html>\n{element('html', _head(name, framed), body, lang='en')}\n"
 
 
-def _head(name: str) -> Markup:
+def _head(name: str, framed: frozenset[str]) -> Markup:
     return element(
         "head",
         element("meta", charset="utf-8"),
-        element("meta", **{"http-equiv": "Content-Security-Policy", "content": policy()}),
+        element("meta", **{"http-equiv": "Content-Security-Policy", "content": policy(framed)}),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
         element("title", f"{name} - gausslens"),
@@ -139,6 +139,7 @@ def _parts_of_run(results: Results, host: Host, room: int, tell: Tell, run: str)
 def _part(section: Section, results: Results, share: int, tell: Tell, run: str) -> PagePart:
     """A section: its figures, and where one could not be drawn why, at its place."""
     drawn: list[Markup] = []
+    framed: set[str] = set()
     undrawn = list(section.undrawn)
     used = 0
     for place, figure in enumerate(section.figures):
@@ -147,7 +148,8 @@ def _part(section: Section, results: Results, share: int, tell: Tell, run: str) 
         while undrawn and undrawn[0].place == place:
             drawn.append(_told(undrawn.pop(0), tell, run))
         try:
-            made = _figure(of_run(figure, run) if run else figure, results, again, used, share)
+            figure = of_run(figure, run) if run else figure
+            made = _figure(figure, results, again, framed, share - used, used < share // 2)
         except BaseException as error:  # a drawing that is malformed is found here
             drawn.append(_told(failed(f"{figure.title!r} of {section.whose}", error, place), tell, run))
             continue
@@ -155,13 +157,18 @@ def _part(section: Section, results: Results, share: int, tell: Tell, run: str) 
         drawn.append(made)
     drawn += [_told(each, tell, run) for each in undrawn]
     body = element("div", *drawn, class_="figures") if drawn else element("p", "Nothing to draw.", class_="soft")
-    return PagePart(f"section-{section.name}", section.name, section.summary, body)
+    return PagePart(f"section-{section.name}", section.name, section.summary, body, frozenset(framed))
 
 
-def _figure(figure: Figure, results: Results, again: str, used: int, share: int) -> Markup:
-    """A figure as fine as there is room for in the share of its section, of which so much is used."""
-    made = draw(figure, results, again, FINE if used < share // 2 else COARSE)
-    return made if used + len(made) <= share else left_out(figure, results, again)
+def _figure(figure: Figure, results: Results, again: str, framed: set[str], room: int, fine: bool) -> Markup:
+    """A figure as fine as there is room for; ``framed`` takes the digests of the scripts that its frame runs."""
+    for most in (FINE, COARSE) if fine else (COARSE,):
+        scripts: set[str] = set()
+        made = draw(figure, results, again, most, scripts)
+        if len(made) <= room:
+            framed |= scripts
+            return made
+    return left_out(figure, results, again)
 
 
 def _told(undrawn: Undrawn, tell: Tell, run: str) -> Markup:
@@ -171,29 +178,28 @@ def _told(undrawn: Undrawn, tell: Tell, run: str) -> Markup:
 
 @cache
 def style() -> Markup:
-    """The style sheet: page.css, and the colours of the series."""
+    """The style sheet: the colours, page.css, and a class for each series."""
     rules = "".join(f".s{i}{{--c:var(--s{i})}}\n" for i in range(len(SERIES_LIGHT)))
-    dark = f"@media (prefers-color-scheme:dark){{:root{{{_series(SERIES_DARK)}}}}}\n"
-    return Markup(f":root{{{_series(SERIES_LIGHT)}}}\n{dark}{_read('page.css')}{rules}")
+    return Markup(f"{colours_style()}{_read('page.css')}{rules}")
 
 
 @cache
-def script() -> Markup:
-    """The only script of the page."""
-    return Markup(_read("page.js"))
+def script(views: bool = False) -> Markup:
+    """The only script of the page; with ``views`` of plugins also what makes their frames."""
+    return Markup(_read("page.js") + (_read("views.js") if views else ""))
 
 
-def policy() -> str:
-    """Content-Security-Policy: nothing is loaded, and only this script runs, by its digest."""
-    digest = base64.b64encode(hashlib.sha256(script().encode()).digest()).decode()
+def policy(framed: frozenset[str] = frozenset()) -> str:
+    """Content-Security-Policy: nothing is loaded, and only this script runs, by its digest.
+
+    Frames inherit it: so the digests of the scripts that are ``framed`` stand here too, and pictures made of data.
+    """
+    pictures = "img-src data:; " if framed else ""
+    scripts = " ".join([hashed(script(bool(framed))), *sorted(framed)])
     return (
-        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
-        "base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; style-src 'unsafe-inline'; {pictures}"
+        f"script-src {scripts}; base-uri 'none'; form-action 'none'"
     )
-
-
-def _series(colours: tuple[str, ...]) -> str:
-    return "".join(f"--s{i}:{c};" for i, c in enumerate(colours))
 
 
 def _read(name: str) -> str:

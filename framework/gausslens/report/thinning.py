@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..figures import ColourMap, Dial, Passages, Plot, Plots, TableRows, Text
+from ..figures import ColourMap, Dial, Passages, Plot, Plots, TableRows, Text, View
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,11 +34,14 @@ class Most:
     dots: int = 2000  # of a scatter
     rows: int = 100  # of a table
     letters: int = 4000  # of a text
+    view: int = 3_000_000  # letters of a plugin's own view: its module and its data
 
 
 FINE = Most()
 # For the figures of a section that has used most of its share of the page.
-COARSE = Most(cells=24, stored=20_000, points=100, faint=16, marks=300, plots=64, dots=400, rows=30, letters=1000)
+COARSE = Most(
+    cells=24, stored=20_000, points=100, faint=16, marks=300, plots=64, dots=400, rows=30, letters=1000, view=200_000
+)
 
 
 def thinned(drawing: Drawing, most: Most = FINE) -> tuple[Drawing, str]:
@@ -54,6 +57,8 @@ def thinned(drawing: Drawing, most: Most = FINE) -> tuple[Drawing, str]:
             return replace(drawing, rows=drawing.rows[: most.rows]), note(most.rows, len(drawing.rows), "rows")
         case Passages():
             return _passages(drawing, most.letters)
+        case View():
+            return _view(drawing, most)
     return drawing, ""
 
 
@@ -130,6 +135,17 @@ def _passages(drawing: Passages, most: int) -> tuple[Passages, str]:
     texts = tuple(Text(each.name, each.text[:most] + "…" * (len(each.text) > most)) for each in drawing.texts)
     words = f"Thinned: of {long} text(s) the first {most:,} letters are shown." if long else ""
     return replace(drawing, texts=texts), words
+
+
+def _view(drawing: View, most: Most) -> tuple[Drawing, str]:
+    """A view as it is, for no one else can say what of it may go; where it is too large, what stands in for it."""
+    fallback, said = thinned(drawing.fallback, most)
+    about = f"{drawing.about} {said}".rstrip()
+    letters = len(drawing.module) + len(drawing.data)
+    if letters <= most.view:
+        return replace(drawing, fallback=fallback, about=about), ""
+    words = f"The view is left out: it takes {letters:,} letters, and the page has room for {most.view:,} of it."
+    return replace(fallback, wide=drawing.wide or fallback.wide), f"{words} In its place: {about}"
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from ..store.read_results import Results
     from . import wiring as wiring
     from .derived_checks import check_derived as check_derived
+    from .figure_checks import check_figure as check_figure
+    from .figure_checks import check_section as check_section
     from .forward_checks import check_forward as check_forward
     from .plugin_checks import check_references as check_references
     from .plugin_checks import host_of as host_of
@@ -50,7 +52,9 @@ _HOMES = {
     "check_round_trip": "result_checks",
     "check_same": "result_checks",
     "check_derived": "derived_checks",
+    "check_figure": "figure_checks",
     "check_forward": "forward_checks",
+    "check_section": "figure_checks",
     "check_stream": "stream_checks",
     "TinyModel": "tiny_model",
     "check_edit": "weights_checks",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,17 +25,22 @@ from gausslens.contract import hooks as hookspecs
 from gausslens.contract.parameters import NoParameters
 from gausslens.contract.reference import resolve
 from gausslens.contract.twin import Twin
-from gausslens.plugins import load
+from gausslens.plugins import Host, load
+from gausslens.store.read_results import Results
 from gausslens.testing import (
     TinyModel,
     check_derived,
     check_edit,
     check_forward,
     check_references,
+    check_section,
     check_stream,
     check_weights,
 )
 
+from ..report.browser import browser
+
+CHROMIUM, CHROMEDRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 PAGE = Path(__file__).parents[3] / "framework" / "HOOKS.md"
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 CALLED = [
@@ -68,7 +74,7 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        found = re.match(r"# (\S+\.(?:py|toml))\n", self.text)
+        found = re.match(r"(?:#|//) (\S+\.(?:py|toml|js))\n", self.text)
         return found[1] if found else None
 
 
@@ -270,8 +276,8 @@ def test_its_announcements(norms: ModuleType, caplog: pytest.LogCaptureFixture) 
     ]
 
 
-def test_a_run_with_it_has_its_null_columns_and_its_section(norms: ModuleType, tmp_path: Path) -> None:
-    from gausslens.figures import Lines
+def ran(norms: ModuleType, store: Path) -> tuple[Results, Host]:
+    """A run with all of the plugin, and the host that ran it."""
     from gausslens.testing import wiring
 
     study = {
@@ -291,12 +297,46 @@ def test_a_run_with_it_has_its_null_columns_and_its_section(norms: ModuleType, t
     }
     host = load(only=("reinit",), extra={"norms": norms, "tiny": wiring})
     assert not host.broken
-    results = gausslens.run(study, store=tmp_path / "store", host=host, shown=False)
+    results = gausslens.run(study, store=store, host=host, shown=False)
+    return results, host
+
+
+def test_a_run_with_it_has_its_null_columns_and_its_sections(norms: ModuleType, tmp_path: Path) -> None:
+    from gausslens.figures import Custom, Lines
+
+    results, _ = ran(norms, tmp_path / "store")
     compared = results.against("unit", "norms.activations", "chance")
     assert {"length", "length_z", "length_p", "length_q"} <= set(compared.data_vars)
     assert (results["trained", "norms.surprise"]["surprise"] == 0).all()
     assert (results["unit", "norms.surprise"]["surprise"] != 0).any()
     assert results["sweep", "norms.growth"]["growth"].dims == ("norm",)
-    [drawn] = resolve(host.sections["norms"].descriptor.section)(results)
+    [drawn] = check_section(norms.LENGTHS, results)
     assert isinstance(drawn, Lines)
     assert [series.name for series in drawn.series] == ["trained", "unit", "sweep", "chance"]
+    [rings] = check_section(norms.RINGS, results)
+    assert isinstance(rings, Custom)
+    assert rings.fallback.title == drawn.title
+
+
+@pytest.mark.full
+@pytest.mark.skipif(CHROMIUM is None or CHROMEDRIVER is None, reason="chromium and chromedriver are not installed")
+def test_its_view_draws_a_ring_for_each_layer_of_the_variant_that_is_chosen(norms: ModuleType, tmp_path: Path) -> None:
+    from gausslens.report import write
+
+    assert CHROMIUM is not None
+    assert CHROMEDRIVER is not None
+    page = write(*ran(norms, tmp_path / "store"))
+    widths = "return [...document.querySelectorAll('circle')].map((ring) => Number(ring.getAttribute('r')))"
+    chosen = "const s = document.querySelector('select'); s.value = 'unit'; s.dispatchEvent(new Event('change'))"
+    with browser(CHROMEDRIVER, CHROMIUM, tmp_path) as driven:
+        driven.open(page)
+        driven.run("document.querySelector('.view').scrollIntoView()")
+        driven.until(lambda: driven.run("return document.querySelectorAll('iframe').length"))
+        with driven.inside("iframe"):
+            first = driven.until(lambda: driven.run(widths))
+            driven.run(chosen)
+            second = driven.run(widths)
+        assert driven.log("browser") == []
+    assert len(first) == len(second) == TinyModel().info.n_layers
+    assert first != second
+    assert max(first + second) <= 100

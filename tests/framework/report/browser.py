@@ -7,7 +7,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,31 @@ class Browser:
         """Press keys wherever the focus is."""
         actions = [{"type": t, "value": KEYS[key]} for key in keys for t in ("keyDown", "keyUp")]
         _ask(f"{self.address}/actions", {"actions": [{"type": "key", "id": "keys", "actions": actions}]})
+
+    def until(self, there: Callable[[], Any]) -> Any:
+        """What there is, as soon as there is anything."""
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            found = there()
+            if found:
+                return found
+            time.sleep(0.05)
+        raise AssertionError("nothing came")
+
+    @contextmanager
+    def inside(self, selector: str) -> Iterator[None]:
+        """Meanwhile scripts run in a frame, as no page could let them."""
+        _ask(f"{self.address}/frame", {"id": {ELEMENT: self.find(selector)}})
+        try:
+            yield
+        finally:
+            _ask(f"{self.address}/frame", {"id": None})
+
+    def shown_as(self, media: str = "", scheme: str = "light") -> None:
+        """As on a screen or in print, light or dark."""
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        told = {"cmd": "Emulation.setEmulatedMedia", "params": {"media": media, "features": features}}
+        _ask(f"{self.address}/goog/cdp/execute", told)
 
     def log(self, kind: str) -> list[dict[str, Any]]:
         """Entries of the log since it was last read: "browser" is the console, "performance" the network."""

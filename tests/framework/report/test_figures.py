@@ -101,7 +101,7 @@ def test_texts_are_kept_as_they_are() -> None:
 
 def test_a_kind_of_figure_is_found_by_its_module_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = sorted(figures.kinds())
-    assert before == ["Heatmap", "Lines", "Panels", "Scatter", "Spectrum", "Table", "Texts", "TokenMap"]
+    assert before == ["Custom", "Heatmap", "Lines", "Panels", "Scatter", "Spectrum", "Table", "Texts", "TokenMap"]
     with pytest.raises(AttributeError, match="has no attribute 'Sayings'"):
         _ = figures.Sayings
     source = "from gausslens.figures.texts import Texts\n\n\nclass Sayings(Texts):\n    pass\n"

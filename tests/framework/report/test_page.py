@@ -150,7 +150,7 @@ def test_names_from_the_store_are_escaped(written: Written) -> None:
         ("leaves", "SystemExit: 3"),
         (
             "html",
-            "(Heatmap, Lines, Panels, Scatter, Spectrum, Table, Texts, TokenMap), not str",
+            "(Custom, Heatmap, Lines, Panels, Scatter, Spectrum, Table, Texts, TokenMap), not str",
         ),
         ("undrawn", "Undrawn 'undrawn': its drawing() gives no Drawing"),
         ("unfit", "Lines 'unfit': y of 'one' has 3 values, x has 2"),
