@@ -146,9 +146,9 @@ class Finding:
 class Interventions:
     """The interventions of one pass, checked; an engine asks at each site what flows on from there.
 
-    ``mask`` [prompt, position] says which tokens are there, ``keys`` [prompt, key] where keys are of another stack. Of a
-    pass that begins later in a text ``start`` is its first position, and ``prompts`` are the rows where these are not 0,
-    1, 2, ...
+    ``mask`` [prompt, position] says which tokens are there, ``keys`` [prompt, key] where keys are of another stack.
+    Of a pass that begins later in a text ``start`` is its first position; ``prompts`` are the rows where these are not
+    0, 1, 2, ...
     """
 
     def __init__(
@@ -255,7 +255,7 @@ def _put(
     places: Sequence[tuple[int, Sequence[int]]],
     change: Callable[[torch.Tensor], torch.Tensor | None],
 ) -> torch.Tensor:
-    """The tensor with what ``change`` makes of these places along these axes; the same tensor where it makes nothing."""
+    """The tensor with what ``change`` makes of these places along these axes; the same one where it makes nothing."""
     if not places:
         made = change(tensor)
         return tensor if made is None else made
@@ -353,9 +353,7 @@ class NarrowedRunner:
 
         heads, kv_heads = list(self.info.heads), list(self.info.kv_heads)
 
-        def replacing(
-            layer: int, scores: torch.Tensor, pattern: torch.Tensor, v: torch.Tensor
-        ) -> torch.Tensor | None:
+        def replacing(layer: int, scores: torch.Tensor, pattern: torch.Tensor, v: torch.Tensor) -> torch.Tensor | None:
             if layer not in self.info.layers:
                 return None
             if len(heads) == self._twin.info.n_heads:

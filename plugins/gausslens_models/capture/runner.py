@@ -85,9 +85,7 @@ class TransformersRunner:
         kept = torch.ones_like(ids) if mask is None else torch.as_tensor(mask).to(ids)
         read = None if sources is None else self._on_device(sources)
         changes = self._changes(interventions, kept, read, prompts=prompts)
-        capture = self.engine.capture(
-            self.model, wanted, done, eager=True, replace=replace, changes=changes, grad=grad
-        )
+        capture = self.engine.capture(self.model, wanted, done, eager=True, replace=replace, changes=changes, grad=grad)
         with self._applied(base):
             found.update(capture.run(ids, kept, "logits" in asked, "embed" in asked, sources=read))
         return found
@@ -103,7 +101,12 @@ class TransformersRunner:
         if not given:
             return None
         keys = read[1] if read is not None and self.info.facts.crossed else None
-        return Interventions(given, self.info, self.model.sites, mask, keys, start, prompts)
+        changes = Interventions(given, self.info, self.model.sites, mask, keys, start, prompts)
+        if start == 0:
+            from .intervention_proof import check_they_act
+
+            check_they_act(self.model, self.engine.capture, given)
+        return changes
 
     def _on_device(self, sources: tuple[np.ndarray, np.ndarray]) -> Sources:
         ids, mask = (torch.as_tensor(np.asarray(a), dtype=torch.long, device=self.model.device) for a in sources)
