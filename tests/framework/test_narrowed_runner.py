@@ -66,9 +66,7 @@ def test_all_heads_in_view_are_changed_and_no_others(whole: Any, narrowed: Narro
         ("resid_pre", 0, None, "no such layer in view; it has 1"),
     ],
 )
-def test_what_is_not_in_view_is_refused(
-    narrowed: NarrowedRunner, site: str, layer: int, heads: Any, said: str
-) -> None:
+def test_what_is_not_in_view_is_refused(narrowed: NarrowedRunner, site: str, layer: int, heads: Any, said: str) -> None:
     with pytest.raises(ModelError, match=said):
         narrowed.forward(IDS, interventions=[Intervention(site, layer, lambda tensor, where: None, heads)])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gausslens import HEAD_AXIS, KV_HEAD_AXIS, Interventions, ModelError, site
+from gausslens import Interventions, ModelError, site
 
 from ..families.latent import latent_pairs
 from ..families.layout import split
@@ -19,11 +20,17 @@ from .attention import Call, watch, with_our_attention
 from .intervening import (
     attended,
     by_difference,
+    form_of,
+    hook,
     into_features,
+    laid_out_as,
+    plain,
+    pre_hook,
     put_given,
     put_into,
+    replaced,
+    seen,
     why_off_path,
-    with_heads,
 )
 
 if TYPE_CHECKING:
@@ -167,7 +174,7 @@ class Capture:
         """The embedding; the root of gradients. An encoder may have the same, and is not looked at."""
         if self._encodes:
             return None
-        found["embed"] = flows = self.flow(None, "embed", _plain(result))
+        found["embed"] = flows = self.flow(None, "embed", plain(result))
         if self.grad:
             return put_into(result, 0, flows.clone())  # some models go on in place, which a root cannot bear
         return put_into(result, 0, flows) if "embed" in self._changed(None) else None
@@ -193,12 +200,12 @@ class Capture:
             output = body(input_ids=ids, attention_mask=mask)
             return {"final": output.last_hidden_state} if whole else {}
         self._encodes = True
-        self.memory, seen = encoded(model, self._sources), self._sources[1]
+        self.memory, kept = encoded(model, self._sources), self._sources[1]
         self._encodes = False
         if logits:
-            given = {"encoder_outputs": (self.memory,), "attention_mask": seen, "decoder_input_ids": ids}
+            given = {"encoder_outputs": (self.memory,), "attention_mask": kept, "decoder_input_ids": ids}
             return {"logits": model.module(**given, decoder_attention_mask=mask, use_cache=False).logits}
-        given = {"encoder_hidden_states": self.memory, "encoder_attention_mask": seen}
+        given = {"encoder_hidden_states": self.memory, "encoder_attention_mask": kept}
         output = body(input_ids=ids, attention_mask=mask, **given, use_cache=False)
         return {"final": output.last_hidden_state} if whole else {}
 
@@ -257,12 +264,12 @@ class Capture:
     def _begin(self, layer: int, *_: Any) -> None:
         self.captured[layer] = Captured()
 
-    def _tapped(self, layer: int, name: str, tap: Tap, module: Any, arguments: Any, result: Any) -> Any:
+    def _tapped(self, layer: int, name: str, tap: Tap, _module: Any, arguments: Any, result: Any) -> Any:
         """Note what a tap shows; where it may be changed, what the module is given or gives instead."""
         if tap.first and name in self.captured[layer].fired:
             return None
-        seen = _seen(tap, arguments, result)
-        cut = seen if site(name).square else self._cut(name, tap, arguments, result)
+        held = seen(tap, arguments, result)
+        cut = held if site(name).square else self._cut(name, tap, arguments, result)
         ours = self._as_added(layer, name, tap, cut)
         copied = tap.copied or (name in ("q", "k", "v") and self.model.info.facts.clip is not None)
         wanted = name in self.wanted.get(layer, ())
@@ -275,13 +282,13 @@ class Capture:
         if flows is ours and not self.grad:
             return None
         back = flows if ours is cut else by_difference(cut, ours, flows, self._factor(name))
-        form = _form(name)
+        form = form_of(name)
         if not site(name).square:
-            back = into_features(seen, back, form, tap, self.model.layout.sizes)
+            back = into_features(held, back, form, tap, self.model.layout.sizes)
         if beside:  # the module reads the stream, which goes on beside it: both are this one tensor
-            seen.copy_(back)
+            held.copy_(back)
             return None
-        back = back.clone() if copied else back
+        back = back.clone() if copied else laid_out_as(held, back)
         return put_into(result, tap.item, back) if tap.end == "out" else put_given(arguments, result, back)
 
     def _as_added(self, layer: int, name: str, tap: Tap, tensor: torch.Tensor) -> torch.Tensor:
@@ -299,16 +306,16 @@ class Capture:
 
     def _cut(self, name: str, tap: Tap, arguments: Any, result: Any) -> torch.Tensor:
         """What a tap shows, cut into heads where the site has them."""
-        tensor = _seen(tap, arguments, result)
+        tensor = seen(tap, arguments, result)
         keys = self._keys() if site(name).of_keys else None
         tensor = tensor.reshape(self._shape[0], self._shape[1] if keys is None else keys, -1)
-        form = _form(name)
+        form = form_of(name)
         whole = form == "as is" and not tap.part
         return tensor if whole else split(tensor, -1, form, tap.part, self.model.layout.sizes)
 
     def _shared_noted(self, layer: int, name: str, tap: Tap, _module: Any, arguments: Any, result: Any) -> None:  # noqa: ARG002
         """Keep what all heads have in common until their own part is there."""
-        shared = split(_plain(result, tap.item), -1, "as is", tap.part, self.model.layout.sizes)
+        shared = split(plain(result, tap.item), -1, "as is", tap.part, self.model.layout.sizes)
         self.captured[layer].shared[name] = shared.detach()
 
     def _attended(self, layer: int, call: Call) -> torch.Tensor | None:
@@ -341,9 +348,10 @@ class Capture:
             flows = self.flow(layer, name, ours) if changed else ours
             captured.add(name, flows, wanted)
             if flows is not ours or (changed and self.grad):
-                heads[name] = self._as_theirs(layer, name, call, handed, ours, flows).transpose(1, 2)
+                theirs = self._as_theirs(layer, name, call, handed, ours, flows).transpose(1, 2)
+                heads[name] = laid_out_as(heads[name], theirs)
         same = heads["q_rot"] is call.query and heads["k_rot"] is call.key
-        return call if same else with_heads(call, heads["q_rot"], heads["k_rot"])
+        return call if same else dataclasses.replace(call, query=heads["q_rot"], key=heads["k_rot"])
 
     def _flowing(self, layer: int, call: Call, captured: Captured) -> torch.Tensor:
         """Head outputs where scores, patterns or they themselves may be changed."""
@@ -352,7 +360,7 @@ class Capture:
         def swap(scores: torch.Tensor, pattern: torch.Tensor, out: torch.Tensor) -> Any:
             assert self.replace is not None
             given = self.replace(layer, scores, pattern, call.value.transpose(1, 2))
-            return None if given is None else _replaced(layer, given, out, pattern)
+            return None if given is None else replaced(layer, given, out, pattern)
 
         def flow(name: str, tensor: torch.Tensor) -> torch.Tensor:
             return self.flow(layer, name, tensor) if self._on_path(layer, name) else tensor
@@ -436,11 +444,6 @@ class Capture:
                 raise ModelError(f"{self.model.name}: {name} has the shape {list(found[name].shape)}")
 
 
-def _form(name: str) -> str:
-    """How the features of a site are cut into heads."""
-    return "query" if name in HEAD_AXIS else "key_value" if name in KV_HEAD_AXIS else "as is"
-
-
 def check_sources(model: Any, sources: Sources | None) -> None:
     """Refuse a decoder without what its encoder reads, and any other model with it."""
     needed = getattr(model, "stack", None) in ("decoder", "cross")
@@ -463,55 +466,3 @@ def scaled(model: PretrainedModel, name: str, tensor: torch.Tensor) -> torch.Ten
     """What a site holds: of what is added to the stream, the product with what it is multiplied by there."""
     factor = model.info.facts.residual_scale if name in ADDED else 1.0
     return tensor if factor == 1 else tensor * factor
-
-
-def _replaced(
-    layer: int, given: torch.Tensor, out: torch.Tensor, pattern: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The pattern, and head outputs that are not those of it."""
-    if given.shape == pattern.shape == out.shape:
-        raise ModelError("as many positions as heads: a pattern cannot be told from head outputs; use a longer prompt")
-    if given.shape == pattern.shape:
-        return given.to(pattern.dtype), None
-    if given.shape == out.shape:
-        return pattern, given.to(out.dtype)
-    raise ModelError(
-        f"replace gave {list(given.shape)} in layer {layer}; a pattern is {list(pattern.shape)}, head outputs are "
-        f"{list(out.shape)}"
-    )
-
-
-def _seen(tap: Tap, arguments: tuple[Any, ...], result: Any) -> torch.Tensor:
-    """What a tap shows as it is: what its module is given, or gives."""
-    return _first(arguments, result) if tap.end == "in" else _plain(result, tap.item)
-
-
-def _plain(result: Any, item: int = 0) -> torch.Tensor:
-    found: torch.Tensor = result[item] if isinstance(result, tuple) else result
-    return found
-
-
-def _first(arguments: tuple[Any, ...], named: Any) -> torch.Tensor:
-    given = arguments[0] if arguments else named.get("hidden_states", next(iter(named.values()), None))
-    assert isinstance(given, torch.Tensor)
-    return given
-
-
-@contextlib.contextmanager
-def hook(module: torch.nn.Module, note: Callable[..., Any]) -> Iterator[None]:
-    """Let the note see each call of a module, and replace what it gives: (module, arguments, result)."""
-    handle = module.register_forward_hook(lambda m, a, r: note(m, a, r))
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@contextlib.contextmanager
-def pre_hook(module: torch.nn.Module, note: Callable[..., Any]) -> Iterator[None]:
-    """Let the note see what a module is given, and replace it: (module, arguments, named ones)."""
-    handle = module.register_forward_pre_hook(lambda m, a, k: note(m, a, k), with_kwargs=True)
-    try:
-        yield
-    finally:
-        handle.remove()

@@ -6,13 +6,13 @@ difference is put back: x + (new - old) / factor, which is x where new is old; g
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-from gausslens import ModelError
+from gausslens import HEAD_AXIS, KV_HEAD_AXIS, ModelError
 
 from ..families.layout import Sizes, split
 from ..families.slots import Tap
@@ -26,6 +26,13 @@ def by_difference(held: torch.Tensor, old: torch.Tensor, new: torch.Tensor, fact
     """What the model holds, moved as the site moved; of the graph it keeps the way through ``new``."""
     moved = new - old.detach()
     return held.detach() + (moved if factor == 1 else moved / factor)
+
+
+def laid_out_as(held: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, in memory as the model holds it: matrices that lie otherwise are multiplied with other rounding."""
+    if tensor.stride() == held.stride() or 0 in held.stride():
+        return tensor
+    return torch.empty_strided(held.shape, held.stride(), dtype=held.dtype, device=held.device).copy_(tensor)
 
 
 def into_features(held: torch.Tensor, part: torch.Tensor, form: str, tap: Tap, sizes: Sizes) -> torch.Tensor:
@@ -64,9 +71,9 @@ def attended(
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Head outputs, and scores and patterns as they flow on.
 
-    ``on_path`` says which of them the model must go on with, because they may be changed or gradients go through them.
-    ``swap(scores, pattern, out)`` gives a pattern and head outputs (None: those of the pattern), or None, as ``replace``
-    would have them.
+    ``on_path`` says which of them the model must go on with, as they may be changed or gradients go through them.
+    ``swap(scores, pattern, out)`` gives a pattern and head outputs (None: those of the pattern), or None, as
+    ``replace`` would have them.
     """
     found = [call.rows(start, end) for start, end in call.blocks()]
     out, pattern = torch.cat([f[0] for f in found], dim=1), torch.cat([f[1] for f in found], dim=2)
@@ -112,6 +119,60 @@ def _softmax(call: Call, scores: torch.Tensor) -> torch.Tensor:
     return torch.cat([wide, beside], dim=-1).softmax(-1)[..., :-1]
 
 
-def with_heads(call: Call, query: torch.Tensor, key: torch.Tensor) -> Call:
-    """The call with other queries and keys."""
-    return replace(call, query=query, key=key)
+def form_of(name: str) -> str:
+    """How the features of a site are cut into heads."""
+    return "query" if name in HEAD_AXIS else "key_value" if name in KV_HEAD_AXIS else "as is"
+
+
+def replaced(
+    layer: int, given: torch.Tensor, out: torch.Tensor, pattern: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The pattern, and head outputs that are not those of it."""
+    if given.shape == pattern.shape == out.shape:
+        raise ModelError("as many positions as heads: a pattern cannot be told from head outputs; use a longer prompt")
+    if given.shape == pattern.shape:
+        return given.to(pattern.dtype), None
+    if given.shape == out.shape:
+        return pattern, given.to(out.dtype)
+    raise ModelError(
+        f"replace gave {list(given.shape)} in layer {layer}; a pattern is {list(pattern.shape)}, head outputs are "
+        f"{list(out.shape)}"
+    )
+
+
+def seen(tap: Tap, arguments: tuple[Any, ...], result: Any) -> torch.Tensor:
+    """What a tap shows as it is: what its module is given, or gives."""
+    return first(arguments, result) if tap.end == "in" else plain(result, tap.item)
+
+
+def plain(result: Any, item: int = 0) -> torch.Tensor:
+    """One of what a module gives."""
+    found: torch.Tensor = result[item] if isinstance(result, tuple) else result
+    return found
+
+
+def first(arguments: tuple[Any, ...], named: Any) -> torch.Tensor:
+    """What a module is given first."""
+    given = arguments[0] if arguments else named.get("hidden_states", next(iter(named.values()), None))
+    assert isinstance(given, torch.Tensor)
+    return given
+
+
+@contextlib.contextmanager
+def hook(module: torch.nn.Module, note: Callable[..., Any]) -> Iterator[None]:
+    """Let the note see each call of a module, and replace what it gives: (module, arguments, result)."""
+    handle = module.register_forward_hook(lambda m, a, r: note(m, a, r))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextlib.contextmanager
+def pre_hook(module: torch.nn.Module, note: Callable[..., Any]) -> Iterator[None]:
+    """Let the note see what a module is given, and replace it: (module, arguments, named ones)."""
+    handle = module.register_forward_pre_hook(lambda m, a, k: note(m, a, k), with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
