@@ -105,7 +105,7 @@ class Tokens:
         if not any(_asks(prompt) for prompt in prompts):
             return self
         if self.sources is not None:
-            raise ModelError("targets beside sources are not cut: give `chunk` and `max_tokens` to no prompts of two stacks")
+            raise ModelError("targets beside sources are not cut: leave out `chunk` and `max_tokens`")
         cuts = [_cuts(self, number, prompt) for number, prompt in enumerate(prompts)]
         held: Any = self
         rows = np.repeat(np.arange(len(prompts)), [len(each) for each in cuts])
@@ -121,7 +121,7 @@ class Tokens:
         """The tokens of some prompts, in this order."""
         import numpy as np
 
-        rows, held = np.asarray(indices, dtype=np.int64), cast(Any, self.ids)
+        rows, held = np.asarray(indices, dtype=np.int64), cast("Any", self.ids)
         sources = None if self.sources is None else self.sources.chosen(rows)
         return replace(self._taken(rows, held.places(rows), held.lengths_of(rows)), sources=sources)
 

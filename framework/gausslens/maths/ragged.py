@@ -1,7 +1,7 @@
 """Arrays of unequal extents, one for each prompt, one after another in a flat array. Bookkeeping alone.
 
-``Ragged`` says how arrays of several dimensions lie in a result; ``Rows``, ``Texts`` and ``Pieces`` hold what is known of
-each prompt and token in a few bytes, and read like sequences of arrays, of texts, and of tuples of texts.
+``Ragged`` says how arrays of several dimensions lie in a result. ``Rows``, ``Texts`` and ``Pieces`` hold what is known
+of each prompt and token in a few bytes, and read like sequences of arrays, of texts, and of tuples of texts.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -201,7 +202,7 @@ class Rows(_Held, Sequence[NDArray[Any]]):
             begin = self._span(first).start
             wide = self.flat[begin : int(ends[-1])].astype(self.dtype)
             cuts = [0, *(ends - begin).tolist()]
-            yield from (wide[a:b] for a, b in zip(cuts[:-1], cuts[1:], strict=True))
+            yield from (wide[a:b] for a, b in pairwise(cuts))
 
     def bytes(self, dtype: DTypeLike) -> Iterator[memoryview]:
         """The bytes of each row as numbers of this type."""
@@ -211,7 +212,7 @@ class Rows(_Held, Sequence[NDArray[Any]]):
             begin = self._span(first).start
             whole = memoryview(self.flat[begin : int(ends[-1])].astype(dtype).tobytes())
             cuts = [0, *((ends - begin) * width).tolist()]
-            yield from (whole[a:b] for a, b in zip(cuts[:-1], cuts[1:], strict=True))
+            yield from (whole[a:b] for a, b in pairwise(cuts))
 
     def chosen(self, entries: NDArray[np.int64], lengths: NDArray[np.int64]) -> Rows:
         """New rows of these lengths, of entries by their place in ``flat``."""

@@ -338,9 +338,7 @@ class _Planner:
             self.notes.append(note)
         return None
 
-    def _shuffled(
-        self, variant: Variant, shuffle: Shuffle, plain: Reads, draw: int | None, opened: Opened
-    ) -> Reads:
+    def _shuffled(self, variant: Variant, shuffle: Shuffle, plain: Reads, draw: int | None, opened: Opened) -> Reads:
         of_draw = "" if draw is None else f", draw {draw}"
         try:
             reads = Reads(plain.tokens, shuffle, shuffle_seed(shuffle, self.study.seed, draw), plain.source)
