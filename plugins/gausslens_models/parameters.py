@@ -158,7 +158,7 @@ class TextParameters(Parameters):
 
 
 class FileParameters(Parameters):
-    """Prompts from a file of lines (.txt), of JSON objects (.jsonl, .json), or a table of columns (.csv, .parquet, ...)."""
+    """Prompts from a file of lines (.txt), of JSON objects (.jsonl, .json), or a table (.csv, .parquet, ...)."""
 
     path: str = Field(description="the file, relative to the run file")
     field: str = Field("text", description="which key or column holds the text, where it is no file of lines")

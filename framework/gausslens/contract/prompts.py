@@ -95,7 +95,7 @@ class Tokens:
             joined.add(part)
         return joined.tokens()
 
-    def cut(self, prompts: Sequence[Prompt]) -> Tokens:
+    def cut_as_asked(self, prompts: Sequence[Prompt]) -> Tokens:
         """These prompts cut as they ask for: to ``max_tokens``, or into chunks; those that are short enough stay.
 
         Each chunk keeps the special tokens at the ends of its prompt, and is called ``<name>.0``, ``<name>.1``, ...
@@ -259,7 +259,7 @@ def _cut_as_asked(tokens: Tokens, prompts: Sequence[Prompt], loader: str) -> Tok
     if len(tokens) == len(prompts):
         limits = [[n for n in (prompt.chunk, prompt.max_tokens) if n is not None] for prompt in prompts]
         long = any(limit and n > min(limit) for n, limit in zip(tokens.lengths, limits, strict=True))
-        return tokens.cut(prompts) if long else tokens
+        return tokens.cut_as_asked(prompts) if long else tokens
     chunk, most = prompts[0].chunk, prompts[0].max_tokens
     if chunk is None:
         raise ModelError(
@@ -319,7 +319,7 @@ class _Joined:
             raise ModelError("the loader gave sources beside some prompts alone")
         segment = np.array([self.segments.setdefault(name, len(self.segments)) for name in part.segments], np.int16)
         other = [0, *(self.pieces.setdefault(piece, len(self.pieces) + 1) for piece in part.pieces.table)]
-        rows = {name: getattr(part, name) for name in _ROWS} | {"other": part.pieces.other}
+        rows: dict[str, Any] = {**{name: getattr(part, name) for name in _ROWS}, "other": part.pieces.other}
         numbers = {"segment": segment, "other": np.array(other, dtype=np.int32)}
         for name, row in rows.items():
             self.flat[name].add(narrow(numbers[name][row.flat]) if name in numbers and len(row.flat) else row.flat)
@@ -344,7 +344,7 @@ class _Joined:
         alike = {name: ends["ids"] if np.array_equal(own, ends["ids"]) else own for name, own in ends.items()}
         rows: dict[str, Any] = {
             name: Rows(self.flat[name].array().reshape(-1, *shape), alike[name], kind)
-            for name, (kind, *shape) in (_ROWS | {"other": ("int32",)}).items()
+            for name, (kind, *shape) in {**_ROWS, "other": ("int32",)}.items()
         }
         texts: dict[str, Any] = {name: Texts(d, s.array(), e.array()) for name, (d, s, e) in self.texts.items()}
         pieces = Pieces(texts["rendered"], rows["span"], rows.pop("other"), tuple(self.pieces))

@@ -140,7 +140,7 @@ def value_of(row: Any, column: str, where: str) -> Any:
         raise InputError(f"{where}: a row has names and values, here is a {type(row).__name__}")
     if column not in row:
         names = [str(key) for key in row]
-        raise InputError(f"{where}: no column {column!r}{did_you_mean(column, names)}; it has {', '.join(names)}")
+        raise InputError(f"{where}: no column {column!r}{did_you_mean(column, names)}")
     return row[column]
 
 

@@ -129,7 +129,7 @@ def _given(row: Any, column: str, where: str) -> Any:
 def _text(row: Any, column: str, where: str) -> str:
     value = _given(row, column, where)
     if not isinstance(value, str):
-        raise InputError(f"{where}: {column!r} is {reprlib.repr(value)}, a {type(value).__name__}: it must be text")
+        raise InputError(f"{where}: {column!r} is {reprlib.repr(value)}, which is no text")
     return value
 
 
