@@ -320,7 +320,7 @@ class _Joined:
         segment = np.array([self.segments.setdefault(name, len(self.segments)) for name in part.segments], np.int16)
         other = [0, *(self.pieces.setdefault(piece, len(self.pieces) + 1) for piece in part.pieces.table)]
         rows: dict[str, Any] = {**{name: getattr(part, name) for name in _ROWS}, "other": part.pieces.other}
-        numbers = {"segment": segment, "other": np.array(other, dtype=np.int32)}
+        numbers: dict[str, Any] = {"segment": segment, "other": np.array(other, dtype=np.int32)}
         for name, row in rows.items():
             self.flat[name].add(narrow(numbers[name][row.flat]) if name in numbers and len(row.flat) else row.flat)
             self.lengths[name].add(row.lengths.astype(np.int32))

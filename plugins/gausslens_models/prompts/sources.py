@@ -86,7 +86,8 @@ def _texts(path: Path, field: str) -> Iterator[str]:
 def columns(parameters: ColumnsParameters, context: SourceContext) -> Iterator[Prompt]:
     """A prompt of each row of a table; of several columns, each is a segment of its name."""
     path = Path(context.directory) / parameters.path
-    found = islice(_prompts(parameters, tables_of(path, parameters.split)), parameters.offset, None)
+    found: Iterator[Prompt] = _prompts(parameters, tables_of(path, parameters.split))
+    found = islice(found, parameters.offset, None)
     if parameters.sample is not None:
         found = iter(_sample(found, parameters.sample, context.seed))
     found = islice(found, parameters.limit)
