@@ -22,9 +22,31 @@ import numpy as np
 
 GIGABYTES, SECONDS = 1.5, 60.0
 FEW, MILLION = 1_000, 1_000_000
-WORDS = (
-    "the a small dog house runs over fast lazy river and then it was night in town they went home quietly again because"
-).split()
+WORDS = [
+    "the",
+    "a",
+    "small",
+    "dog",
+    "house",
+    "runs",
+    "over",
+    "fast",
+    "lazy",
+    "river",
+    "and",
+    "then",
+    "it",
+    "was",
+    "night",
+    "in",
+    "town",
+    "they",
+    "went",
+    "home",
+    "quietly",
+    "again",
+    "because",
+]
 
 
 def write_prompts(path: Path, count: int) -> None:
