@@ -158,10 +158,10 @@ class TextParameters(Parameters):
 
 
 class FileParameters(Parameters):
-    """Prompts from a file of lines (.txt), of JSON objects (.jsonl, .json) or of columns (.csv, .tsv)."""
+    """Prompts from a file of lines (.txt), of JSON objects (.jsonl, .json), or a table (.csv, .parquet, ...)."""
 
     path: str = Field(description="the file, relative to the run file")
-    field: str = Field("text", description="which key or column holds the text (.jsonl, .json, .csv, .tsv)")
+    field: str = Field("text", description="which key or column holds the text, where it is no file of lines")
     chunk: int | None = Field(
         None, ge=2, description="join all texts and cut them into prompts of this many tokens, special ones included"
     )
@@ -169,6 +169,37 @@ class FileParameters(Parameters):
         None, ge=1, description="keep this many tokens: of each prompt, or with `chunk` of the whole file"
     )
     limit: int | None = Field(None, ge=1, description="take this many texts from the start of the file")
+
+
+class ColumnsParameters(Parameters):
+    """Prompts from the rows of a table: a file, or a directory of its shards as `datasets` saves them."""
+
+    path: str = Field(
+        description="the table, relative to the run file: .parquet, .arrow, .feather, .jsonl, .json, .csv, .tsv, or a "
+        "directory of one of these"
+    )
+    field: str = Field("text", description="which column holds the text")
+    fields: list[str] = Field([], description="instead: several columns, each a segment of its name, in this order")
+    between: str = Field("\n", description="what stands behind the text of each column but the last")
+    name: str | None = Field(None, description="the column that prompts are called by; by default they are numbered")
+    split: str | None = Field(None, description="which split of a directory that holds several")
+    offset: int = Field(0, ge=0, description="leave out this many texts from the start")
+    sample: int | None = Field(None, ge=1, description="take this many texts at random, by the seed, in their order")
+    limit: int | None = Field(None, ge=1, description="take this many texts, the first of those")
+    max_tokens: int | None = Field(None, ge=1, description="keep this many tokens of each prompt")
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of text."""
+        return self.fields or [self.field]
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if self.fields and "field" in self.model_fields_set:
+            raise ValueError("give field or fields, not both")
+        if len(set(self.fields)) < len(self.fields):
+            raise ValueError("a column is named twice in fields")
+        return self
 
 
 class Pair(Parameters):

@@ -193,6 +193,14 @@ def prompt_sources() -> list[PromptSource]:
             prompts="gausslens_models.prompts.sources:file",
         ),
         PromptSource(
+            name="columns",
+            version=1,
+            summary="rows of a table: Parquet, Arrow, JSON lines, CSV, or a directory that datasets saved",
+            parameters="gausslens_models.parameters:ColumnsParameters",
+            prompts="gausslens_models.prompts.sources:columns",
+            random=True,
+        ),
+        PromptSource(
             name="pairs",
             version=1,
             summary="texts in pairs, source and target, for models of two stacks",

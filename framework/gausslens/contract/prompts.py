@@ -90,27 +90,12 @@ class Tokens:
     @classmethod
     def joined(cls, parts: Iterable[Tokens]) -> Tokens:
         """The prompts of several, those of the first first; segments are numbered as they come."""
-        from ..maths.ragged import Pieces, Rows, Texts
+        joined = _Joined()
+        for part in parts:
+            joined.add(part)
+        return joined.tokens()
 
-        every = list(parts)
-        if len(every) < 2:
-            return every[0] if every else cls((), (), (), (), (), (), (), (), ())
-        segments = tuple(dict.fromkeys(name for part in every for name in part.segments))
-        columns: dict[str, list[Any]] = {name: [getattr(p, name) for p in every] for name in (*_ROWS, *_TEXTS)}
-        columns["segment"] = [_renumbered(p.segment, p.segments, segments) for p in every]
-        pieces: Any = [(part.pieces.other, part.pieces.table) for part in cast("Any", every)]
-        beside = [part.sources for part in every if part.sources is not None]
-        if beside and len(beside) < len(every):
-            raise ModelError("the loader gave sources beside some prompts alone")
-        crossed = every[0].crossed
-        every.clear()  # each column of the parts is let go as soon as it is joined
-        rows: dict[str, Any] = {name: Rows.joined(columns.pop(name)) for name in _ROWS}
-        texts: dict[str, Any] = {name: Texts.joined(columns.pop(name)) for name in _TEXTS}
-        held = Pieces.joined(pieces, texts["rendered"], rows["span"])
-        sources = cls.joined(beside) if beside else None
-        return cls(**rows, **texts, pieces=held, segments=segments, sources=sources, crossed=crossed)
-
-    def cut(self, prompts: Sequence[Prompt]) -> Tokens:
+    def cut_as_asked(self, prompts: Sequence[Prompt]) -> Tokens:
         """These prompts cut as they ask for: to ``max_tokens``, or into chunks; those that are short enough stay.
 
         Each chunk keeps the special tokens at the ends of its prompt, and is called ``<name>.0``, ``<name>.1``, ...
@@ -120,9 +105,7 @@ class Tokens:
         if not any(_asks(prompt) for prompt in prompts):
             return self
         if self.sources is not None:
-            raise ModelError(
-                "targets beside sources are not cut: give `chunk` and `max_tokens` to no prompts of two stacks"
-            )
+            raise ModelError("targets beside sources are not cut: leave out `chunk` and `max_tokens`")
         cuts = [_cuts(self, number, prompt) for number, prompt in enumerate(prompts)]
         held: Any = self
         rows = np.repeat(np.arange(len(prompts)), [len(each) for each in cuts])
@@ -187,7 +170,7 @@ class Tokens:
         columns: list[Any] = [self.ids, self.text, self.word, self.segment]
         rows = [of.bytes(kind) for of, kind in zip(columns, ("<i8", "|b1", "<i4", "<i2"), strict=True)]
         counts = (str(n).encode() for n in self.lengths)
-        for many in _batched(zip(counts, *rows, strict=True), _HASHED):
+        for many in _some(zip(counts, *rows, strict=True), _HASHED):
             found.update(b"".join(chain.from_iterable(many)))
         if self.sources is not None:
             found.update(f"\0sources {self.crossed} {self.sources.digest()}".encode())
@@ -201,7 +184,7 @@ class Tokens:
         found = sha256()
         for told in (self.names, self.rendered):
             found.update(f"{len(told)} [".encode())
-            for number, many in enumerate(_batched(told, _HASHED)):
+            for number, many in enumerate(_some(told, _HASHED)):
                 found.update((", " if number else "").encode() + ", ".join([str(len(t)) for t in many]).encode())
             found.update(b"]\0")
             for text in told:
@@ -276,7 +259,7 @@ def _cut_as_asked(tokens: Tokens, prompts: Sequence[Prompt], loader: str) -> Tok
     if len(tokens) == len(prompts):
         limits = [[n for n in (prompt.chunk, prompt.max_tokens) if n is not None] for prompt in prompts]
         long = any(limit and n > min(limit) for n, limit in zip(tokens.lengths, limits, strict=True))
-        return tokens.cut(prompts) if long else tokens
+        return tokens.cut_as_asked(prompts) if long else tokens
     chunk, most = prompts[0].chunk, prompts[0].max_tokens
     if chunk is None:
         raise ModelError(
@@ -306,22 +289,68 @@ _TEXTS = ("rendered", "names")
 _HASHED = 1024
 
 
-def _batched(values: Iterable[Any], size: int) -> Iterator[list[Any]]:
+def _some(values: Iterable[Any], size: int) -> Iterator[list[Any]]:
     each = iter(values)
     while many := list(islice(each, size)):
         yield many
 
 
-def _renumbered(rows: Any, own: Sequence[str], names: Sequence[str]) -> Any:
-    """Segments as numbers of these names, which hold its own."""
-    import numpy as np
+class _Joined:
+    """Tokens that grow by those of more prompts."""
 
-    from ..maths.ragged import Rows
+    def __init__(self) -> None:
+        from ..maths.ragged import Growing
 
-    if tuple(own) == tuple(names[: len(own)]):
-        return rows
-    number = np.array([names.index(name) for name in own])
-    return Rows(number[rows.flat], rows.ends, rows.dtype)
+        self.flat = {name: Growing() for name in (*_ROWS, "other")}
+        self.lengths = {name: Growing() for name in self.flat}
+        self.texts = {name: (bytearray(), Growing(), Growing()) for name in _TEXTS}
+        self.segments: dict[str, int] = {}
+        self.pieces: dict[str, int] = {}
+        self.sources: _Joined | None = None
+        self.last: Tokens | None = None
+
+    def add(self, part: Any) -> None:
+        """Put these behind what there is; segments and pieces are numbered as they come."""
+        import numpy as np
+
+        from ..maths.ragged import narrow
+
+        if self.last is not None and (self.last.sources is None) != (part.sources is None):
+            raise ModelError("the loader gave sources beside some prompts alone")
+        segment = np.array([self.segments.setdefault(name, len(self.segments)) for name in part.segments], np.int16)
+        other = [0, *(self.pieces.setdefault(piece, len(self.pieces) + 1) for piece in part.pieces.table)]
+        rows: dict[str, Any] = {**{name: getattr(part, name) for name in _ROWS}, "other": part.pieces.other}
+        numbers: dict[str, Any] = {"segment": segment, "other": np.array(other, dtype=np.int32)}
+        for name, row in rows.items():
+            self.flat[name].add(narrow(numbers[name][row.flat]) if name in numbers and len(row.flat) else row.flat)
+            self.lengths[name].add(row.lengths.astype(np.int32))
+        for name, (data, starts, ends) in self.texts.items():
+            texts = getattr(part, name)
+            starts.add(texts.starts + len(data))
+            ends.add(texts.ends + len(data))
+            data += texts.data
+        if part.sources is not None:
+            self.sources = self.sources or _Joined()
+            self.sources.add(part.sources)
+        self.last = part
+
+    def tokens(self) -> Tokens:
+        """All of them."""
+        import numpy as np
+
+        from ..maths.ragged import Pieces, Rows, Texts
+
+        ends: dict[str, Any] = {name: np.cumsum(grown.array(), dtype=np.int64) for name, grown in self.lengths.items()}
+        alike = {name: ends["ids"] if np.array_equal(own, ends["ids"]) else own for name, own in ends.items()}
+        rows: dict[str, Any] = {
+            name: Rows(self.flat[name].array().reshape(-1, *shape), alike[name], kind)
+            for name, (kind, *shape) in {**_ROWS, "other": ("int32",)}.items()
+        }
+        texts: dict[str, Any] = {name: Texts(d, s.array(), e.array()) for name, (d, s, e) in self.texts.items()}
+        pieces = Pieces(texts["rendered"], rows["span"], rows.pop("other"), tuple(self.pieces))
+        sources = None if self.sources is None else self.sources.tokens()
+        crossed = self.last is not None and self.last.crossed
+        return Tokens(**rows, **texts, pieces=pieces, segments=tuple(self.segments), sources=sources, crossed=crossed)
 
 
 def _asks(prompt: Prompt) -> bool:

@@ -1,7 +1,7 @@
 """Arrays of unequal extents, one for each prompt, one after another in a flat array. Bookkeeping alone.
 
-``Ragged`` says how arrays of several dimensions lie in a result; ``Rows``, ``Texts`` and ``Pieces`` hold what is known of
-each prompt and token in a few bytes, and read like sequences of arrays, of texts, and of tuples of texts.
+``Ragged`` says how arrays of several dimensions lie in a result. ``Rows``, ``Texts`` and ``Pieces`` hold what is known
+of each prompt and token in a few bytes, and read like sequences of arrays, of texts, and of tuples of texts.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -105,6 +106,32 @@ class Ragged:
         return found.transpose([*range(before), *inner])
 
 
+class Growing:
+    """A flat array that grows at its end, in place: joining many small ones would leave holes in memory."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+        self._like: NDArray[Any] = np.zeros(0, dtype=bool)
+
+    def add(self, more: NDArray[Any]) -> None:
+        """Put these behind what there is, all in a type that holds both."""
+        if not self._bytes:
+            self._like = more[:0]
+        kind = np.promote_types(self._like.dtype, more.dtype)
+        if kind != self._like.dtype:
+            self._bytes = bytearray(self.array().astype(kind).tobytes())
+            self._like = self._like.astype(kind)
+        self._bytes += np.ascontiguousarray(more, dtype=kind).tobytes()
+
+    def array(self) -> NDArray[Any]:
+        """All of it; nothing can be put behind it from then on."""
+        if not self._bytes:
+            return self._like
+        found: NDArray[Any] = np.frombuffer(self._bytes, self._like.dtype).reshape(-1, *self._like.shape[1:])
+        found.setflags(write=False)
+        return found
+
+
 class _Held(Sequence[Any]):
     """What all three share: a slice is a tuple, and what is equal entry by entry is equal."""
 
@@ -138,7 +165,7 @@ class Rows(_Held, Sequence[NDArray[Any]]):
     """
 
     def __init__(self, flat: NDArray[Any], ends: NDArray[np.int64], dtype: DTypeLike) -> None:
-        self.flat, self.ends, self.dtype = _narrow(flat), ends, np.dtype(dtype)
+        self.flat, self.ends, self.dtype = narrow(flat), ends, np.dtype(dtype)
         self.flat.setflags(write=False)
 
     @classmethod
@@ -149,15 +176,6 @@ class Rows(_Held, Sequence[NDArray[Any]]):
         each = [np.asarray(array, dtype=dtype) for array in arrays]
         flat = np.concatenate([one.reshape(-1, *shape) for one in each] or [np.zeros((0, *shape), dtype=dtype)])
         return cls(flat, np.cumsum([len(one) for one in each], dtype=np.int64), dtype)
-
-    @classmethod
-    def joined(cls, parts: Sequence[Rows]) -> Rows:
-        """The rows of several, those of the first first."""
-        if len(parts) == 1:
-            return parts[0]
-        before = np.cumsum([0, *(len(part.flat) for part in parts[:-1])])
-        ends = np.concatenate([part.ends + start for part, start in zip(parts, before, strict=True)])
-        return cls(np.concatenate([part.flat for part in parts]), ends, parts[0].dtype)
 
     @property
     def starts(self) -> NDArray[np.int64]:
@@ -184,7 +202,7 @@ class Rows(_Held, Sequence[NDArray[Any]]):
             begin = self._span(first).start
             wide = self.flat[begin : int(ends[-1])].astype(self.dtype)
             cuts = [0, *(ends - begin).tolist()]
-            yield from (wide[a:b] for a, b in zip(cuts[:-1], cuts[1:], strict=True))
+            yield from (wide[a:b] for a, b in pairwise(cuts))
 
     def bytes(self, dtype: DTypeLike) -> Iterator[memoryview]:
         """The bytes of each row as numbers of this type."""
@@ -194,7 +212,7 @@ class Rows(_Held, Sequence[NDArray[Any]]):
             begin = self._span(first).start
             whole = memoryview(self.flat[begin : int(ends[-1])].astype(dtype).tobytes())
             cuts = [0, *((ends - begin) * width).tolist()]
-            yield from (whole[a:b] for a, b in zip(cuts[:-1], cuts[1:], strict=True))
+            yield from (whole[a:b] for a, b in pairwise(cuts))
 
     def chosen(self, entries: NDArray[np.int64], lengths: NDArray[np.int64]) -> Rows:
         """New rows of these lengths, of entries by their place in ``flat``."""
@@ -222,7 +240,7 @@ class Rows(_Held, Sequence[NDArray[Any]]):
         return self.ends[rows] - np.where(rows == 0, 0, self.ends[rows - 1])
 
 
-def _narrow(flat: NDArray[Any]) -> NDArray[Any]:
+def narrow(flat: NDArray[Any]) -> NDArray[Any]:
     """The same integers in the smallest type that holds them; a new array, or one that nothing can write to."""
     if flat.dtype.kind not in "iu":
         return flat.copy() if flat.flags.writeable else flat
@@ -235,7 +253,7 @@ def _narrow(flat: NDArray[Any]) -> NDArray[Any]:
 class Texts(_Held, Sequence[str]):
     """Texts in one row of UTF-8; entries may share characters, as pieces of one long text do."""
 
-    def __init__(self, data: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
+    def __init__(self, data: bytes | bytearray, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
         self.data, self.starts, self.ends = data, starts, ends
 
     @classmethod
@@ -252,18 +270,6 @@ class Texts(_Held, Sequence[str]):
             starts.append(start)
             ends.append(end)
         return cls(b"".join(data), np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64))
-
-    @classmethod
-    def joined(cls, parts: Sequence[Texts]) -> Texts:
-        """The texts of several, those of the first first."""
-        if len(parts) == 1:
-            return parts[0]
-        before = np.cumsum([0, *(len(part.data) for part in parts[:-1])])
-        starts, ends = (
-            np.concatenate([of + start for of, start in zip(each, before, strict=True)])
-            for each in ([part.starts for part in parts], [part.ends for part in parts])
-        )
-        return cls(b"".join(part.data for part in parts), starts, ends)
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -301,16 +307,6 @@ class Pieces(_Held, Sequence[tuple[str, ...]]):
             same = [piece == text[a:b] if b >= 0 else False for piece, (a, b) in zip(row, cuts, strict=True)]
             found.append([0 if s else table.setdefault(p, len(table) + 1) for p, s in zip(row, same, strict=True)])
         return cls(texts, spans, Rows.of(found, np.int64), tuple(table))
-
-    @classmethod
-    def joined(cls, parts: Iterable[tuple[Rows, tuple[str, ...]]], texts: Texts, spans: Rows) -> Pieces:
-        """Those of several, given as ``other`` and ``table`` of each, of which these are the texts and spans."""
-        table: dict[str, int] = {}
-        others = []
-        for other, own in parts:
-            number = [0, *(table.setdefault(piece, len(table) + 1) for piece in own)]
-            others.append(Rows(np.array(number)[other.flat], other.ends, other.dtype))
-        return cls(texts, spans, Rows.joined(others), tuple(table))
 
     def __len__(self) -> int:
         return len(self.other)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,28 +27,28 @@ HOW = (
 )
 
 
-def pairs(parameters: PairsParameters, context: SourceContext) -> list[Prompt]:
+def pairs(parameters: PairsParameters, context: SourceContext) -> Iterator[Prompt]:
     """One prompt for each pair, its two parts in segments `source` and `target`."""
     if "stack" not in context.facts:
         raise InputError("prompts in pairs are for models of two stacks; this one reads one text: give it that")
-    found = [(one.source, one.target) for one in parameters.pairs]
-    if parameters.path is not None:
-        path = Path(context.directory) / parameters.path
-        rows = _rows(path, parameters.fields)
-        found += [one for one, _ in zip(rows, range(parameters.limit), strict=False)] if parameters.limit else [*rows]
-        if not found:
-            raise InputError(f"{path}: holds no pairs")
-    empty = next((i for i, (source, _) in enumerate(found) if not source.strip()), None)
-    if empty is not None:
-        raise InputError(f"pair {empty} has no source: the encoder has nothing to read")
-    return [Prompt((Part(source, SOURCE), Part(target, TARGET))) for source, target in found]
+    found = iter([(one.source, one.target) for one in parameters.pairs])
+    path = None if parameters.path is None else Path(context.directory) / parameters.path
+    if path is not None:
+        found = chain(found, islice(_rows(path, parameters.fields), parameters.limit))
+    number = -1
+    for number, (source, target) in enumerate(found):
+        if not source.strip():
+            raise InputError(f"pair {number} has no source: the encoder has nothing to read")
+        yield Prompt((Part(source, SOURCE), Part(target, TARGET)))
+    if number < 0:
+        raise InputError(f"{path}: holds no pairs")
 
 
 def _rows(path: Path, fields: tuple[str, str]) -> Iterator[tuple[str, str]]:
     """The pairs of a file: columns of .csv and .tsv, keys of .jsonl and .json."""
     if path.suffix not in TABLES:
         raise InputError(f"{path}: pairs are read from {', '.join(TABLES)}")
-    for where, row in rows_of(path):
+    for where, row in rows_of(path, fields):
         source, target = (text_of(row, field, where) for field in fields)
         yield source, target
 
@@ -74,14 +75,15 @@ class PairReader:
         for number, length in enumerate(sources.lengths):
             if self.longest is not None and length > self.longest:
                 raise ModelError(
-                    f"the source of prompt {number} has {length} tokens, the model takes {self.longest}: shorten it"
+                    f"the source of prompt {sources.names[number]} has {length} tokens, the model takes "
+                    f"{self.longest}: shorten it"
                 )
         empty = next((i for i, length in enumerate(sources.lengths) if not length), None)
         if empty is not None:
-            raise ModelError(f"the source of prompt {empty} has no tokens")
+            raise ModelError(f"the source of prompt {sources.names[empty]} has no tokens")
         targets = [self._target(number, one) for number, one in enumerate(prompts)]
         written = tokenise(tokenizer, targets, self.model, target=True, start=self._start)
-        unwritten = [i for i, one in enumerate(targets) if not any(part.text for part in one.parts)]
+        unwritten = {i for i, one in enumerate(targets) if not any(part.text for part in one.parts)}
         if unwritten:  # nothing but what stands before every target
             before = self._before(tokenizer)
             rows: dict[str, Any] = {name: getattr(written, name) for name in _ROWS}
@@ -101,7 +103,8 @@ class PairReader:
             lost = " and ".join(f"no {one}" for one in (SOURCE, TARGET) if one not in segments)
             what = "is token numbers" if prompt.ids is not None else f"has {lost}"
             raise ModelError(
-                f"{self.model}: `stack: {self.stack}` reads prompts in pairs, and prompt {number} {what}: {HOW}"
+                f"{self.model}: `stack: {self.stack}` reads prompts in pairs, and prompt {prompt.name or number} "
+                f"{what}: {HOW}"
             )
         return replace(prompt, parts=tuple(part for part in prompt.parts if part.segment != SOURCE))
 

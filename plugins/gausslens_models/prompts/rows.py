@@ -1,31 +1,116 @@
-"""The rows of a file of texts: columns of .csv and .tsv, entries of .json and .jsonl, each with its place."""
+"""The rows of tables of texts, each with its place: .csv, .tsv, .json, .jsonl, .parquet, .arrow, .feather, directories.
+
+They are read one after another, and no table is held whole (but that of .json).
+"""
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gausslens import InputError
+from gausslens import InputError, did_you_mean
 
-TABLES = (".csv", ".tsv", ".json", ".jsonl")
+ARROW = (".parquet", ".arrow", ".feather")
+TABLES = (".csv", ".tsv", ".json", ".jsonl", *ARROW)
+# Rows that are made of Arrow's columns at a time.
+_BATCH = 1024
+_LONGEST_FIELD = 2**31 - 1
+_SHARD = re.compile(r"(?:(?P<split>.+)-)?(?P<number>\d{5})-of-(?P<count>\d{5})")
+Row = tuple[str, Any]
 
 
-def rows_of(path: Path) -> Iterator[tuple[str, Any]]:
-    """(place, row) of a file, one by one; of .csv and .tsv a row is a mapping from the names in the first line.
+def rows_of(path: Path, columns: Sequence[str] | None = None) -> Iterator[Row]:
+    """(place, row) of a file, one by one; a row is a mapping from names, of .json and .jsonl whatever stands there.
 
-    In .tsv a quote is a letter as any other; in .csv a field between quotes may hold commas and line ends.
+    In .tsv a quote is a letter as any other; in .csv a field between quotes may hold commas and line ends. ``columns``
+    are those that are wanted: of Parquet and Arrow no others are read.
     """
-    reading = {".csv": _columns, ".tsv": _columns, ".json": _entries, ".jsonl": _lines}[path.suffix]
     if not path.is_file():
         raise InputError(f"{path}: no such file")
+    reading: dict[str, Callable[[Path], Iterator[Row]]] = {
+        ".csv": _delimited,
+        ".tsv": _delimited,
+        ".json": _entries,
+        ".jsonl": _lines,
+    }
     try:
-        yield from reading(path)
+        if path.suffix in ARROW:
+            yield from _of_arrow(path, columns)
+        else:
+            yield from reading[path.suffix](path)
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
     except json.JSONDecodeError as error:
+        raise InputError(f"{path}: not JSON: {error}") from error
+
+
+def tables_of(path: Path, split: str | None) -> list[Path]:
+    """The files of a table: one, or those of a directory in order, of one split."""
+    if path.is_file():
+        if path.suffix not in TABLES:
+            raise InputError(f"{path}: columns are read from {', '.join(TABLES)}, or a directory of these")
+        return [path]
+    if not path.is_dir():
+        raise InputError(f"{path}: no such file or directory")
+    told = _json_of(path / "dataset_dict.json")
+    if told is not None:
+        splits = [str(one) for one in told.get("splits", ())]
+        return tables_of(path / _one_of(path, splits, split), None)
+    state = _json_of(path / "state.json")
+    if state is not None:
+        return [_there(path / str(one["filename"])) for one in state.get("_data_files", ())]
+    files = sorted(one for one in path.iterdir() if one.suffix in TABLES and not one.name.startswith((".", "_")))
+    files = [one for one in files if one.name not in ("dataset_info.json", "dataset_infos.json")]
+    if not files:
+        raise InputError(f"{path}: none of its files is called *{', *'.join(TABLES)}")
+    kinds = sorted({one.suffix for one in files})
+    if len(kinds) > 1:
+        raise InputError(f"{path}: holds files of several kinds, {', '.join(kinds)}: give one of them")
+    return _of_split(path, files, split)
+
+
+def _of_split(path: Path, files: Sequence[Path], split: str | None) -> list[Path]:
+    """Those called <split>-00000-of-00002.parquet, all of which must be there; files of other names are one table."""
+    found = {one: _SHARD.fullmatch(one.stem) for one in files}
+    names = {one: (shard["split"] or "" if shard else one.stem) for one, shard in found.items()}
+    shards = {name for one, name in names.items() if found[one]}
+    if not shards and split is None:
+        return list(files)
+    name = next(iter(shards)) if split is None and set(names.values()) == shards and len(shards) == 1 else None
+    name = _one_of(path, sorted(set(names.values())), split) if name is None else name
+    chosen = [one for one in files if names[one] == name]
+    counts = {int(shard["count"]) for one in chosen if (shard := found[one])}
+    if counts and counts != {len(chosen)}:
+        raise InputError(
+            f"{path}: holds {len(chosen)} files of {name or 'the table'}, and their names say {max(counts)}"
+        )
+    return chosen
+
+
+def _one_of(path: Path, splits: Sequence[str], split: str | None) -> str:
+    if split in splits:
+        return str(split)
+    what = "choose one with `split:`" if split is None else f"{split!r} is none of them{did_you_mean(split, splits)}"
+    raise InputError(f"{path}: holds the splits {', '.join(splits) or 'none'}: {what}")
+
+
+def _there(path: Path) -> Path:
+    if not path.is_file():
+        raise InputError(f"{path}: no such file, and {path.parent / 'state.json'} says that it is of the table")
+    return path
+
+
+def _json_of(path: Path) -> Any:
+    """What a JSON file beside tables holds; None where there is none."""
+    if not path.is_file():
+        return None
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except ValueError as error:
         raise InputError(f"{path}: not JSON: {error}") from error
 
 
@@ -49,7 +134,18 @@ def text_of(row: Any, field: str, where: str) -> str:
     raise InputError(f"{where}: no text {field!r} in it: it has {known}")
 
 
-def _columns(path: Path) -> Iterator[tuple[str, Any]]:
+def value_of(row: Any, column: str, where: str) -> Any:
+    """What stands in a column of a row, which must have it."""
+    if not isinstance(row, Mapping):
+        raise InputError(f"{where}: a row has names and values, here is a {type(row).__name__}")
+    if column not in row:
+        names = [str(key) for key in row]
+        raise InputError(f"{where}: no column {column!r}{did_you_mean(column, names)}")
+    return row[column]
+
+
+def _delimited(path: Path) -> Iterator[Row]:
+    csv.field_size_limit(_LONGEST_FIELD)
     plain: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix == ".tsv" else {"strict": True}
     with path.open(newline="", encoding="utf-8-sig") as stream:
         rows = csv.DictReader(stream, **plain)
@@ -63,13 +159,67 @@ def _columns(path: Path) -> Iterator[tuple[str, Any]]:
             raise InputError(f"{path}:{rows.line_num}: quotes that do not fit: {error}") from error
 
 
-def _entries(path: Path) -> Iterator[tuple[str, Any]]:
+def _entries(path: Path) -> Iterator[Row]:
     found = json.loads(path.read_text("utf-8-sig"))
     if not isinstance(found, list):
         raise InputError(f"{path}: holds a {type(found).__name__}, not a list of texts")
     yield from ((f"{path}: entry {number}", entry) for number, entry in enumerate(found))
 
 
-def _lines(path: Path) -> Iterator[tuple[str, Any]]:
+def _lines(path: Path) -> Iterator[Row]:
     with path.open(encoding="utf-8-sig") as stream:
-        yield from ((f"{path}:{number}", json.loads(line)) for number, line in enumerate(stream, 1) if line.strip())
+        for number, line in enumerate(stream, 1):
+            if line.strip():
+                try:
+                    yield f"{path}:{number}", json.loads(line)
+                except json.JSONDecodeError as error:
+                    raise InputError(f"{path}:{number}: not JSON: {error.msg} at character {error.pos}") from error
+
+
+def _of_arrow(path: Path, columns: Sequence[str] | None) -> Iterator[Row]:
+    try:
+        import pyarrow as pa
+    except ImportError as error:
+        raise InputError(
+            f"{path}: {path.suffix} is read with pyarrow, which is not installed: pip install 'gausslens[columns]'"
+        ) from error
+    number = 0
+    try:
+        for batch in _batches_of_arrow(path, columns):
+            for start in range(0, batch.num_rows, _BATCH):
+                for row in batch.slice(start, _BATCH).to_pylist():
+                    yield f"{path}: row {number}", row
+                    number += 1
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path}: cannot be read as {path.suffix.removeprefix('.')}: {error}") from error
+
+
+def _batches_of_arrow(path: Path, columns: Sequence[str] | None) -> Iterator[Any]:
+    """Record batches with the columns that are wanted; a file that lacks one is read whole, so that it can be told."""
+    import pyarrow as pa
+
+    if path.suffix == ".parquet":
+        from pyarrow import parquet
+
+        with parquet.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            yield from file.iter_batches(_BATCH, columns=_wanted(names, columns))
+        return
+    with pa.memory_map(str(path)) as source:
+        # Files begin with this mark; what `datasets` saves are streams, which do not.
+        if source.read(6) == b"ARROW1":
+            file = pa.ipc.open_file(source)
+            batches: Iterator[Any] = (file.get_batch(i) for i in range(file.num_record_batches))
+            names = file.schema.names
+        else:
+            source.seek(0)
+            batches = stream = pa.ipc.open_stream(source)
+            names = stream.schema.names
+        for batch in batches:
+            yield batch.select(_wanted(names, columns) or names)
+
+
+def _wanted(names: Sequence[str], columns: Sequence[str] | None) -> list[str] | None:
+    if columns is None or any(name not in names for name in columns):
+        return None
+    return list(dict.fromkeys(columns))

@@ -1,20 +1,28 @@
-"""Prompt sources: text of the run file, of a file, token numbers, and repeated random tokens."""
+"""Prompt sources: text of the run file, of a file or a table, token numbers, and repeated random tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
+import heapq
+import reprlib
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gausslens import InputError, Part, Prompt
 
-from .rows import TABLES, lines_of, rows_of, text_of
+from .rows import TABLES, lines_of, rows_of, tables_of, text_of, value_of
 
 if TYPE_CHECKING:
     from gausslens import SourceContext
 
-    from ..parameters import FileParameters, RepeatedRandomParameters, TextParameters, TokensParameters
+    from ..parameters import (
+        ColumnsParameters,
+        FileParameters,
+        RepeatedRandomParameters,
+        TextParameters,
+        TokensParameters,
+    )
 
 
 def text(parameters: TextParameters, context: SourceContext) -> list[Prompt]:  # noqa: ARG001
@@ -60,10 +68,10 @@ def file(parameters: FileParameters, context: SourceContext) -> Iterator[Prompt]
         if joined.text:
             yield Prompt((joined,), name=path.stem, chunk=parameters.chunk, max_tokens=parameters.max_tokens)
             return
-    number = -1
-    for number, one in enumerate(found):
+    first = next(found, None)
+    for one in () if first is None else chain([first], found):
         yield Prompt((Part(one),), max_tokens=parameters.max_tokens)
-    if number < 0:
+    if first is None:
         raise InputError(f"{path}: holds no text")
 
 
@@ -71,5 +79,71 @@ def _texts(path: Path, field: str) -> Iterator[str]:
     if path.suffix not in TABLES:
         yield from lines_of(path)
         return
-    for where, row in rows_of(path):
+    for where, row in rows_of(path, [field]):
         yield row if isinstance(row, str) else text_of(row, field, where)
+
+
+def columns(parameters: ColumnsParameters, context: SourceContext) -> Iterator[Prompt]:
+    """A prompt of each row of a table; of several columns, each is a segment of its name."""
+    path = Path(context.directory) / parameters.path
+    found: Iterator[Prompt] = _prompts(parameters, tables_of(path, parameters.split))
+    found = islice(found, parameters.offset, None)
+    if parameters.sample is not None:
+        found = iter(_sample(found, parameters.sample, context.seed))
+    found = islice(found, parameters.limit)
+    first = next(found, None)
+    if first is None:
+        beyond = f" behind the first {parameters.offset}" if parameters.offset else ""
+        raise InputError(f"{path}: holds no text in {', '.join(parameters.columns)}{beyond}")
+    yield first
+    yield from found
+
+
+def _prompts(parameters: ColumnsParameters, tables: Sequence[Path]) -> Iterator[Prompt]:
+    names = parameters.columns
+    wanted = [*names, *([parameters.name] if parameters.name is not None else [])]
+    for table in tables:
+        for where, row in rows_of(table, wanted):
+            texts = [_text(row, name, where) for name in names]
+            if not any(text.strip() for text in texts):
+                continue
+            called = None if parameters.name is None else str(_given(row, parameters.name, where))
+            last = len(names) - 1
+            parts = (
+                (Part(texts[0]),)
+                if not last
+                else tuple(
+                    Part(text + (parameters.between if i < last else ""), segment=name)
+                    for i, (name, text) in enumerate(zip(names, texts, strict=True))
+                )
+            )
+            yield Prompt(parts, name=called, max_tokens=parameters.max_tokens)
+
+
+def _given(row: Any, column: str, where: str) -> Any:
+    value = value_of(row, column, where)
+    if value is None:
+        raise InputError(f"{where}: nothing stands in {column!r}: fill it in, or leave out such rows")
+    return value
+
+
+def _text(row: Any, column: str, where: str) -> str:
+    value = _given(row, column, where)
+    if not isinstance(value, str):
+        raise InputError(f"{where}: {column!r} is {reprlib.repr(value)}, which is no text")
+    return value
+
+
+def _sample(prompts: Iterator[Prompt], count: int, seed: int) -> list[Prompt]:
+    """So many of the prompts, in their order, all choices being as likely: those that draw the least numbers."""
+    import numpy as np
+
+    generator = np.random.default_rng(seed)
+    kept: list[tuple[float, int, Prompt]] = []
+    for number, prompt in enumerate(prompts):
+        entry = (-generator.random(), number, prompt)
+        if len(kept) < count:
+            heapq.heappush(kept, entry)
+        elif entry > kept[0]:
+            heapq.heapreplace(kept, entry)
+    return [prompt for _, _, prompt in sorted(kept, key=lambda entry: entry[1])]

@@ -1,8 +1,8 @@
 """Many prompts into tokens at once: plain text, of tokenizers whose tokens are the bytes of the text.
 
-What is found is what `tokenise` finds of one prompt after the other, in arrays over all tokens. The bytes of the tokens,
-side by side, are those of the text, so where they lie needs no offsets. Prompts of which that is not so, and those with
-special tokens in their text, named words or roles, are left to it.
+What is found is what `tokenise` finds of one prompt after the other, in arrays over all tokens. The bytes of the
+tokens, side by side, are those of the text, so where they lie needs no offsets. Prompts of which that is not so, and
+those with special tokens in their text, named words or roles, are left to it.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class _Laid:
 
 
 def _is_plain(prompt: Prompt) -> bool:
-    return prompt.ids is None and all([part.role is None and part.word is None for part in prompt.parts])
+    return prompt.ids is None and all(part.role is None and part.word is None for part in prompt.parts)
 
 
 def _is_usual(tokenizer: Any) -> bool:
@@ -188,9 +188,9 @@ class _Characters:
 def _traced(
     tokenizer: Any, prompts: Sequence[Prompt], texts: Sequence[str], names: Sequence[str], laid: _Laid, size: Numbers
 ) -> Tokens:
-    """Tokens whose bytes are those of the texts, ``size`` of each, with the characters and words that they stand for."""
-    segments = (SPECIAL, *dict.fromkeys(part.segment for prompt in prompts for part in prompt.parts))
-    segments = tuple(dict.fromkeys(segments))
+    """Tokens that are the bytes of the texts, ``size`` of each, with the characters and words that they stand for."""
+    named_segments = (part.segment for prompt in prompts for part in prompt.parts)
+    segments = tuple(dict.fromkeys(chain([SPECIAL], named_segments)))
     characters = _Characters.of(prompts, texts, segments)
     behind = np.cumsum(size)
     begin = characters.of_byte[behind - size]

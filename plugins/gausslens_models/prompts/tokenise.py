@@ -73,8 +73,8 @@ def tokenise(
             row = _from_text(tokenizer, prompt, name, model, target)
             rows.append(row if start is None else _begun(tokenizer, row, start))
     if together is None:
-        return _packed(rows).cut(prompts)
-    return in_order([together, _packed(rows)] if rows else [together], done).cut(prompts)
+        return _packed(rows).cut_as_asked(prompts)
+    return in_order([together, _packed(rows)] if rows else [together], done).cut_as_asked(prompts)
 
 
 def _begun(tokenizer: Any, row: _Row, start: Start) -> _Row:

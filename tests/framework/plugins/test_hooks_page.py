@@ -260,6 +260,10 @@ def test_its_loader_and_engine(norms: ModuleType, tmp_path: Path) -> None:
         engine.run(Twin(opened), tokens, shard, batch.Request(engine.sites(opened)), batches.append)
     total = sum(float(b["embed"].double()[b.mask].sum()) for b in batches)
     assert total == pytest.approx(tensors["W_E"][[ord(c) % 50 for c in "abc"]].sum(), rel=1e-5)
+    text = "abcdefgh" * 7
+    cut = prompts.tokenised(opened, [prompts.Prompt((prompts.Part(text),), chunk=7)], "npz")
+    assert len(opened.tokenise([prompts.Prompt((prompts.Part(text),), chunk=7)])) == 1  # it knows of no chunks
+    assert ["".join(pieces) for pieces in cut.pieces] == [text[i : i + 7] for i in range(0, 56, 7)]
     runner = engine.runner(Twin(opened))
     assert runner.forward(np.array([[1, 2]]))["embed"].shape == (1, 2, 8)
     assert runner.weights(0).W_Q.shape == (2, 8, 4)
