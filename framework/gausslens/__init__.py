@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from .contract.model import ModelSpec as ModelSpec
     from .contract.model import OpenModel as OpenModel
     from .contract.parameters import Files as Files
+    from .contract.parameters import Formerly as Formerly
     from .contract.parameters import NoParameters as NoParameters
     from .contract.parameters import Parameters as Parameters
     from .contract.prompts import Part as Part
@@ -92,6 +93,7 @@ _HOMES = {
     "ModelSpec": "contract.model",
     "OpenModel": "contract.model",
     "Files": "contract.parameters",
+    "Formerly": "contract.parameters",
     "NoParameters": "contract.parameters",
     "Parameters": "contract.parameters",
     "Part": "contract.prompts",

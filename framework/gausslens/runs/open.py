@@ -130,8 +130,8 @@ def open_model(call: ModelCall, host: Host, model: Any = None, tokenizer: Any = 
             f"{call.mark}: the loader {call.loader.descriptor.name} (plugin {owner.plugin} of {owner.distribution} "
             f"{owner.version}) could not open {call.path}: {type(error).__name__}: {error}"
         ) from error
-    loader = call.loader.descriptor.name
-    engine = best(each for each in host.engines.values() if loader in each.descriptor.serves)
+    names = set(call.loader.descriptor.every_name)
+    engine = best(each for each in host.engines.values() if names & set(each.descriptor.serves))
     return Opened(call, opened, engine, resolve(engine.descriptor.engine)() if engine else None)
 
 
