@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..contract.analyses import Context
+from ..contract.engines import NarrowedRunner
 from ..contract.errors import ModelError
 from ..contract.model import ModelInfo, NoTensor
 from ..contract.reference import resolve
@@ -118,7 +119,8 @@ def _run_forward(opened: Opened, twin: Twin, step: Step, seed: int) -> xr.Datase
         tokens = step.tokens
         context = Context(info, step_seed(step, seed), tokens)
         analysis = resolve(step.use.analysis.descriptor.analysis)(step.use.parameters, context)
-        return labelled(analysis.run(opened.running.runner(twin), tokens), info)
+        runner = NarrowedRunner(opened.running.runner(twin), twin, info)
+        return labelled(analysis.run(runner, tokens), info)
     except Exception as error:
         return Failure(step, error)
 

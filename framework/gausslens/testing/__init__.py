@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from . import wiring as wiring
     from .derived_checks import check_derived as check_derived
     from .forward_checks import check_forward as check_forward
+    from .forward_checks import check_interventions as check_interventions
     from .plugin_checks import check_references as check_references
     from .plugin_checks import host_of as host_of
     from .result_checks import check_result as check_result
@@ -51,6 +52,7 @@ _HOMES = {
     "check_same": "result_checks",
     "check_derived": "derived_checks",
     "check_forward": "forward_checks",
+    "check_interventions": "forward_checks",
     "check_stream": "stream_checks",
     "TinyModel": "tiny_model",
     "check_edit": "weights_checks",
