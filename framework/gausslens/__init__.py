@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from .contract.model import OpenAs as OpenAs
     from .contract.model import OpenModel as OpenModel
     from .contract.parameters import Files as Files
+    from .contract.parameters import Formerly as Formerly
     from .contract.parameters import NoParameters as NoParameters
     from .contract.parameters import Parameters as Parameters
     from .contract.prompts import Part as Part
@@ -98,6 +99,7 @@ _HOMES = {
     "OpenAs": "contract.model",
     "OpenModel": "contract.model",
     "Files": "contract.parameters",
+    "Formerly": "contract.parameters",
     "NoParameters": "contract.parameters",
     "Parameters": "contract.parameters",
     "Part": "contract.prompts",

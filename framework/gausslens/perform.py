@@ -52,7 +52,10 @@ def run(
         warnings.warn(str(undrawn), stacklevel=2)
     if ran.outcome.failed:
         raise RunFailed(ran.failures_in_words(), ran.outcome.failed)
-    return open_store(ran.path).run(ran.plan.study.name, ran.plan.digest)
+    used = [use.analysis.descriptor for use in ran.plan.study.uses]
+    found = open_store(ran.path).run(ran.plan.study.name, ran.plan.digest)
+    found.names = {name: each.first_name for each in used for name in each.every_name}
+    return found
 
 
 class Ran:

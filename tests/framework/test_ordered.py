@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gausslens.runs.passes import shuffled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_run import by_label, do, host, study
@@ -15,7 +16,6 @@ from gausslens.contract.analyses import Context, StepRef
 from gausslens.contract.errors import ModelError
 from gausslens.contract.prompts import Part, Prompt, Tokens
 from gausslens.perform import prepare
-from gausslens.runs.passes import shuffled
 from gausslens.runs.plan import PlanError
 from gausslens.testing import TinyModel
 

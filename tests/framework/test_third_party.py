@@ -1,9 +1,13 @@
-"""examples/third_party: an outside distribution, installed as one, tested by its own tests, run beside a null."""
+"""examples/third_party: an outside distribution, installed as one, tested by its own tests, run beside a null.
+
+So is the one that was written for version 1 of the interface, as it was then: tests/archives/third_party.v1.tar.
+"""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,12 +16,19 @@ import pytest
 Python = Callable[..., subprocess.CompletedProcess[str]]
 
 
-@pytest.fixture(scope="module")
-def sinks(tmp_path_factory: pytest.TempPathFactory, root: Path, python: Python) -> tuple[Path, Path]:
+@pytest.fixture(scope="module", params=["now", "version 1"])
+def sinks(
+    tmp_path_factory: pytest.TempPathFactory, root: Path, python: Python, request: pytest.FixtureRequest
+) -> tuple[Path, Path]:
     """A copy of it, and a directory that it is installed in."""
     place = tmp_path_factory.mktemp("third-party")
-    directory, site = place / "sinks", place / "site"
-    shutil.copytree(root / "examples/third_party", directory, ignore=shutil.ignore_patterns("__pycache__", "store"))
+    directory, site = place / "third_party", place / "site"
+    if request.param == "now":
+        shutil.copytree(root / "examples/third_party", directory, ignore=shutil.ignore_patterns("__pycache__", "store"))
+    else:
+        with tarfile.open(root / "tests/archives/third_party.v1.tar") as archive:
+            archive.extractall(place, filter="data")
+        assert "api_version = 1\n" in (directory / "gausslens_sinks/plugin.py").read_text(encoding="utf-8")
     pip = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target", str(site), "."]
     ran = python(*pip, cwd=directory, path=site)
     assert ran.returncode == 0, ran.stderr
@@ -35,6 +46,8 @@ def test_gausslens_finds_it_and_puts_a_null_beside_it(sinks: tuple[Path, Path], 
     directory, site = sinks
     listed = python("-m", "gausslens", "plugins", "sinks", cwd=directory, path=site)
     assert "gausslens-sinks 0.2.0" in listed.stdout, listed.stderr
+    everything = python("-m", "gausslens", "plugins", cwd=directory, path=site)
+    assert "written for" not in everything.stdout + everything.stderr  # nothing that it offers has changed
     store = tmp_path / "store"
     run = ["-m", "gausslens", "run", "sinks.yaml", "--store", str(store), "--set", "variants.chance.draws=3"]
     ran = python(*run, cwd=directory, path=site)

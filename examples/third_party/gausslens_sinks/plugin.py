@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gausslens import Analysis, ReportSection, hookimpl
 
-api_version = 1
+api_version = 2
 
 FIRST_TOKEN = Analysis(
     name="sinks.first-token",

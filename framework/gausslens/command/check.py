@@ -22,6 +22,8 @@ def run(arguments: Namespace) -> int:
 
     study = read(arguments.file, load_host(arguments), arguments.set)
     print(f"{arguments.file}: {_held(study)}")
+    for warning in study.warnings:
+        print(f"warning: {warning}")
     return 0
 
 

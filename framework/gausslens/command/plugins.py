@@ -51,7 +51,7 @@ def run(arguments: Namespace) -> int:
 def named(host: Host, name: str) -> list[tuple[str, Owned[Any]]]:
     """What a name means: all of a plugin, or each descriptor that bears it."""
     everything = list(host.contributed())
-    found = [(k, o) for k, o in everything if name in (o.owner.plugin, o.descriptor.name)]
+    found = [(k, o) for k, o in everything if name in (o.owner.plugin, *o.descriptor.every_name)]
     if found:
         return found
     for broken in host.would_provide(name):
@@ -77,6 +77,8 @@ def _listed(host: Host) -> Iterator[str]:
         for owner, kind, descriptor in rows:
             if owner == plugin.plugin:
                 yield _cut(f"  {kind:<9} {descriptor.name:<{broad}}  {descriptor.summary}")
+        if plugin.may_change:
+            yield f"  note: {plugin.may_change} (HOOKS.md, Growing old)"
     if host.left_out:
         yield f"\nleft out: {', '.join(host.left_out)}"
     broken = f", {len(host.broken)} set aside" if host.broken else ""
@@ -89,7 +91,11 @@ def _as_json(host: Host) -> str:
         record = asdict(plugin)
         for kind, kinds in KINDS.items():
             mine = [o.descriptor for o in host.of(kind).values() if o.owner.plugin == plugin.plugin]
-            record[kinds] = [{"name": d.name, "version": d.version, "summary": d.summary} for d in mine]
+            record[kinds] = [
+                {"name": d.name, "version": d.version, "summary": d.summary}
+                | ({"formerly": d.formerly} if d.formerly else {})
+                for d in mine
+            ]
         plugins.append(record)
     broken = [{name: value for name, value in vars(b).items() if name != "error"} for b in host.broken]
     whole = {"plugins": plugins, "broken": broken, "left_out": host.left_out, "warnings": host.warnings}
@@ -177,6 +183,7 @@ def _table(found: list[Parameter], width: int) -> Iterator[str]:
     margin = " " * (name + 6)
     for parameter in found:
         default = "required" if parameter.default is None else f"default {parameter.default}"
+        default += f"; formerly {', '.join(parameter.formerly)}" if parameter.formerly else ""
         first = f"    {parameter.name:<{name}}  "
         yield from textwrap.wrap(f"{parameter.type}; {default}", width, initial_indent=first, subsequent_indent=margin)
         yield from textwrap.wrap(parameter.text, width, initial_indent=margin, subsequent_indent=margin)

@@ -17,12 +17,27 @@ Differences = Literal["never", "also", "only"]
 
 @dataclass(frozen=True, kw_only=True)
 class Descriptor:
-    """What all descriptors say: a name, a version of the numbers, one line of text, and the parameter model."""
+    """What all descriptors say: a name, a version of the numbers, one line of text, and the parameter model.
+
+    ``formerly`` are the names that it had before, the first one first: run files that use them go on working. Keys,
+    seeds and parts of a store have the first name, so that a new name alone computes nothing again.
+    """
 
     name: str
     version: int
     summary: str
     parameters: str = "gausslens.parameters:NoParameters"
+    formerly: tuple[str, ...] = ()
+
+    @property
+    def first_name(self) -> str:
+        """The name that keys, seeds and stores have."""
+        return self.formerly[0] if self.formerly else self.name
+
+    @property
+    def every_name(self) -> tuple[str, ...]:
+        """Its name, and those that it had."""
+        return (self.name, *self.formerly)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,8 +42,10 @@ class StepNews:
 hookspec = pluggy.HookspecMarker("gausslens")
 hookimpl = pluggy.HookimplMarker("gausslens")
 
-# Raised when a hook changes. A plugin may declare ``api_version = 1``: an older one is warned of, a newer set aside.
-API_VERSION = 1
+# Raised when plugins must change something. A plugin declares ``api_version = 2``, or was written for version 1, the
+# OLDEST that works as it is: one of before is warned of, a newer one set aside. HOOKS.md says what changed.
+API_VERSION = 2
+OLDEST = 1
 
 
 @hookspec

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,10 +26,48 @@ class Files:
         self.names = names
 
 
+class Formerly:
+    """Marks a parameter that had other names before, the first one first: ``Annotated[int, Formerly("k")]``.
+
+    Run files that use them go on working; the key of a step has the first name, so that nothing is computed again.
+    """
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+
+def former_names(model: type[BaseModel]) -> dict[str, tuple[str, ...]]:
+    """The parameters of a model that had other names, and these."""
+    marks = {name: [m for m in field.metadata if isinstance(m, Formerly)] for name, field in model.model_fields.items()}
+    return {name: found[0].names for name, found in marks.items() if found and found[0].names}
+
+
+def now_called(name: str) -> str:
+    """How a schema describes the former name of a parameter."""
+    return f"Now called {name}."
+
+
 class Parameters(BaseModel):
     """Parameters of a loader, source, edit or analysis. Give each field a type, a default and a description."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, defer_build=True)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: Any, handler: Any) -> dict[str, Any]:
+        """The schema, with former names as deprecated ones."""
+        found: dict[str, Any] = handler(core)
+        schema = handler.resolve_ref_schema(found)  # the definition itself, where ``found`` refers to it
+        properties, required = schema.get("properties", {}), schema.get("required", [])
+        for name, former in former_names(cls).items():
+            told = {"deprecated": True, "description": now_called(name)}
+            properties |= {old: {k: v for k, v in properties[name].items() if k != "default"} | told for old in former}
+            if name in required:
+                required.remove(name)
+                either = {"anyOf": [{"required": [each]} for each in (name, *former)]}
+                schema["allOf"] = [*schema.get("allOf", []), either]
+        if not required:
+            schema.pop("required", None)
+        return found
 
     def canonical(self) -> dict[str, Any]:
         """The parameters with their defaults, as plain data: what goes into a key."""
@@ -51,11 +90,33 @@ class Parameters(BaseModel):
         }
         return self.model_copy(update=found) if found else self
 
-    def keyed(self) -> dict[str, Any]:
-        """The parameters as they go into a key: digests of what files hold in place of paths, nothing for none."""
+    def keyed(self, without: Collection[str] = ()) -> dict[str, Any]:
+        """The parameters as they go into a key, ``without`` some: digests of what files hold in place of paths.
+
+        Nothing for a path that is not given; and each under the first name that it had.
+        """
         plain, paths = self.canonical(), self.paths()
         held = {name: digest_of_files(plain[name], files.names) for name, files in paths.items() if plain[name]}
-        return {name: value for name, value in plain.items() if name not in paths} | held
+        counted = {name: value for name, value in plain.items() if name not in paths} | held
+        return self.first_named({name: value for name, value in counted.items() if name not in without})
+
+    def first_named(self, plain: Mapping[str, Any]) -> dict[str, Any]:
+        """These parameters, or some of them, as plain data under the first names that they had."""
+        named: dict[str, Any] = _first_named(self, dict(plain))
+        return named
+
+
+def _first_named(value: Any, plain: Any) -> Any:
+    """Plain data of a value, keys of models within it under the first names that they had."""
+    if isinstance(value, BaseModel) and isinstance(plain, dict):
+        former = former_names(type(value))
+        inner = {name: _first_named(getattr(value, name, None), held) for name, held in plain.items()}
+        return {former.get(name, (name,))[0]: held for name, held in inner.items()}
+    if isinstance(value, list | tuple) and isinstance(plain, list) and len(value) == len(plain):
+        return [_first_named(v, p) for v, p in zip(value, plain, strict=True)]
+    if isinstance(value, dict) and isinstance(plain, dict):
+        return {key: _first_named(value.get(key), held) for key, held in plain.items()}
+    return plain
 
 
 def _ordered(value: Any) -> Any:

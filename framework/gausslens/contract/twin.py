@@ -174,7 +174,7 @@ def _headed(names: Iterable[str], info: ModelInfo) -> str:
 
 def edit_seed(call: EditCall, run_seed: int, draw: int | None) -> int:
     """The seed of an edit: by run seed, the edit and its parameters, and the draw."""
-    return derive(run_seed, call.edit.descriptor.name, call.parameters.keyed(), draw)
+    return derive(run_seed, call.edit.descriptor.first_name, call.parameters.keyed(), draw)
 
 
 def _edited(twin: Twin, call: EditCall, layer: int | None, made: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

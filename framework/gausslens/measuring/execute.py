@@ -169,7 +169,7 @@ def _made_by(
     owner = step.use.analysis.owner
     return {
         "object_id": step.key[:32],
-        "analysis": step.ref.analysis,
+        "analysis": step.folder,
         "version": step.use.analysis.descriptor.version,
         "plugin": owner.plugin,
         "plugin_version": owner.version,

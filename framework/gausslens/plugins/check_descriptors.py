@@ -56,6 +56,7 @@ def problems(hook: str, returned: object, ours: bool) -> list[str]:
             wrong = "there are two of this name"
         seen.add(item.name if wrong is None else None)
         wrongs = [wrong] if wrong else []
+        wrongs += _former_problems(item, form, ours, seen)
         found += [f"{kind.__name__} {_shown(item.name)}: {text}" for text in [*wrongs, *_field_problems(item)]]
     return found
 
@@ -68,6 +69,15 @@ def _name_problem(name: object, form: str, ours: bool) -> str | None:
     if "." in name and not ours and prefix in RESERVED:
         return f"the prefix {prefix!r} is reserved for gausslens itself: use your plugin's name"
     return None
+
+
+def _former_problems(item: Descriptor, form: str, ours: bool, seen: set[object]) -> Iterator[str]:
+    """What is wrong with the names that it had before: they are names as others are."""
+    for name in item.formerly if _names_or_nothing(item.formerly) is None else ():
+        wrong = _name_problem(name, form, ours) or ("something has this name" if name in seen else None)
+        seen.add(name)
+        if wrong:
+            yield f"formerly {_shown(name)}: {wrong}"
 
 
 def _field_problems(descriptor: Descriptor) -> Iterator[str]:
@@ -156,6 +166,7 @@ _CHECKS: Mapping[str, Callable[[object], str | None]] = {
     "touches": _touches,
     "keeps": _rung,
     "names": _names_or_nothing,
+    "formerly": _names_or_nothing,
     "exchangeable": _names_or_nothing,
     "shape": _one_of(get_args(Shape)),
     "differences": _one_of(get_args(Differences)),

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..contract.hooks import API_VERSION
+
 if TYPE_CHECKING:
     import pluggy
 
@@ -23,15 +25,32 @@ KINDS = {
     "section": "sections",
 }
 
+# What plugins of version 1 may have to change, by hook; HOOKS.md says how.
+CHANGED = {
+    "edits": "its edits: with heads, tensors without a head axis are refused",
+    "captures": "its engines: runners take interventions",
+}
+
 
 @dataclass(frozen=True)
 class Plugin:
-    """A plugin that is loaded, and the hooks that it implements."""
+    """A plugin that is loaded, the hooks that it implements, and the version of the interface it was written for."""
 
     plugin: str
     distribution: str
     version: str
     hooks: tuple[str, ...]
+    api_version: int = API_VERSION
+
+    @property
+    def may_change(self) -> str:
+        """What its author should look at, where it was written for version 1 and offers what version 2 changed."""
+        looked_at = [what for hook, what in CHANGED.items() if hook in self.hooks and self.api_version < API_VERSION]
+        if not looked_at:
+            return ""
+        return (
+            f"written for version {self.api_version} of the interface; it works, but look at {' and '.join(looked_at)}"
+        )
 
 
 @dataclass(frozen=True)
@@ -72,6 +91,16 @@ class Host:
         """All of one of the KINDS, by name."""
         found: Mapping[str, Owned[Any]] = getattr(self, KINDS[kind])
         return found
+
+    def find(self, kind: str, name: str) -> Owned[Any] | None:
+        """What bears a name, or bore it before; None where nothing does."""
+        known = self.of(kind)
+        return known.get(name) or next((o for o in known.values() if name in o.descriptor.formerly), None)
+
+    def first_names(self) -> dict[str, str]:
+        """For every name of an analysis, of now and of before, the one under which its results are stored."""
+        known = [owned.descriptor for owned in self.analyses.values()]
+        return {name: each.first_name for each in known for name in each.every_name}
 
     def contributed(self) -> Iterator[tuple[str, Owned[Any]]]:
         """Everything that there is, each with its kind."""

@@ -94,6 +94,12 @@ SPECIFIED = {
 }
 
 
+def _written_for(candidate: Candidate, found: Any) -> int:
+    """The version of this interface that a plugin was written for; one that tells none is of the first."""
+    version: int = getattr(found, "api_version", hookspecs.API_VERSION if candidate.ours else hookspecs.OLDEST)
+    return version
+
+
 class _Manager(pluggy.PluginManager):
     def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
         """As pluggy does it, but names of a module that are not marked are passed over at once: it is most of them."""
@@ -163,7 +169,7 @@ class Loading:
             sources=by_name["prompt_sources"],
             sections=by_name["report_sections"],
             plugins=tuple(
-                Plugin(c.plugin, c.distribution, c.version, tuple(sorted(self.implemented[c.plugin])))
+                Plugin(c.plugin, c.distribution, c.version, tuple(sorted(self.implemented[c.plugin])), self._api(c))
                 for c in self.accepted.values()
             ),
             broken=tuple(sorted(self.broken, key=lambda b: (b.plugin, b.distribution, b.entry_point))),
@@ -171,6 +177,9 @@ class Loading:
             warnings=tuple(sorted(self.warnings)),
             hook=self.manager.hook,
         )
+
+    def _api(self, candidate: Candidate) -> int:
+        return _written_for(candidate, self.objects[candidate.plugin])
 
     def _attempt(self, candidate: Candidate, step: Callable[[Candidate], str | None]) -> None:
         try:
@@ -200,12 +209,12 @@ class Loading:
         for plugin, other in self.objects.items():
             if other is found:
                 return f"{candidate.entry_point} is already loaded, as plugin {plugin!r}"
-        ours, theirs = hookspecs.API_VERSION, getattr(found, "api_version", hookspecs.API_VERSION)
+        ours, theirs = hookspecs.API_VERSION, _written_for(candidate, found)
         if type(theirs) is not int:
             return f"api_version is {theirs!r}, not an integer"
         if theirs > ours:
             return f"it needs version {theirs} of the plugin interface, this gausslens has {ours}: upgrade gausslens"
-        if theirs < ours:
+        if theirs < hookspecs.OLDEST:
             self.warnings.append(
                 f"plugin {candidate.plugin} of {candidate.whose} was written for version {theirs} of the plugin "
                 f"interface, this gausslens has {ours}: it may not work as it should"
@@ -250,8 +259,8 @@ class Loading:
         owners: dict[tuple[str, str], list[Candidate]] = {}
         for plugin, candidate in self.accepted.items():
             for hook, found in self.contributed[plugin].items():
-                for descriptor in found:
-                    owners.setdefault((hook, descriptor.name), []).append(candidate)
+                for name in dict.fromkeys(name for descriptor in found for name in descriptor.every_name):
+                    owners.setdefault((hook, name), []).append(candidate)
         named = set()
         for (hook, name), who in owners.items():
             for candidate in who:
@@ -267,7 +276,8 @@ class Loading:
         offers: set[str] = set()
         if self.accepted.get(candidate.plugin) is candidate:
             del self.accepted[candidate.plugin]
-            offers = {d.name for found in self.contributed.pop(candidate.plugin, {}).values() for d in found}
+            mine = [d for found in self.contributed.pop(candidate.plugin, {}).values() for d in found]
+            offers = {name for descriptor in mine for name in descriptor.every_name}
             if self.manager.has_plugin(candidate.plugin):  # with all that it half registered
                 self.manager.unregister(name=candidate.plugin)
         self.broken.append(

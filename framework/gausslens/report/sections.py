@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -55,7 +56,10 @@ def sections(results: Results, host: Host) -> list[Section]:
     """Trajectories where models are swept, and the sections of all plugins whose analyses have a result, in order."""
     stored = {step.analysis for variant, label in results for step in results.steps(variant, label)}
     owned = sorted(host.sections.values(), key=lambda o: (o.descriptor.order, o.descriptor.name))
-    found = [_section(o, results) for o in owned if stored & set(o.descriptor.analyses)]
+    first = host.first_names()
+    named = copy(results)
+    named.names = first
+    found = [_section(o, named) for o in owned if stored & {first.get(n, n) for n in o.descriptor.analyses}]
     return [*_of_host(results), *found]
 
 

@@ -51,7 +51,7 @@ def read_uses(
         _check_errors(reading, table, analysis)
         if block is None or parameters is None:
             continue
-        label = block.label or analysis.descriptor.name
+        label = block.label or block.use  # as it is written, so that what names a label finds it
         layers, heads = indices(block.layers), indices(block.heads)
         over = errors_of(block.errors, "entry", errors)
         found.append(

@@ -13,11 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from ..contract.digests_and_seeds import canonical
 from ..contract.errors import near
-from ..contract.parameters import NO_PATH, Parameters
+from ..contract.parameters import NO_PATH, Parameters, former_names
 from ..contract.reference import resolve
 from ..plugins.host import in_one_line
 from ..runs.study import WHOLE_RUN as WHOLE_RUN
-from .check_parameters import checked, names_at
+from .check_parameters import checked, names_at, with_current_names
 from .nodes import Node
 from .problems import Problems, RunFileErrors, instead, shortened
 from .wording import name_pattern
@@ -225,12 +225,14 @@ class Reading:
         model = self.model(owned, table)
         if model is None:
             return None
-        hidden = sorted(set(also) & set(names_at(model, ())))
+        former = (name for names in former_names(model).values() for name in names)
+        hidden = sorted(set(also) & {*names_at(model, ()), *former})
         if hidden:
             whose = f"{owned.descriptor.name} ({owner_of(owned)})"
             self.blame(owned, table, f"the parameter {hidden[0]!r} of {whose} cannot be given: the host has that key")
             return None
         try:
+            table = with_current_names(model, table, self.problems)
             found, _ = checked(model, table, self.problems, also, at)
             found = found.located(self.directory) if found is not None else None
             canonical(found.canonical() if found is not None else None)
@@ -298,11 +300,13 @@ def find(kind: str, node: Node | None, host: Host, problems: Problems) -> Owned[
     """What a name stands for; a problem where nothing bears it."""
     if node is None or not isinstance(node.value, str):
         return None  # the check of the table that it is in says so
-    name, names = node.value, host.of(kind)
-    if name not in names:
+    name, found = node.value, host.find(kind, node.value)
+    if found is None:
         problems.value(node, f"there is no {kind} {shortened(name)}", _hint(kind, name, host))
-        return None
-    return names[name]
+    elif name != found.descriptor.name:
+        was = f"{name} is the name that {found.descriptor.name} had before"
+        problems.warn(node.mark, node.path, was, f"write {found.descriptor.name}")
+    return found
 
 
 def owner_of(owned: Owned[Any]) -> str:

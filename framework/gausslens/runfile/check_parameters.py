@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from ..contract.errors import near
+from ..contract.parameters import former_names
 from . import wording as words
 from .nodes import KeyPath, Node
 from .problems import MOST, instead
@@ -83,6 +84,36 @@ def checked(
             names[str(fault.location[-1])] = reporter.meant(fault, table, names.values())
         for above, names in renames.items():
             table = table.renamed(above, names)
+
+
+def with_current_names(model: type[BaseModel], table: Node, problems: Problems) -> Node:
+    """The table with parameters under the names that they have now; each former name is warned of at its place."""
+    return _current([model], table, problems)
+
+
+def _current(types: Sequence[Any], node: Node, problems: Problems) -> Node:
+    if node.is_list:
+        items = [_current([b for one in types for b in _below(one, i)], n, problems) for i, n in enumerate(node.value)]
+        return replace(node, value=items)
+    models = [one for one in types if _is_model(one)]
+    if not node.is_table:
+        return node
+    live = {name for model in models for name in fields_of(model)}
+    names: dict[str, str | None] = {}
+    for new, old in ((new, old) for m in models for new, former in former_names(m).items() for old in former):
+        held = node.get(old)
+        if held is None or old in live or old in names:
+            continue
+        if node.get(new) is not None or new in names.values():
+            problems.key(
+                held, f"{old} is the name that {new} had before, and {new} is given too", "keep one of the two"
+            )
+        else:
+            problems.warn(held.place, held.path, f"{old} is the name that {new} had before", f"write {new}")
+        names[old] = None if node.get(new) is not None or new in names.values() else new
+    table = node.renamed((), names) if names else node
+    below = {k: _current([b for t in types for b in _below(t, k)], n, problems) for k, n in table.value.items()}
+    return replace(table, value=below)
 
 
 def _as_table(model: type[BaseModel], node: Node) -> str:

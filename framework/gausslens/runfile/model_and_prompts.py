@@ -42,7 +42,7 @@ def read_model_block(reading: Reading, table: Node) -> ModelCall | None:
     table = with_name(table, blocks.ModelBlock, reading.problems)
     values, ours, rest = split_keys(table, blocks.ModelBlock, reading.problems)
     path, named = ours.get("path"), ours.get("loader")
-    known = reading.host.loaders.get(named.value) if named is not None and isinstance(named.value, str) else None
+    known = reading.host.find("loader", named.value) if named is not None and isinstance(named.value, str) else None
     opens = f"it should be {known.descriptor.summary}" if known is not None else "it is a model"
     place = _place(reading, path, opens) if path is not None and isinstance(path.value, str) and path.value else None
     loader: Owned[Any] | None = None
@@ -66,7 +66,7 @@ def brought_model(reading: Reading, table: Node | None) -> Node | None:
     if table is None or not table.is_table:
         return None
     named = table.get("source")
-    source = reading.host.sources.get(named.value) if named is not None and isinstance(named.value, str) else None
+    source = reading.host.find("source", named.value) if named is not None and isinstance(named.value, str) else None
     if source is None or source.descriptor.model is None:
         return None
     call = read_prompts_block(replace(reading, problems=Problems(reading.problems.file)), table)

@@ -60,6 +60,7 @@ class Problems:
     def __init__(self, file: str) -> None:
         self.file = file
         self._found: dict[tuple[Mark, KeyPath, str], Problem] = {}
+        self.warnings: dict[str, None] = {}  # each sentence once, in order
 
     def __len__(self) -> int:
         return len(self._found)
@@ -82,6 +83,10 @@ class Problems:
     def key(self, node: Node, message: str, suggestion: str = "") -> None:
         """Note that a key is wrong, or something within what it names."""
         self.add(node.place, node.path, message, suggestion)
+
+    def warn(self, mark: Mark, path: KeyPath, message: str, suggestion: str) -> None:
+        """Note what works and should be written otherwise."""
+        self.warnings[str(Problem(mark, shown_path(path), message, suggestion))] = None
 
     def stop(self) -> NoReturn:
         """Raise what was found: nothing more can be read."""

@@ -131,4 +131,5 @@ def _study(reading: Reading, root: Node, default_name: str) -> Study | None:
         "report": top.report,
     }
     ordered = tuple(found[0] for found in variants.values())
-    return Study(name, top.seed, model, prompts, ordered, tuple(uses), against, top.report, reading.directory, whole)
+    told = (name, top.seed, model, prompts, ordered, tuple(uses), against, top.report, reading.directory, whole)
+    return Study(*told, warnings=tuple(problems.warnings))

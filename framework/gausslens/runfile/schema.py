@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import InputError
+from ..contract.parameters import now_called
 from ..contract.reference import resolve
 from . import blocks
 
@@ -130,7 +131,10 @@ def _model(host: Host, parameters: Definitions) -> Schema:
         "if": {"properties": {"loader": {"const": "auto"}}},
         "then": _closed(blocks.ModelBlock, {"properties": merged}),
     }
-    chosen = [_when("loader", name, _closed(blocks.ModelBlock, parameters[f"loader:{name}"])) for name in loaders]
+    chosen = [
+        _when("loader", owned, _closed(blocks.ModelBlock, parameters[f"loader:{name}"]))
+        for name, owned in loaders.items()
+    ]
     return schema | {"allOf": [by_auto, *chosen]}
 
 
@@ -148,7 +152,10 @@ def _prompts(host: Host, parameters: Definitions) -> Schema:
     schema = _open(_of(blocks.PromptsBlock))
     sources = dict(sorted(host.sources.items()))
     schema["properties"]["source"] |= _choice(sources)
-    chosen = [_when("source", name, _closed(blocks.PromptsBlock, parameters[f"source:{name}"])) for name in sources]
+    chosen = [
+        _when("source", owned, _closed(blocks.PromptsBlock, parameters[f"source:{name}"]))
+        for name, owned in sources.items()
+    ]
     return schema | {"type": ["object", "null"], "allOf": chosen}
 
 
@@ -156,7 +163,8 @@ def _edit(host: Host, parameters: Definitions) -> Schema:
     schema = _open(_of(blocks.EditBlock))
     edits = dict(sorted(host.edits.items()))
     schema["properties"]["edit"] |= _choice(edits)
-    return schema | {"allOf": [_when("edit", name, _edited(parameters[f"edit:{name}"])) for name in edits]}
+    chosen = [_when("edit", owned, _edited(parameters[f"edit:{name}"])) for name, owned in edits.items()]
+    return schema | {"allOf": chosen}
 
 
 def _edited(parameters: Schema) -> Schema:
@@ -186,11 +194,11 @@ def _analysis(host: Host, parameters: Definitions) -> Schema:
     properties["as"] |= {"not": {"pattern": r"\.against\."}}
     properties["prompts"] = _described({"$ref": "#/$defs/prompts"}, properties["prompts"])
     chosen = []
-    for name in analyses:
+    for name, owned in analyses.items():
         then: Schema = {"properties": {"with": {"$ref": f"#/$defs/analysis:{name}"}}}
         if parameters[f"analysis:{name}"].get("required"):
             then["required"] = ["with"]
-        chosen.append(_when("use", name, then))
+        chosen.append(_when("use", owned, then))
     return schema | {"allOf": chosen}
 
 
@@ -207,14 +215,21 @@ def _variant() -> Schema:
     return {"anyOf": [edits, block]}
 
 
-def _when(key: str, name: str, then: Schema) -> Schema:
-    return {"if": {"properties": {key: {"const": name}}, "required": [key]}, "then": then}
+def _when(key: str, owned: Owned[Any], then: Schema) -> Schema:
+    names = list(owned.descriptor.every_name)
+    named = {"const": names[0]} if len(names) == 1 else {"enum": names}
+    return {"if": {"properties": {key: named}, "required": [key]}, "then": then}
 
 
 def _choice(known: Mapping[str, Owned[Any]], **more: str) -> Schema:
-    """Names to choose from, each with its summary, as editors show them."""
+    """Names to choose from, each with its summary, as editors show them; names of before are deprecated."""
     summaries = more | {name: owned.descriptor.summary for name, owned in known.items()}
-    return {"enum": list(summaries), "enumDescriptions": list(summaries.values())}
+    now = {"enum": list(summaries), "enumDescriptions": list(summaries.values())}
+    former = {old: now_called(name) for name, owned in known.items() for old in owned.descriptor.formerly}
+    if not former:
+        return now
+    before = {"enum": list(former), "enumDescriptions": list(former.values()), "deprecated": True}
+    return {"anyOf": [now, before]}
 
 
 def _closed(block: type[blocks.Block], parameters: Schema) -> Schema:

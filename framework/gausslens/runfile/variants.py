@@ -12,7 +12,7 @@ from ..contract.twin import EditCall
 from ..runs.study import Point, Shuffle, Variant
 from . import blocks
 from .blocks import find, split_keys, with_name
-from .check_parameters import checked, names_at
+from .check_parameters import checked, names_at, with_current_names
 from .model_and_prompts import read_variant_prompts, resolved_prompts
 from .nodes import Node
 from .problems import Problems, instead, shortened
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ..contract.descriptors import Edit, Owned
+    from ..contract.parameters import Parameters
     from ..runs.study import ModelCall
     from .blocks import Reading
 
@@ -172,6 +173,8 @@ def read_edit(reading: Reading, entry: Node) -> EditRead:
     entry = with_name(entry, blocks.EditBlock, reading.problems)
     edit = find("edit", entry.get("edit"), reading.host, reading.problems)
     model = reading.model(edit, entry) if edit is not None else None
+    if model is not None and entry.is_table:
+        entry = _with_current_names(reading, model, entry)
     known = names_at(model, ()) if model is not None else None
     values, ours, rest = split_keys(entry, blocks.EditBlock, reading.problems, known)
     if edit is None or known is None:
@@ -194,6 +197,19 @@ def read_edit(reading: Reading, entry: Node) -> EditRead:
             taken = tuple((name, _taken(plain.get(name), node)) for name, node in given.items())
             choices.append((taken, EditCall(edit, parameters, layers, heads, entry.place)))
     return EditRead(edit, tuple(choices), _resolved(edit, choices, list(swept)))
+
+
+def _with_current_names(reading: Reading, model: type[Parameters], entry: Node) -> Node:
+    """An edit with parameters under the names that they have now, swept ones too."""
+    ours = blocks.keys(blocks.EditBlock)
+    given = with_current_names(model, entry.but(ours), reading.problems)
+    entry = replace(entry, value=entry.only(ours).value | given.value)
+    sweep = entry.get("sweep")
+    if sweep is None or not sweep.is_table:
+        return entry
+    # Of the parameter itself alone: what is swept are values.
+    names = with_current_names(model, sweep, reading.problems)
+    return replace(entry, value=entry.value | {"sweep": names})
 
 
 def _known(reading: Reading, sweep: Node, rest: Node, known: list[str]) -> dict[str, Node]:

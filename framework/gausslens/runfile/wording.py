@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 from pydantic import BaseModel
 
+from ..contract.parameters import now_called
 from .nodes import Node
 from .problems import shortened
 from .text import scalar
@@ -211,6 +212,7 @@ class Parameter:
     type: str
     default: str | None
     text: str
+    formerly: tuple[str, ...] = ()
 
 
 def parameters(model: type[Parameters]) -> list[Parameter]:
@@ -238,11 +240,16 @@ def of_schema(schema: Schema, definitions: Schema) -> str:
 
 
 def _flat(schema: Schema, definitions: Schema, prefix: str) -> Iterator[Parameter]:
-    for name, each in schema.get("properties", {}).items():
+    properties = schema.get("properties", {})
+    for name, each in properties.items():
+        if each.get("deprecated"):
+            continue
+        was = now_called(name)
+        former = tuple(n for n, e in properties.items() if e.get("deprecated") and e.get("description") == was)
         found = _followed(each, definitions)
         default = _as_in_a_run_file(each["default"]) if "default" in each else None
         text = each.get("description") or found.get("description", "")
-        yield Parameter(prefix + name, of_schema(each, definitions), default, " ".join(text.split()))
+        yield Parameter(prefix + name, of_schema(each, definitions), default, " ".join(text.split()), former)
         if prefix.count(".") < 4:  # a model may hold itself
             yield from _flat(found, definitions, f"{prefix}{name}.")
 

@@ -1,5 +1,6 @@
 """Keys: SHA-256 of canonical JSON of all that the numbers of a step depend on, and of nothing else.
 
+What was renamed is keyed by the first name that it had (``formerly``).
 Not in a key: names of runs, variants and labels, comments, batch size, threads, device, versions of distributions.
 """
 
@@ -44,14 +45,14 @@ def of_model(call: ModelCall, info: ModelInfo) -> dict[str, Any]:
     """Which model: what its weights are, and how they were read. What files hold is in the fingerprint."""
     paths = call.parameters.paths()
     told = {name: value for name, value in call.parameters.canonical().items() if name not in paths}
-    return {"fingerprint": info.fingerprint, "dtype": info.dtype, "loader": _used(call.loader, told)}
+    loader = _used(call.loader, call.parameters.first_named(told))
+    return {"fingerprint": info.fingerprint, "dtype": info.dtype, "loader": loader}
 
 
 def of_use(use: Use, seed: int, place: StepRef) -> dict[str, Any]:
     """Which analysis, with every parameter; the seed of the run where it draws, names of its place where it knows."""
     descriptor = use.analysis.descriptor
-    counted = {name: value for name, value in use.parameters.keyed().items() if name not in descriptor.names}
-    used = _used(use.analysis, counted)
+    used = _used(use.analysis, use.parameters.keyed(without=descriptor.names))
     if use.layers is not None:
         used["layers"] = sorted(set(use.layers))
     if use.heads is not None:
@@ -99,7 +100,7 @@ def of_comparison(of: str, null: Sequence[str], exchangeable: Sequence[str], as_
 
 
 def _used(owned: Owned[Any], parameters: dict[str, Any]) -> dict[str, Any]:
-    return {"name": owned.descriptor.name, "version": owned.descriptor.version, "parameters": parameters}
+    return {"name": owned.descriptor.first_name, "version": owned.descriptor.version, "parameters": parameters}
 
 
 def _edit(call: EditCall, info: ModelInfo) -> dict[str, Any]:

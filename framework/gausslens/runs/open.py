@@ -120,11 +120,12 @@ class Models:
 def open_model(call: ModelCall, host: Host, model: Any = None, tokenizer: Any = None) -> Opened:
     """Open what the `model:` block says: config, tokenizer and fingerprint; weights are read when first needed."""
     spec = ModelSpec(call.path, call.parameters, call.dtype, call.device, model, tokenizer)
-    made, loader = _opened(call, call.loader, spec), call.loader.descriptor.name
+    made, loader = _opened(call, call.loader, spec), call.loader
     if isinstance(made, OpenAs):
-        loader = made.loader
-        made = _served(call, host, made)
-    engine = best(each for each in host.engines.values() if loader in each.descriptor.serves)
+        loader = _inner(call, host, made)
+        made = _served(call, loader, made)
+    names = set(loader.descriptor.every_name)
+    engine = best(each for each in host.engines.values() if names & set(each.descriptor.serves))
     return Opened(call, made, engine, resolve(engine.descriptor.engine)() if engine else None)
 
 
@@ -140,14 +141,23 @@ def _opened(call: ModelCall, loader: Owned[Loader], spec: ModelSpec) -> Any:
         ) from error
 
 
-def _served(call: ModelCall, host: Host, made: OpenAs) -> OpenModel:
+def _inner(call: ModelCall, host: Host, made: OpenAs) -> Owned[Loader]:
+    """The loader that a loader hands its module to."""
+    found = host.loaders.get(made.loader)
+    if found is None or found is call.loader:
+        raise ModelError(f"{_handed(call, made)}, which there is not{did_you_mean(made.loader, host.loaders)}")
+    return found
+
+
+def _handed(call: ModelCall, made: OpenAs) -> str:
+    return f"{_blamed(call, call.loader)} opens {call.path} as the loader {made.loader}"
+
+
+def _served(call: ModelCall, inner: Owned[Loader], made: OpenAs) -> OpenModel:
     """The module that a loader made, opened by the loader that it names; it keeps the fingerprint that it came with."""
     from pydantic import ValidationError
 
-    blamed = f"{_blamed(call, call.loader)} opens {call.path} as the loader {made.loader}"
-    inner = host.loaders.get(made.loader)
-    if inner is None or inner is call.loader:
-        raise ModelError(f"{blamed}, which there is not{did_you_mean(made.loader, host.loaders)}")
+    blamed = _handed(call, made)
     try:
         told = json.dumps(dict(made.parameters))
         parameters = resolve(inner.descriptor.parameters).model_validate_json(told, strict=True)

@@ -81,8 +81,8 @@ class Step:
 
     @property
     def folder(self) -> str:
-        """The name of the analysis, under which the part is filed."""
-        return self.ref.analysis
+        """The first name of the analysis, under which the part is filed."""
+        return self.use.analysis.descriptor.first_name
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def make_plan(study: Study, models: Models) -> Plan:
     planner.plan_derived()
     compared, notes = comparisons(study, list(planner.steps.values()), planner.left_out)
     steps = (*planner.steps.values(), *compared)
-    return Plan(study, steps, (*planner.notes, *notes))
+    return Plan(study, steps, (*study.warnings, *planner.notes, *notes))
 
 
 def manifest_of(plan: Plan) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def manifest_of(plan: Plan) -> dict[str, Any]:
                 "draw": step.ref.draw,
                 "sweep": dict(step.ref.sweep),
                 "label": step.ref.label,
-                "analysis": step.ref.analysis,
+                "analysis": step.folder,
                 "key": step.key,
                 "ingredients": dict(step.ingredients),
                 "against": step.against,
@@ -150,7 +150,7 @@ def manifest_of(plan: Plan) -> dict[str, Any]:
 
 def step_seed(step: Step, run_seed: int) -> int:
     """The seed of an analysis: by run seed, analysis and parameters; the same for all variants and draws."""
-    return derive(run_seed, step.use.analysis.descriptor.name, step.use.parameters.keyed())
+    return derive(run_seed, step.use.analysis.descriptor.first_name, step.use.parameters.keyed())
 
 
 class _Planner:
@@ -301,7 +301,7 @@ class _Planner:
                     made["order"] = seed
             else:
                 _refuse_crossed(use, opened)
-            made["engine"] = {"name": opened.engine.descriptor.name, "version": opened.engine.descriptor.version}
+            made["engine"] = {"name": opened.engine.descriptor.first_name, "version": opened.engine.descriptor.version}
             made["tokens"] = reads.digest
             if use.analysis.descriptor.texts:
                 made["text"] = keys.of_text(reads, opened.model)
@@ -377,7 +377,7 @@ class _Planner:
         left_out: Sequence[StepRef],
     ) -> None:
         info = opened.model.info if opened else NO_MODEL
-        seed = derive(self.study.seed, use.analysis.descriptor.name, use.parameters.keyed())
+        seed = derive(self.study.seed, use.analysis.descriptor.first_name, use.parameters.keyed())
         context = Context(info, seed).at(place, use.analysis.descriptor.knows)
         try:
             analysis: DerivedAnalysis = resolve(use.analysis.descriptor.analysis)(use.parameters, context)
@@ -453,7 +453,8 @@ def _untouched(study: Study) -> Point:
 
 def _tokenised(call: PromptCall, opened: Opened, study: Study) -> Tokens:
     name = call.source.descriptor.name
-    seed = derive(study.seed, "prompts", name, call.parameters.canonical())
+    told = call.parameters.first_named(call.parameters.canonical())
+    seed = derive(study.seed, "prompts", call.source.descriptor.first_name, told)
     info = opened.model.info
     facts = {**info.facts, "vocabulary": info.vocabulary, "max_positions": info.max_positions}
     prompts = resolve(call.source.descriptor.prompts)(call.parameters, SourceContext(study.directory, seed, facts))

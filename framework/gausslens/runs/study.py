@@ -141,7 +141,10 @@ class Use:
 
 @dataclass(frozen=True)
 class Study:
-    """A whole run file, resolved. ``resolved`` is the file as plain data with every default filled in."""
+    """A whole run file, resolved. ``resolved`` is the file as plain data with every default filled in.
+
+    ``warnings`` say what works and should be written otherwise, with its place.
+    """
 
     name: str
     seed: int
@@ -153,3 +156,4 @@ class Study:
     report: bool
     directory: Path
     resolved: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()

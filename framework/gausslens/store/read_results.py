@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 
 
 # Digits of a plan's digest that are shown; so few are enough to mean it.
-PLAN_DIGITS = 8
-FEWEST_DIGITS = 6
-# Other runs and plans that notes name.
-MOST_NAMED = 5
+PLAN_DIGITS, FEWEST_DIGITS = 8, 6
+MOST_NAMED = 5  # other runs and plans that notes name
 
 
 class NoResult(StoreError, KeyError):
@@ -75,6 +73,8 @@ class Results:
     ``results.runs`` names all runs, ``results.run("name")`` reads another, ``all_runs()`` each by itself, and
     ``compare`` sets two side by side: nothing else mixes them. Large arrays are read when used.
     """
+
+    names: Mapping[str, str] = {}  # by which ``of`` knows analyses too, and those that are stored
 
     def __init__(self, found: Reader, known: Sequence[Manifest] | None = None, of: Sequence[Manifest] | None = None):
         self._reader = found
@@ -233,7 +233,7 @@ class Results:
         """
         found: dict[str, dict[str, xr.Dataset]] = {}
         for (variant, label), steps in self._steps.items():
-            mine = steps[0].analysis == analysis and steps[0].against is None
+            mine = steps[0].analysis == self.names.get(analysis, analysis) and steps[0].against is None
             if mine and all(self.finished(s) for s in steps):
                 found.setdefault(label, {})[variant] = self[variant, label]
         return found
@@ -485,8 +485,8 @@ class StoreReader:
         """What made the result."""
         from .read_parts import read_facts
 
-        path = part_path(self.path, step.analysis, step.key)
-        return read_facts(self.path, path, entry_of(step.analysis, step.key))
+        named = step.analysis, step.key
+        return read_facts(self.path, part_path(self.path, *named), entry_of(*named))
 
 
 def open_reader(path: str | os.PathLike[str]) -> Reader:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .figure_checks import check_figure as check_figure
     from .figure_checks import check_section as check_section
     from .forward_checks import check_forward as check_forward
+    from .forward_checks import check_interventions as check_interventions
     from .plugin_checks import check_references as check_references
     from .plugin_checks import host_of as host_of
     from .result_checks import check_result as check_result
@@ -54,6 +55,7 @@ _HOMES = {
     "check_derived": "derived_checks",
     "check_figure": "figure_checks",
     "check_forward": "forward_checks",
+    "check_interventions": "forward_checks",
     "check_section": "figure_checks",
     "check_stream": "stream_checks",
     "TinyModel": "tiny_model",

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
+
+if TYPE_CHECKING:
+    from ..contract.model import ModelInfo
 
 
 def check_result(dataset: xr.Dataset) -> xr.Dataset:
@@ -59,3 +63,11 @@ def check_round_trip(dataset: xr.Dataset, directory: Path | None = None) -> xr.D
             assert key in held.attrs, f"{name}: its attribute {key} was lost"
             assert np.array_equal(held.attrs[key], value), f"{name}: {key} {value!r} came back as {held.attrs[key]!r}"
     return back
+
+
+def check_in_view(narrow: xr.Dataset, few: ModelInfo, whole: xr.Dataset) -> None:
+    """Check that a result with few layers and heads in view names those and no others, where the whole one has any."""
+    for dim, known in (("layer", few.layers), ("head", few.heads), ("kv_head", few.kv_heads)):
+        if dim in whole.dims:
+            seen = narrow[dim].values.tolist() if dim in narrow.dims else []
+            assert seen == list(known), f"with only {dim} {list(known)} in view it gives {dim} {seen}"

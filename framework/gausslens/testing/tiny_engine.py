@@ -171,13 +171,13 @@ def _forward(
         arrays = {"resid_pre": x}
         if layer not in twin.info.lacking:
             arrays |= _attention(twin, layer, x, allowed, replace, flow)
-            x = x + arrays["attn_out"]
+        attended = x + arrays["attn_out"] if "attn_out" in arrays else x
+        if twin.info.d_mlp and not twin.info.facts.parallel:
+            attended = arrays["resid_mid"] = flow(layer, "resid_mid", attended)
         if twin.info.d_mlp:
-            if not twin.info.facts.parallel:
-                x = arrays["resid_mid"] = flow(layer, "resid_mid", x)
-            arrays |= _mlp(twin, layer, arrays["resid_pre"] if twin.info.facts.parallel else x, flow)
-            x = x + arrays["mlp_out"]
-        x = flow(layer, "resid_post", x)
+            arrays |= _mlp(twin, layer, x if twin.info.facts.parallel else attended, flow)
+            attended = attended + arrays["mlp_out"]
+        x = flow(layer, "resid_post", attended)
         seen(layer, arrays | {"resid_post": x})
     seen(None, {"embed": embed, "logits": flow(None, "logits", _normed(x, outside, "ln_final") @ outside.W_U)})
 
@@ -187,11 +187,8 @@ def _attention(
 ) -> dict[str, torch.Tensor]:
     weights = twin.weights(layer)
     h = _normed(x, weights, "ln1")
-    made = (
-        (name, torch.einsum("pnd,hde->pnhe", h, weights[f"W_{name.upper()}"]) + _bias(weights, f"b_{name.upper()}"))
-        for name in ("q", "k", "v")
-    )
-    q, k, v = (flow(layer, name, tensor) for name, tensor in made)
+    made = {n: torch.einsum("pnd,hde->pnhe", h, weights[f"W_{n}"]) + _bias(weights, f"b_{n}") for n in "QKV"}
+    q, k, v = (flow(layer, name.lower(), tensor) for name, tensor in made.items())
     each = list(weights.kv_of_head)
     scores = torch.einsum("pqhe,pkhe->phqk", q, k[:, :, each]) / math.sqrt(q.shape[-1])
     # A padded first key leaves a row with nothing to attend to; it is spread evenly rather than NaN.
@@ -213,8 +210,8 @@ def _attention(
 
 def _mlp(twin: Twin, layer: int, x: torch.Tensor, flow: Flow) -> dict[str, torch.Tensor]:
     weights = twin.weights(layer)
-    before = _normed(x, weights, "ln1" if twin.info.facts.parallel else "ln2") @ weights.W_in + _bias(weights, "b_in")
-    before = flow(layer, "mlp_pre", before)
+    h = _normed(x, weights, "ln1" if twin.info.facts.parallel else "ln2")
+    before = flow(layer, "mlp_pre", h @ weights.W_in + _bias(weights, "b_in"))
     after = flow(layer, "mlp_post", torch.nn.functional.gelu(before))
     out = flow(layer, "mlp_out", after @ weights.W_out + _bias(weights, "b_out"))
     return {"mlp_pre": before, "mlp_post": after, "mlp_out": out}

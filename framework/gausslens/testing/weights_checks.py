@@ -16,7 +16,7 @@ from ..contract.parameters import Parameters
 from ..contract.reference import resolve
 from ..contract.twin import EditCall, EditFailed, Twin, check_touched
 from ..runs.outcome import labelled
-from .result_checks import check_result, check_same
+from .result_checks import check_in_view, check_result, check_same
 from .stream_checks import context_of
 from .tiny_model import TinyModel, of_kinds
 
@@ -50,18 +50,15 @@ def check_weights(
 def _checked_weights(
     analysis: Analysis, chosen: Parameters, held: TinyModel, inputs: Mapping[StepRef, xr.Dataset] | None
 ) -> xr.Dataset:
-    before = _tensors(held)
+    before = all_tensors(held)
     info = held.info
     result = _weighed(analysis, chosen, held, info, info.layers, inputs)
     backwards = _weighed(analysis, chosen, held, info, tuple(reversed(info.layers)), inputs)
     check_same(backwards, result, "it depends on the order in which layers come")
-    _check_untouched(held, before)
+    check_untouched(held, before)
     few = info.narrowed(info.layers[-1:], info.heads[-1:])
     narrow = _weighed(analysis, chosen, held, few, few.layers, inputs)
-    for dim, known in (("layer", few.layers), ("head", few.heads), ("kv_head", few.kv_heads)):
-        if dim in result.dims:
-            seen = narrow[dim].values.tolist()
-            assert seen == list(known), f"with only {dim} {list(known)} in view it gives {dim} {seen}"
+    check_in_view(narrow, few, result)
     return check_result(result)
 
 
@@ -86,7 +83,7 @@ def check_edit(
 def _checked_edit(edit: Edit, chosen: Parameters, held: TinyModel, seed: int) -> Overlays:
     call = EditCall(Owned(edit, _NOBODY), chosen, None, None, _NOWHERE)
     layers = (None, *held.info.layers)
-    before = _tensors(held)
+    before = all_tensors(held)
     check_touched(call, held)
     made = _edited(held, call, seed, 0, layers)
     assert any(made.values()), f"{edit.name} returned no tensor of any layer"
@@ -94,7 +91,7 @@ def _checked_edit(edit: Edit, chosen: Parameters, held: TinyModel, seed: int) ->
     _check_alike(edit, made, _edited(held, call, seed, 1, layers), "draw")
     _check_alike(edit, made, _edited(held, call, seed + 1, 0, layers), "seed")
     _check_one_head(replace(call, heads=held.info.heads[-1:]), held, seed, layers)
-    _check_untouched(held, before)
+    check_untouched(held, before)
     return made
 
 
@@ -147,11 +144,13 @@ def _check_alike(edit: Edit, made: Overlays, other: Overlays, changed: str | Non
                 assert same, f"{where}: it depends on the {changed}, so its descriptor must say random=True"
 
 
-def _tensors(model: TinyModel) -> dict[tuple[int | None, str], torch.Tensor]:
+def all_tensors(model: TinyModel) -> dict[tuple[int | None, str], torch.Tensor]:
+    """Copies of all tensors of a model."""
     layers = (None, *model.info.layers)
     return {(layer, name): model.tensor(layer, name).clone() for layer in layers for name in model.names(layer)}
 
 
-def _check_untouched(model: TinyModel, before: Mapping[tuple[int | None, str], torch.Tensor]) -> None:
+def check_untouched(model: TinyModel, before: Mapping[tuple[int | None, str], torch.Tensor]) -> None:
+    """Check that a model's tensors are what they were."""
     for (layer, name), tensor in before.items():
         assert torch.equal(model.tensor(layer, name), tensor), f"it changed {name} of layer {layer} in place"

@@ -38,6 +38,11 @@ def test_the_list(peopled: Shelf, capsys: Captured) -> None:
         ["edit", "red.halve", "Halves."],
         ["source", "red-text", "Texts."],
     ]
+    note = (
+        "  note: written for version 1 of the interface; it works, but look at its edits: with heads, tensors without"
+    )
+    assert lines[at + 4].startswith(note)
+    assert sum("note: written for" in line for line in lines) == 2  # not of ours
     assert len({line.index(kind[2]) for line, kind in zip(lines[at + 1 : at + 4], kinds, strict=True)}) == 1
     order = [line.split()[0] for line in lines if "   hooks: " in line]
     ours = [name for name in order if name not in ("red", "blue-green")]

@@ -73,7 +73,7 @@ CASES = {
     ),
     "api_version too new": (
         f"api_version = 99\n{returns('[one()]')}",
-        r"needs version 99 of the plugin interface, this gausslens has 1",
+        r"needs version 99 of the plugin interface, this gausslens has 2",
     ),
     "api_version of another type": (
         f"api_version = '1'\n{returns('[one()]')}",
@@ -121,6 +121,25 @@ def test_half_a_plugin_is_no_plugin(shelf: Shelf) -> None:
         assert only_broken(host).plugin == name
         assert not host.analyses
         assert not any(c.get_hookimpls() for c in vars(host.hook).values())
+
+
+def test_the_first_version_works_and_says_nothing(shelf: Shelf) -> None:
+    """Also where it is not declared; a plugin that offers nothing that changed has nothing to look at."""
+    edits = (
+        "from gausslens import Edit\n@hookimpl\ndef edits():\n    return [Edit(name='mine.e', version=1, summary='E.', "
+    )
+    edits += "edit='m:e', touches=('W_Q',))]\n"
+    found = {}
+    for name, declared in (("one", "api_version = 1\n"), ("none", ""), ("two", "api_version = 2\n")):
+        source = f"{declared}{ANALYSES}[one()]\n"
+        shelf.plugin(name, source + edits if name != "none" else source)
+        host = load(only=(name,))
+        assert not host.broken
+        assert not host.warnings
+        [found[name]] = host.plugins
+    assert {name: plugin.api_version for name, plugin in found.items()} == {"one": 1, "none": 1, "two": 2}
+    assert [name for name, plugin in found.items() if plugin.may_change] == ["one"]
+    assert "without a head axis are refused" in found["one"].may_change
 
 
 def test_an_older_interface_is_warned_of(shelf: Shelf) -> None:
