@@ -12,7 +12,8 @@ from .contract.hooks import RunNews, StepNews
 from .runs.execute import execute, not_in_store, work
 from .runs.open import Models
 from .runs.outcome import Began, Failure, Finished, Outcome, Progress, failures_in_words, progress
-from .runs.plan import Plan, Step, make_plan, manifest_of
+from .runs.plan import make_plan
+from .runs.steps import Plan, Step, manifest_of
 
 if TYPE_CHECKING:
     from .plugins import Host

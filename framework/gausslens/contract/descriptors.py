@@ -74,6 +74,8 @@ class Edit(Descriptor):
     nothing), "gains", "scale", "entries", "spectrum", or a word of your own; or ``"package.module:function"`` of the
     parameters, which may give None. Without it the name of the variant stands there. ``check`` is
     ``"package.module:function"`` of (model, parameters), which raises a GausslensError where the edit cannot be made.
+    ``inputs`` is ``"package.module:function"`` of (parameters, steps), which picks the results that the edit finds in
+    ``weights.inputs``.
     """
 
     edit: str
@@ -81,6 +83,7 @@ class Edit(Descriptor):
     random: bool = False
     keeps: str | None = None
     check: str | None = None
+    inputs: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +96,7 @@ class Analysis(Descriptor):
     bulk         writes large arrays through context.bulk (stream)
     texts        its result holds text of tokens, or depends on it: text and tokenizer are then part of the key
     scope        of a derived analysis: "variant" (once for each draw) or "run" (once)
-    names        parameters of a derived analysis that only name labels or variants, and are not told in its result:
+    names        parameters that only name labels or variants of results that it reads, and are not told in its own:
                  they are not part of the key, for the keys of its inputs are
     exchangeable dimensions over which the null may be pooled for an empirical p, as ("head",)
     any_size     its numbers mean the same whatever the size of a model: a null of models of other sizes is compared

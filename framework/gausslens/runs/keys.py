@@ -63,9 +63,14 @@ def of_use(use: Use, seed: int, place: StepRef) -> dict[str, Any]:
     return used
 
 
-def of_edits(edits: Sequence[EditCall], seed: int, draw: int | None) -> dict[str, Any]:
-    """Which edits, in order; the seed of the run and the draw where one of them draws."""
+def of_edits(
+    edits: Sequence[EditCall], seed: int, draw: int | None, read: Sequence[Sequence[str]] = ()
+) -> dict[str, Any]:
+    """Which edits, in order; the keys of what each reads; the seed of the run and the draw where one of them draws."""
     made: dict[str, Any] = {"edits": [_edit(call) for call in edits]}
+    for edit, inputs in zip(made["edits"], read, strict=False):
+        if inputs:
+            edit["inputs"] = list(inputs)
     if is_random(edits):
         made |= {"seed": seed, "draw": draw}
     return made

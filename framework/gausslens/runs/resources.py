@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..contract.analyses import Estimate
 from ..contract.reference import resolve
 from ..contract.sites import TABLE
-from .plan import Step
+from .steps import Step
 
 if TYPE_CHECKING:
     from ..contract.model import ModelInfo

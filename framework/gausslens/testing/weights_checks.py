@@ -58,23 +58,35 @@ def check_weights(
 
 
 def check_edit(
-    edit: Edit, parameters: Parameters | None = None, *, model: TinyModel | None = None, seed: int = 0
+    edit: Edit,
+    parameters: Parameters | None = None,
+    *,
+    model: TinyModel | None = None,
+    seed: int = 0,
+    inputs: Mapping[StepRef, xr.Dataset] | None = None,
 ) -> Overlays:
     """Apply an edit to the tiny model and return {layer: {name: tensor}}, after checking that
 
     - it returns something, only tensors that it says it touches, finite and of the model's shapes;
     - it repeats bit by bit, in any order of layers; if it is random it differs in every tensor from draw to draw and
       from seed to seed, and if it is not, neither matters.
+
+    ``inputs`` are the results that it finds in ``weights.inputs``.
     """
     held = model or TinyModel()
     chosen = parameters or resolve(edit.parameters)()
     call = EditCall(Owned(edit, _NOBODY), chosen, None, None, _NOWHERE)
     layers = (None, *held.info.layers)
-    made = _edited(held, call, seed, 0, layers)
+
+    def edited(seed: int, draw: int, layers: Sequence[int | None]) -> Overlays:
+        twin = Twin(held, [call], seed, draw, [inputs or {}])
+        return {layer: dict(twin.overlay(layer)) for layer in layers}
+
+    made = edited(seed, 0, layers)
     assert any(made.values()), f"{edit.name} returned no tensor of any layer"
-    _check_alike(edit, made, _edited(held, call, seed, 0, tuple(reversed(layers))), None)
-    _check_alike(edit, made, _edited(held, call, seed, 1, layers), "draw")
-    _check_alike(edit, made, _edited(held, call, seed + 1, 0, layers), "seed")
+    _check_alike(edit, made, edited(seed, 0, tuple(reversed(layers))), None)
+    _check_alike(edit, made, edited(seed, 1, layers), "draw")
+    _check_alike(edit, made, edited(seed + 1, 0, layers), "seed")
     return made
 
 
@@ -94,11 +106,6 @@ def _weighed(
         return labelled(made.join(parts), info)
     stacked = [part.expand_dims(layer=[layer]) for layer, part in sorted(parts.items())]
     return labelled(xr.concat(stacked, dim="layer", join="outer", combine_attrs="override"), info)
-
-
-def _edited(model: TinyModel, call: EditCall, seed: int, draw: int, layers: Sequence[int | None]) -> Overlays:
-    twin = Twin(model, [call], seed, draw)
-    return {layer: dict(twin.overlay(layer)) for layer in layers}
 
 
 def _check_alike(edit: Edit, made: Overlays, other: Overlays, changed: str | None) -> None:
