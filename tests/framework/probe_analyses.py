@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
-from probes import Epochs, Failing, Lines, Matrix, Of, Power, Scale, Site, Size, Trained
+from probes import Epochs, Failing, Lines, Matrix, Newest, Of, Power, Scale, Site, Size, Trained
 
 import gausslens
 from gausslens import HEAD_AXIS, KV_HEAD_AXIS, Batch, Context, LayerWeights, Request, StepRef, Tokens
@@ -202,6 +203,39 @@ class Centred(_Reads):
 
     def result(self) -> xr.Dataset:
         return self.told([self.total[n] for n in self.context.model.layers])
+
+
+def _newest(parameters: Newest) -> float:
+    return float(sorted(Path(parameters.directory).glob("*.txt"))[-1].read_text())
+
+
+def newest_digest(parameters: Newest) -> str:
+    try:
+        return str(_newest(parameters))
+    except IndexError as error:
+        raise gausslens.InputError(f"{parameters.directory} holds no file") from error
+
+
+def no_digest(parameters: Newest) -> Any:
+    return None if parameters.directory == "." else 1 / 0
+
+
+class Filed:
+    """Weights: the number that the newest file of a directory holds, which its parameters do not name."""
+
+    def __init__(self, parameters: Newest, context: Context) -> None:
+        self.value = _newest(parameters)
+
+    def layer(self, weights: LayerWeights, layer: int) -> xr.Dataset:
+        return xr.Dataset({"value": ((), self.value, {"units": "1", "long_name": "of a file"})})
+
+
+def times_newest(weights: LayerWeights, parameters: Newest, generators: Any) -> dict[str, torch.Tensor]:
+    return {"W_Q": weights.W_Q * _newest(parameters)}
+
+
+def one_line(parameters: Newest, context: Any) -> list[gausslens.Prompt]:
+    return [gausslens.Prompt((gausslens.Part("the same line"),))]
 
 
 def taken_from(parameters: Trained, steps: Sequence[StepRef]) -> list[StepRef]:

@@ -51,6 +51,10 @@ class Size(Parameters):
     fails: bool = Field(default=False, description="Whether it fails.")
 
 
+class Newest(Parameters):
+    directory: str = Field(default=".", description="Its newest file is read.")
+
+
 class Scale(Parameters):
     alpha: float = Field(default=2.0, description="W_Q is multiplied by it.")
 
@@ -103,6 +107,25 @@ REDRAW = gausslens.Edit(
     touches=("W_Q", "W_K", "W_V", "W_O"),
     random=True,
 )
+FILED = _analysis("probe.filed", "weights", "Filed", "Newest", fingerprint="probe_analyses:newest_digest")
+UNFILED = _analysis("probe.unfiled", "weights", "Filed", "Newest", fingerprint="probe_analyses:no_digest")
+OF_FILE = gausslens.Edit(
+    name="probe.of_file",
+    version=1,
+    summary="W_Q times a number that the newest file of a directory holds",
+    parameters="probes:Newest",
+    edit="probe_analyses:times_newest",
+    touches=("W_Q",),
+    fingerprint="probe_analyses:newest_digest",
+)
+TOLD = gausslens.PromptSource(
+    name="told",
+    version=1,
+    summary="The same prompt, whatever its files hold",
+    parameters="probes:Newest",
+    prompts="probe_analyses:one_line",
+    fingerprint="probe_analyses:newest_digest",
+)
 TAKEN_OUT = gausslens.Edit(
     name="probe.taken_out",
     version=1,
@@ -124,17 +147,17 @@ LINES = gausslens.PromptSource(
 @gausslens.hookimpl
 def analyses() -> list[gausslens.Analysis]:
     stream = [POWER, SPREAD, ROWS, LAYERS, COPY, ORDERED, PLACED, UNDECLARED, DRAWS, FAILS, TRAIN, CENTRED]
-    return [*stream, NORM, NEXT, ALONG, BESIDE, EARLY, DOUBLED, MEAN]
+    return [*stream, NORM, NEXT, ALONG, BESIDE, EARLY, FILED, UNFILED, DOUBLED, MEAN]
 
 
 @gausslens.hookimpl
 def edits() -> list[gausslens.Edit]:
-    return [SCALE, REDRAW, TAKEN_OUT]
+    return [SCALE, REDRAW, TAKEN_OUT, OF_FILE]
 
 
 @gausslens.hookimpl
 def prompt_sources() -> list[gausslens.PromptSource]:
-    return [LINES]
+    return [LINES, TOLD]
 
 
 @gausslens.hookimpl

@@ -55,12 +55,13 @@ class PromptSource(Descriptor):
 
     ``random`` says that the prompts depend on the seed of the run. Where prompts come with what reads them (saved
     activations, say), ``model`` names a function of the parameters that returns the `model:` block, as a mapping or
-    None, that stands for the one which a run file leaves out.
+    None, that stands for the one which a run file leaves out. ``fingerprint``: as of an analysis.
     """
 
     prompts: str
     random: bool = False
     model: str | None = None
+    fingerprint: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +76,7 @@ class Edit(Descriptor):
     parameters, which may give None. Without it the name of the variant stands there. ``check`` is
     ``"package.module:function"`` of (model, parameters), which raises a GausslensError where the edit cannot be made.
     ``inputs`` is ``"package.module:function"`` of (parameters, steps), which picks the results that the edit finds in
-    ``weights.inputs``.
+    ``weights.inputs``. ``fingerprint``: as of an analysis.
     """
 
     edit: str
@@ -84,6 +85,7 @@ class Edit(Descriptor):
     keeps: str | None = None
     check: str | None = None
     inputs: str | None = None
+    fingerprint: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +107,8 @@ class Analysis(Descriptor):
     crossed      knows attention between two stacks, whose keys are other tokens than its queries (stream, forward)
     prompts      prompts used where the run file gives none, as {"source": "text", "text": [...]}
     estimate     "package.module:function" of (parameters, info, tokens) -> Estimate of memory and disk
+    fingerprint  "package.module:function" of the parameters -> str, what the files or services hold that they name
+                 otherwise than by ``Files``: part of the key
     knows        which of "variant" and "draw" it reads from its context: names are then part of the key
     """
 
@@ -123,6 +127,7 @@ class Analysis(Descriptor):
     crossed: bool = False
     prompts: Mapping[str, Any] | None = None
     estimate: str | None = None
+    fingerprint: str | None = None
     knows: tuple[Literal["variant", "draw"], ...] = ()
 
 

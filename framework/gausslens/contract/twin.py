@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from .digests_and_seeds import derive
 from .errors import GausslensError, ModelError, did_you_mean
 from .model import HEAD_TENSORS, KV_HEAD_TENSORS, LayerWeights, ModelInfo, OpenModel
+from .parameters import fingerprint
 from .reference import resolve
 
 if TYPE_CHECKING:
@@ -36,6 +38,12 @@ class EditCall:
     layers: tuple[int, ...] | None
     heads: tuple[int, ...] | None
     mark: Mark
+
+    @cached_property
+    def fingerprint(self) -> str | None:
+        """What the files hold that its edit reads, where the edit can say so."""
+        edit = self.edit.descriptor
+        return fingerprint(edit.fingerprint, self.parameters, f"{self.mark}: edit {edit.name}")
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,12 @@ Not in a key: names of runs, variants and labels, comments, batch size, threads,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..contract.digests_and_seeds import digest
+from ..contract.digests_and_seeds import canonical, digest
+from ..contract.errors import ModelError
 from ..contract.twin import touched
 
 if TYPE_CHECKING:
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from ..contract.twin import EditCall
     from .shuffled_prompts import Reads
     from .study import ModelCall, Use
+
+# The distribution whose loaders have in their fingerprint all that they tell.
+OURS = "gausslens"
 
 # Raised when the host changes what is computed for every analysis (sharding, merging, the comparison with a null).
 HOST_VERSION = 1
@@ -41,10 +46,42 @@ def is_random(edits: Sequence[EditCall]) -> bool:
 
 
 def of_model(call: ModelCall, info: ModelInfo) -> dict[str, Any]:
-    """Which model: what its weights are, and how they were read. What files hold is in the fingerprint."""
+    """Which model: what its weights are, and how they were read. What files hold is in the fingerprint.
+
+    The fingerprints of our own loaders are of config and weights, from which their facts are made; what other loaders
+    tell of a model beside its weights counts as it is told.
+    """
     paths = call.parameters.paths()
     told = {name: value for name, value in call.parameters.canonical().items() if name not in paths}
-    return {"fingerprint": info.fingerprint, "dtype": info.dtype, "loader": _used(call.loader, told)}
+    made = {"fingerprint": info.fingerprint, "dtype": info.dtype, "loader": _used(call.loader, told)}
+    return made if call.loader.owner.distribution == OURS else made | {"facts": _facts(info)}
+
+
+def _facts(info: ModelInfo) -> str:
+    """A digest of what a loader tells of a model: facts, and how heads share keys; not its words for people."""
+    facts = {name: fact for name, fact in info.facts.items() if name not in ("notes", "longest")}
+    return digest(_plain([facts, info.causal, info.kv_of_head, info.lacking]))
+
+
+def _plain(value: Any) -> Any:
+    """Any value of a fact as JSON that is equal where it is, in any process."""
+    if isinstance(value, Mapping):
+        pairs = [[_plain(name), _plain(held)] for name, held in value.items()]
+        return {"mapping": sorted(pairs, key=canonical)}
+    if isinstance(value, set | frozenset):
+        return {"set": sorted(map(_plain, value), key=canonical)}
+    if isinstance(value, list | tuple):
+        return [_plain(held) for held in value]
+    if isinstance(value, bool | int | str | None):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else repr(value)
+    if hasattr(value, "tolist"):  # numpy and torch
+        return _plain(value.tolist())
+    raise ModelError(
+        f"a loader tells a fact that is a {type(value).__name__}, of which no key can be made: "
+        "give numbers, text, lists or mappings"
+    )
 
 
 def of_use(use: Use, seed: int, place: StepRef) -> dict[str, Any]:
@@ -58,6 +95,8 @@ def of_use(use: Use, seed: int, place: StepRef) -> dict[str, Any]:
         used["heads"] = sorted(set(use.heads))
     if descriptor.random:
         used["seed"] = seed
+    if use.fingerprint is not None:
+        used["fingerprint"] = use.fingerprint
     if descriptor.knows:
         used["knows"] = {name: getattr(place, name) for name in descriptor.knows}
     return used
@@ -109,6 +148,8 @@ def _used(owned: Owned[Any], parameters: dict[str, Any]) -> dict[str, Any]:
 
 def _edit(call: EditCall) -> dict[str, Any]:
     made = _used(call.edit, call.parameters.keyed()) | {"touches": sorted(touched(call))}
+    if call.fingerprint is not None:
+        made["fingerprint"] = call.fingerprint
     if call.layers is not None:
         made["layers"] = sorted(set(call.layers))
     if call.heads is not None:

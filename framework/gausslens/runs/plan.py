@@ -60,6 +60,7 @@ class _Planner:
         self.prompts: dict[str, Tokens] = {}
         self.tokenised: dict[tuple[str, Opened], Tokens] = {}
         self.reads: dict[str, Reads] = {}
+        self.fingerprints: dict[str, str | None] = {}
         self.left_out: set[StepRef] = set()
         self.notes: list[str] = []
         self._last_reason = ""
@@ -225,6 +226,8 @@ class _Planner:
                 _refuse_crossed(use, opened)
             made["engine"] = {"name": opened.engine.descriptor.name, "version": opened.engine.descriptor.version}
             made["tokens"] = reads.digest
+            if (fingerprint := self.fingerprints[reads.source]) is not None:
+                made["source"] = fingerprint
             if use.analysis.descriptor.texts:
                 made["text"] = keys.of_text(reads, opened.model)
             if groups is not None:
@@ -260,6 +263,7 @@ class _Planner:
         if call is None:
             raise PlanError(f"{use.mark}: {use.label} needs prompts: add `prompts: {{source: text, text: [...]}}`")
         what = digest([call.source.descriptor.name, call.parameters.canonical()])
+        self.fingerprints[what] = call.fingerprint
         plain = self._tokens(call, what, opened)
         name = digest([what, plain.digest(), plain.text_digest()])
         self.prompts.setdefault(name, plain)

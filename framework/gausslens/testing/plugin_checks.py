@@ -94,6 +94,8 @@ def _of_parameters(model: Any) -> Iterator[str]:
 
 
 def _of_kind(descriptor: Descriptor) -> Iterator[str]:
+    if isinstance(descriptor, Analysis | Edit | PromptSource) and descriptor.fingerprint:
+        yield from _of_call(descriptor.fingerprint, 1)
     if isinstance(descriptor, Analysis):
         has = getattr(resolve(descriptor.analysis), "__dict__", {})
         more = {name: count for name, count in OPTIONAL[descriptor.shape].items() if name in has}

@@ -314,4 +314,4 @@ def test_a_run_with_it_has_its_null_columns_and_its_section(norms: ModuleType, t
     assert results["sweep", "norms.growth"]["growth"].dims == ("norm",)
     [drawn] = resolve(host.sections["norms"].descriptor.section)(results)
     assert isinstance(drawn, Lines)
-    assert [series.name for series in drawn.series] == ["trained", "unit", "sweep", "blind", "chance"]
+    assert [series.name for series in drawn.series] == ["trained", "unit", "sweep", "chance", "blind"]
