@@ -32,7 +32,7 @@ import gausslens
 from gausslens.maths.moments import RunningMoments
 from gausslens.maths.resampling import delete_group_error, owned_by_one
 from gausslens.maths.spectra import effective_rank, spectrum
-from gausslens.runs.errors import leave_one_out, merged
+from gausslens.measuring.errors import leave_one_out, merged
 
 NAMES = ("trace", "effective rank", "log determinant", "norm of mean", "kurtosis")
 WIDTH, TOKENS = 12, 20

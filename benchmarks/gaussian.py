@@ -105,7 +105,7 @@ def analysed(opened: Any, tokens: Any, parameters: Any) -> Any:
     """All passes of gaussian.moments, as the host makes them."""
     from gausslens.contract.analyses import Context
     from gausslens.contract.twin import Twin
-    from gausslens.runs.passes import Job, run_passes
+    from gausslens.measuring.passes import Job, run_passes
     from gausslens_gaussian.analyses.moments import Moments
 
     info = opened.model.info

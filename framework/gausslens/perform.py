@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .contract.errors import RunFailed
 from .contract.hooks import RunNews, StepNews
-from .runs.execute import execute, not_in_store, work
+from .measuring.execute import execute, not_in_store, work
 from .runs.open import Models
 from .runs.outcome import Began, Failure, Finished, Outcome, Progress, failures_in_words, progress
 from .runs.plan import make_plan

@@ -17,8 +17,8 @@ import gausslens
 from gausslens import mean_over_prompts, plugins
 from gausslens.__main__ import main
 from gausslens.maths.resampling import dealt, delete_group_error
+from gausslens.measuring.errors import CONDITIONAL, leave_one_out, merged, with_errors
 from gausslens.perform import perform, prepare
-from gausslens.runs.errors import CONDITIONAL, leave_one_out, merged, with_errors
 from gausslens.runs.plan import PlanError
 from gausslens.runs.resources import needs, states_held
 from gausslens.testing import TinyEngine, wiring

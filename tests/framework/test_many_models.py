@@ -324,7 +324,7 @@ def test_a_checkpoint_that_fails_its_proof_fails_its_own_steps_once(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where weights alone are looked at first; those of other models go on."""
-    from gausslens.runs import execute
+    from gausslens.measuring import execute
 
     proved = execute.proved
 

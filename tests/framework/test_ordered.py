@@ -14,8 +14,8 @@ import gausslens
 from gausslens.contract.analyses import Context, StepRef
 from gausslens.contract.errors import ModelError
 from gausslens.contract.prompts import Part, Prompt, Tokens
+from gausslens.measuring.passes import shuffled
 from gausslens.perform import prepare
-from gausslens.runs.passes import shuffled
 from gausslens.runs.plan import PlanError
 from gausslens.testing import TinyModel
 

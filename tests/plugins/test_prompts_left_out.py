@@ -14,7 +14,7 @@ import gausslens_gaussian.plugin as of_gaussian
 import gausslens_models.plugin as of_models
 from gausslens import Context, Part, Prompt, Twin
 from gausslens.contract.reference import resolve
-from gausslens.runs.passes import Job, run_passes
+from gausslens.measuring.passes import Job, run_passes
 from gausslens.testing import TinyEngine, TinyModel
 from gausslens.testing.stream_checks import sharded
 from gausslens_attention.parameters import (

@@ -1,1 +1,1 @@
-"""A run: a study becomes a plan, the plan becomes results."""
+"""A run before it computes: a study becomes a plan, its models are opened; what its results are compared by."""

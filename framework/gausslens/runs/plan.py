@@ -15,12 +15,11 @@ from ..contract.reference import resolve
 from ..contract.sites import site
 from ..contract.twin import check_edit
 from . import keys
-from .errors import no_errors
 from .inputs import OfEdits, Twin, known, picked, picked_by_edits, planned_after, reads_results
 from .inputs import PlanError as PlanError
 from .open import equal_sides, equal_steps, steps_out_of_line
-from .passes import check_request
 from .plan_comparisons import comparisons, words
+from .requests import check_request, no_errors
 from .shuffled_prompts import Reads, shuffle_seed
 from .steps import Plan as Plan
 from .steps import Step as Step

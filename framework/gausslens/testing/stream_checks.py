@@ -19,8 +19,9 @@ from ..contract.parameters import Parameters
 from ..contract.prompts import SHARD_TOKENS, Part, Prompt, Tokens
 from ..contract.reference import resolve
 from ..contract.twin import Twin
-from ..runs import passes
+from ..measuring import passes
 from ..runs.outcome import labelled
+from ..runs.requests import check_request
 from .merge_checks import Given, check_left_out, check_merge
 from .result_checks import check_result, check_same
 from .tiny_engine import TinyEngine
@@ -192,7 +193,7 @@ class _Check:
         if request.ordered:
             job.state = job.copied(state)
         running = engine or TinyEngine()
-        passes.check_request(state, running, self.model)
+        check_request(state, running, self.model)
         order = 0 if request.ordered else None
         for _ in passes.run_passes(running, Twin(self.model), sharded(self.tokens, shards), [job], order=order):
             pass

@@ -13,7 +13,7 @@ import xarray as xr
 import gausslens
 from gausslens import Context, Part, Prompt, Request, Tokens, Twin
 from gausslens.contract.reference import resolve
-from gausslens.runs.passes import Job, run_passes
+from gausslens.measuring.passes import Job, run_passes
 from gausslens.testing import check_result, host_of
 from gausslens.testing.stream_checks import sharded
 from gausslens_attention import plugin

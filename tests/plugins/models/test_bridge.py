@@ -14,7 +14,7 @@ from tiny_decoders import BRIDGED
 
 from gausslens import SITES, Batch, Context, ModelError, ModelSpec, Request, Tokens, Twin
 from gausslens.__main__ import main
-from gausslens.runs.passes import check_request
+from gausslens.runs.requests import check_request
 from gausslens_models.analyses.capture import RawCapture
 from gausslens_models.capture.bridge_engine import BridgeEngine
 from gausslens_models.capture.engine import TransformersEngine

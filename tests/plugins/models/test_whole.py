@@ -16,7 +16,7 @@ import gausslens
 from gausslens import SITES, Context, ModelError, ModelSpec, Part, Prompt, Request, Tokens, Twin
 from gausslens.__main__ import main
 from gausslens.maths.rotary import Rotation
-from gausslens.runs.passes import check_request
+from gausslens.runs.requests import check_request
 from gausslens_models.analyses.capture import RawCapture, estimate
 from gausslens_models.capture.engine import TransformersEngine
 from gausslens_models.families.table import LLAMA

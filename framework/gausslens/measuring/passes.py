@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from ..contract.batches import Batch, Request
 from ..contract.digests_and_seeds import derive
-from ..contract.errors import ModelError, did_you_mean
-from ..contract.sites import HEAD_AXIS, KV_HEAD_AXIS, MODEL_SITES, SQUARE_SITES
+from ..contract.errors import ModelError
+from ..contract.sites import HEAD_AXIS, KV_HEAD_AXIS, SQUARE_SITES
 from ..maths.resampling import dealt
+from ..runs.requests import layers_given, layers_skipped
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
     from ..contract.engines import CaptureEngine
-    from ..contract.model import ModelInfo, OpenModel
+    from ..contract.model import ModelInfo
     from ..contract.prompts import Tokens
     from ..contract.twin import Twin
 
@@ -135,22 +136,12 @@ class Job:
     @property
     def layers(self) -> tuple[int | None, ...]:
         """The layers it gets batches of; None stands for the whole model."""
-        sites = [s for s in self.request.sites if s not in MODEL_SITES]
-        has = [n for n in self._asked if n not in self.skipped]
-        whole = [None] if any(s in MODEL_SITES for s in self.request.sites) else []
-        return (*(has if sites else ()), *whole)
+        return layers_given(self.request, self.info)
 
     @property
     def skipped(self) -> dict[int, str]:
         """Layers that do not have one of its sites, with the reason."""
-        lacking = {n: self.info.lacking.get(n, {}) for n in self._asked}
-        reasons = {n: [lacking[n][s] for s in self.request.sites if s in lacking[n]] for n in lacking}
-        return {n: reason[0] for n, reason in reasons.items() if reason}
-
-    @property
-    def _asked(self) -> list[int]:
-        asked = self.info.layers if self.request.layers is None else self.request.layers
-        return [n for n in asked if n in self.info.layers]
+        return layers_skipped(self.request, self.info)
 
     def fresh(self) -> Any:
         """A copy of the empty state; one that sees the shards in order is itself in each."""
@@ -163,44 +154,6 @@ class Job:
     def failed(self, error: BaseException, layer: int | None = None) -> None:
         """Take the job out of the pass; the others go on."""
         self.error, self.layer = error, layer
-
-
-def check_request(analysis: Any, engine: CaptureEngine, model: OpenModel, view: ModelInfo | None = None) -> Request:
-    """What it asks for; sites are refused that the model does not have, or that no layer in view has all of."""
-    request: Request = analysis.request()
-    has = engine.sites(model)
-    for site in request.sites:
-        if site not in has:
-            lacking = model.info.why_lacking(site)
-            why = f" ({lacking})" if lacking else _near_site(site, has)
-            raise ModelError(f"{model.info.name} has no site {site!r}{why}; its sites: {', '.join(has)}")
-    if not request.sites:
-        raise ModelError("it asks for no site")
-    _check_together(request, view or model.info)
-    if not request.ordered and not hasattr(analysis, "merge"):
-        raise ModelError("it has no merge, which only an analysis with Request(..., ordered=True) may leave out")
-    if request.passes > 1 and not request.ordered and not hasattr(analysis, "end_pass"):
-        raise ModelError(f"it asks for {request.passes} passes and has no end_pass, which ends one and begins the next")
-    return request
-
-
-def _check_together(request: Request, view: ModelInfo) -> None:
-    """Refuse sites of layers where no layer in view has all of them: there would be nothing to see."""
-    job = Job("", "", None, request, view)
-    skipped = job.skipped
-    if not skipped or any(layer is not None for layer in job.layers):
-        return
-    of_layers = [s for s in request.sites if s not in MODEL_SITES]
-    layers: dict[str, list[str]] = {}
-    for layer in skipped:
-        lacking = view.lacking[layer]
-        site = next(s for s in of_layers if s in lacking)
-        layers.setdefault(lacking[site], []).append(f"{layer} ({site})")
-    reasons = "; ".join(f"not in {', '.join(numbers)}: {why}" for why, numbers in layers.items())
-    apart = all(any(s not in view.lacking.get(n, {}) for n in view.layers) for s in of_layers)
-    advice = "other layers have each: ask for them in analyses of their own" if apart else "ask for other layers"
-    together = " together" if len(of_layers) > 1 else ""
-    raise ModelError(f"no layer in view of {view.name} has {' and '.join(of_layers)}{together} ({reasons}); {advice}")
 
 
 def cut(tokens: Tokens, groups: int | None) -> list[tuple[int, np.ndarray]]:
@@ -388,13 +341,3 @@ def _row_blocks(batch: Batch) -> list[Batch]:
         last = batch.last_rows and start + ROW_BLOCK >= n
         blocks.append(replace(batch, arrays=arrays, rows=batch.rows + start, last_rows=last))
     return blocks
-
-
-def _near_site(site: str, has: Sequence[str]) -> str:
-    from ..contract.sites import TRANSFORMER_LENS
-
-    plain = site.removeprefix("blocks.").removeprefix("attn.")
-    for theirs, ours in TRANSFORMER_LENS.items():
-        if site.endswith(theirs) or plain == theirs:
-            return f": TransformerLens' {theirs} is {ours!r} here"
-    return did_you_mean(site, has).split(";")[0]

@@ -12,33 +12,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..contract.analyses import compared, error_of
-from ..maths.resampling import dealt, delete_group_error, owned_by_one
-from .outcome import labelled
+from ..maths.resampling import delete_group_error, owned_by_one
+from ..runs.outcome import labelled
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from ..contract.descriptors import Analysis
-    from ..contract.prompts import Tokens
     from .passes import Job
 
 # The dimension of the values without each group.
 LEFT_OUT = "left_out"
 CONDITIONAL = "given what earlier passes found in all prompts: their own error is not in it"
 LOWER_BOUND = "a lower bound: no resampling of a sample knows the error of a fourth moment"
-
-
-def no_errors(descriptor: Analysis, tokens: Tokens, groups: int, ordered: bool = False) -> str | None:
-    """Why a stream analysis has no errors on these prompts; None where it has."""
-    if ordered:
-        return f"{descriptor.name} sees all prompts in one order, and is not merged"
-    if descriptor.bulk:
-        return f"{descriptor.name} writes arrays as they come"
-    try:
-        dealt(tokens.ids, groups)
-    except ValueError as error:
-        return f"{error}; give more prompts, or `errors: {{groups: N}}`"
-    return None
 
 
 def merged(states: Sequence[Any]) -> Any:

@@ -13,20 +13,20 @@ from ..contract.analyses import Context, StepRef
 from ..contract.digests_and_seeds import digest
 from ..contract.reference import resolve
 from ..contract.twin import Twin
-from .compare import against
-from .inputs import Results, lost, waves
-from .measure import measured, units
-from .open import proved
-from .outcome import Began, Failure, Finished, Measured, Progress, labelled
-from .provenance import Stopwatch, of_step
-from .steps import Plan, Step, step_seed
+from ..runs.compare import against
+from ..runs.inputs import Results, lost, waves
+from ..runs.open import proved
+from ..runs.outcome import Began, Failure, Finished, Measured, Progress, labelled
+from ..runs.provenance import Stopwatch, of_step
+from ..runs.steps import Plan, Step, step_seed
+from .twin import measured, units
 
 if TYPE_CHECKING:
     import xarray as xr
 
+    from ..runs.open import Opened
     from ..store import Store
     from ..store.write_parts import PartWriter
-    from .open import Opened
 
 
 def not_in_store(plan: Plan, store: Store) -> tuple[list[Step], list[Step]]:

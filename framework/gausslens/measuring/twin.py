@@ -9,17 +9,17 @@ from ..contract.analyses import Context, StepRef
 from ..contract.errors import ModelError
 from ..contract.model import ModelInfo, NoTensor
 from ..contract.reference import resolve
+from ..runs.outcome import Failure, Measured, Progress, labelled
+from ..runs.steps import Step, step_seed
 from .errors import jackknifed
-from .outcome import Failure, Measured, Progress, labelled
 from .passes import Job, cut, run_passes
-from .steps import Step, step_seed
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from ..contract.twin import Twin
+    from ..runs.open import Opened
     from ..store.write_parts import PartWriter
-    from .open import Opened
 
     Given = Mapping[StepRef, xr.Dataset]
 
