@@ -103,7 +103,7 @@ def carry_out(plan: Plan, store: Store, host: Host, news: RunNews, shown: bool |
     """Compute what the store does not hold; each result is committed and announced the moment it is handed out."""
     todo, found = not_in_store(plan, store)
     outcome = Outcome(found=found)
-    with progress(plan.study.name, work(todo), shown) as advance:
+    with progress(plan.study.name, work(plan, todo), shown) as advance:
         for event in execute(plan, todo, store):
             if isinstance(event, Progress):
                 advance(event.text)

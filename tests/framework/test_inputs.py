@@ -162,6 +162,21 @@ def test_draws_of_an_edit_read_the_same_draw_of_another_variant():
     assert {(s.ref.draw, *(r.draw for r in s.of_edits[1])) for s in spliced if s.of_edits} == {(0, 0), (1, 1)}
 
 
+def test_names_of_what_is_read_are_in_no_key_and_change_no_seed(ran):
+    from gausslens.runs.steps import step_seed
+
+    analyses = [dict(use) for use in trained()["analyses"]]
+    for use in analyses[:3]:
+        use["with"] = {"of": "renamed"}
+    analyses[3]["as"] = "renamed"
+    variants = dict(trained()["variants"]) | {"without": [{"edit": "probe.taken_out", "of": "renamed"}]}
+    *_, plan = prepare(trained(analyses=analyses, variants=variants), host=host())
+    for ref, step in plan.by_ref.items():
+        if ref.variant == "trained" and ref.label != "renamed":
+            assert step.key == ran.plan.by_ref[ref].key
+            assert step.inputs or step_seed(step, 3) == step_seed(ran.plan.by_ref[ref], 3)
+
+
 def test_a_twin_that_reads_results_cannot_be_written_as_a_checkpoint(tmp_path):
     with pytest.raises(InputError, match="reads results of the run"):
         gausslens.edit(trained(), "without", tmp_path / "out", host=host())

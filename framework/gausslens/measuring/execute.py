@@ -41,10 +41,11 @@ def not_in_store(plan: Plan, store: Store) -> tuple[list[Step], list[Step]]:
     return list(todo.values()), found
 
 
-def work(todo: Sequence[Step]) -> int:
+def work(plan: Plan, todo: Sequence[Step]) -> int:
     """How often ``execute`` will tell of progress."""
     reading = sum(bool(step.inputs) for step in todo)
-    measuring = (group for opened, steps in _models(todo) for group in _twins(steps))
+    in_order = (steps for wave in waves(todo, plan.by_ref) for _, steps in _models(wave))
+    measuring = (group for steps in in_order for group in _twins(steps))
     return reading + sum(units(group, group[0].info) for group in measuring)
 
 
@@ -173,7 +174,7 @@ def _read_and_computed(plan: Plan, step: Step, store: Store) -> xr.Dataset | Fai
 
 
 def _derived(plan: Plan, step: Step, results: dict[StepRef, xr.Dataset]) -> xr.Dataset:
-    context = Context(step.info, step_seed(step, plan.study.seed))
+    context = Context(step.info, step_seed(step, plan.study.seed), inputs=results)
     context = context.at(step.ref, step.use.analysis.descriptor.knows)
     analysis = resolve(step.use.analysis.descriptor.analysis)(step.use.parameters, context)
     return labelled(analysis.compute(results), step.info)

@@ -129,5 +129,11 @@ def manifest_of(plan: Plan) -> dict[str, Any]:
 
 
 def step_seed(step: Step, run_seed: int) -> int:
-    """The seed of an analysis: by run seed, analysis and parameters; the same for all variants and draws."""
-    return derive(run_seed, step.use.analysis.descriptor.name, step.use.parameters.keyed())
+    """The seed of an analysis: by run seed, analysis and parameters; the same for all variants and draws.
+
+    Parameters that only name what is read are not in the key: the seed of a step that looks at the model is not by them.
+    """
+    descriptor, told = step.use.analysis.descriptor, step.use.parameters.keyed()
+    if descriptor.shape != "derived":
+        told = {name: value for name, value in told.items() if name not in descriptor.names}
+    return derive(run_seed, descriptor.name, told)
