@@ -13,7 +13,8 @@ from .contract.hooks import RunNews, StepNews
 from .measuring.execute import execute, not_in_store, work
 from .runs.open import Models
 from .runs.outcome import Began, Failure, Finished, Outcome, Progress, failures_in_words, progress
-from .runs.plan import Plan, Step, make_plan, manifest_of
+from .runs.plan import make_plan
+from .runs.steps import Plan, Step, manifest_of
 
 if TYPE_CHECKING:
     from .plugins import Host
@@ -113,7 +114,7 @@ def carry_out(plan: Plan, store: Store, host: Host, news: RunNews, shown: bool |
     """Compute what the store does not hold; each result is committed and announced the moment it is handed out."""
     todo, found = not_in_store(plan, store)
     outcome = Outcome(found=found)
-    with progress(plan.study.name, work(todo), shown) as advance:
+    with progress(plan.study.name, work(plan, todo), shown) as advance:
         for event in execute(plan, todo, store):
             if isinstance(event, Progress):
                 advance(event.text)

@@ -58,6 +58,11 @@ def edit(
         if opened is None:
             raise InputError(f"{chosen.mark}: {variant} has no model: add `model: {{path: ...}}` to the run file")
         for call in point.edits:
+            if call.edit.descriptor.inputs is not None:
+                raise InputError(
+                    f"{call.mark}: edit {call.edit.descriptor.name} reads results of the run, which are not computed "
+                    f"here: {variant} cannot be written as a checkpoint"
+                )
             check_edit(call, opened.model)
         told = _told(study, chosen, number, point, opened)
         _written(target, opened, Twin(opened.model, point.edits, study.seed, number), told)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
-from probes import Epochs, Failing, Lines, Matrix, Of, Power, Scale, Site
+from probes import Epochs, Failing, Lines, Matrix, Newest, Of, Power, Scale, Site, Size, Trained
 
 import gausslens
 from gausslens import HEAD_AXIS, KV_HEAD_AXIS, Batch, Context, LayerWeights, Request, StepRef, Tokens
@@ -105,6 +107,147 @@ class Placed:
     def result(self) -> xr.Dataset:
         told = f"{self.context.variant} {self.context.draw}"
         return xr.Dataset({"letters": ((), float(len(told)), {"units": "1", "long_name": told})})
+
+
+class Train:
+    """Stream in order: a direction [layer, d_model] found by steps; with as many numbers beside it as are asked for."""
+
+    def __init__(self, parameters: Size, context: Context) -> None:
+        self.parameters, self.context = parameters, context
+        self.direction: dict[int, torch.Tensor] = {}
+
+    def request(self) -> Request:
+        return Request(("resid_pre",), passes=2, ordered=True)
+
+    def update(self, batch: Batch) -> None:
+        if self.parameters.fails:
+            raise ZeroDivisionError("on purpose")
+        mean = batch["resid_pre"].double()[batch.text].mean(0)
+        before = self.direction.get(batch.layer, torch.zeros_like(mean))
+        self.direction[batch.layer] = before + 0.25 * (mean - before)
+
+    def result(self) -> xr.Dataset:
+        found = torch.stack([self.direction[n] for n in self.context.model.layers]).numpy()
+        large = np.arange(self.parameters.megabytes << 18, dtype=np.float32)
+        attrs = {"units": "1", "long_name": "what was trained"}
+        return xr.Dataset({"direction": (("layer", "d_model"), found, attrs), "large": ("feature", large, attrs)})
+
+
+class _Reads:
+    """What reads what was trained, on its own twin or the variant that is named."""
+
+    def __init__(self, parameters: Trained, context: Context) -> None:
+        self.parameters, self.context = parameters, context
+
+    def inputs(self, steps: Sequence[StepRef]) -> list[StepRef]:
+        mine = self.context.same_twin(steps)
+        other = [s for s in steps if s.variant == self.parameters.variant]
+        return [s for s in (mine if self.parameters.variant is None else other) if s.label == self.parameters.of]
+
+    def direction(self, layer: int) -> torch.Tensor:
+        [found] = self.context.inputs.values()
+        assert not found["large"].size or np.shares_memory(found["large"].values, found["large"].values)  # read once
+        place = self.context.model.layers.index(layer)
+        return torch.as_tensor(found["direction"].values[place])
+
+    def told(self, values: list[float]) -> xr.Dataset:
+        return xr.Dataset({"value": ("layer", values, {"units": "1", "long_name": "along what was trained"})})
+
+
+class Along(_Reads):
+    """Forward: the stream of each prompt along the direction that was trained."""
+
+    def run(self, runner: Any, prompts: Tokens) -> xr.Dataset:
+        layers = self.context.model.layers
+        total = dict.fromkeys(layers, 0.0)
+        for ids in prompts.ids:
+            seen = runner.forward(ids[None], sites=("resid_pre",))
+            for n in layers:
+                total[n] += float((seen[n, "resid_pre"].double() @ self.direction(n)).sum())
+        return self.told([total[n] for n in layers])
+
+
+class Early(Along):
+    """Forward: reads its results where there are none yet."""
+
+    def __init__(self, parameters: Trained, context: Context) -> None:
+        super().__init__(parameters, context)
+        self.found = dict(context.inputs)
+
+
+class Beside(_Reads):
+    """Weights: how much of W_Q reads the direction that was trained."""
+
+    def layer(self, weights: LayerWeights, layer: int) -> xr.Dataset:
+        along = torch.einsum("d,hde->he", self.direction(layer), weights.W_Q.double())
+        return xr.Dataset({"value": ((), float(along.norm()), {"units": "1", "long_name": "along W_Q"})})
+
+
+class Centred(_Reads):
+    """Stream: the sum of the stream less the direction that was trained."""
+
+    def __init__(self, parameters: Trained, context: Context) -> None:
+        super().__init__(parameters, context)
+        self.total: dict[int, float] = {}
+
+    def request(self) -> Request:
+        return Request(("resid_pre",))
+
+    def update(self, batch: Batch) -> None:
+        rest = batch["resid_pre"].double()[batch.text] - self.direction(batch.layer)
+        self.total[batch.layer] = self.total.get(batch.layer, 0.0) + float(rest.sum())
+
+    def merge(self, other: Centred) -> None:
+        for layer, total in other.total.items():
+            self.total[layer] = self.total.get(layer, 0.0) + total
+
+    def result(self) -> xr.Dataset:
+        return self.told([self.total[n] for n in self.context.model.layers])
+
+
+def _newest(parameters: Newest) -> float:
+    return float(sorted(Path(parameters.directory).glob("*.txt"))[-1].read_text())
+
+
+def newest_digest(parameters: Newest) -> str:
+    try:
+        return str(_newest(parameters))
+    except IndexError as error:
+        raise gausslens.InputError(f"{parameters.directory} holds no file") from error
+
+
+def no_digest(parameters: Newest) -> Any:
+    return None if parameters.directory == "." else 1 / 0
+
+
+class Filed:
+    """Weights: the number that the newest file of a directory holds, which its parameters do not name."""
+
+    def __init__(self, parameters: Newest, context: Context) -> None:
+        self.value = _newest(parameters)
+
+    def layer(self, weights: LayerWeights, layer: int) -> xr.Dataset:
+        return xr.Dataset({"value": ((), self.value, {"units": "1", "long_name": "of a file"})})
+
+
+def times_newest(weights: LayerWeights, parameters: Newest, generators: Any) -> dict[str, torch.Tensor]:
+    return {"W_Q": weights.W_Q * _newest(parameters)}
+
+
+def one_line(parameters: Newest, context: Any) -> list[gausslens.Prompt]:
+    return [gausslens.Prompt((gausslens.Part("the same line"),))]
+
+
+def taken_from(parameters: Trained, steps: Sequence[StepRef]) -> list[StepRef]:
+    wanted = [s for s in steps if s.label == parameters.of]
+    return [s for s in wanted if parameters.variant in (None, s.variant)][:1]
+
+
+def taken_out(weights: LayerWeights, parameters: Trained, generators: Any) -> dict[str, torch.Tensor]:
+    [found] = weights.inputs.values()
+    direction = torch.as_tensor(found["direction"].sel(layer=weights.layer).values)
+    direction = (direction / direction.norm()).to(weights.W_Q.dtype)
+    return {"W_Q": weights.W_Q - torch.einsum("d,k,hke->hde", direction, direction, weights.W_Q)}
 
 
 class Spread:

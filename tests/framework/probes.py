@@ -41,6 +41,20 @@ class Epochs(Parameters):
     epochs: int = Field(default=1, ge=1, description="How often it sees the prompts.")
 
 
+class Trained(Parameters):
+    of: str = Field(default="train", description="The label of what was trained.")
+    variant: str | None = Field(default=None, description="Its variant; none: its own, and of an edit the first.")
+
+
+class Size(Parameters):
+    megabytes: int = Field(default=0, ge=0, description="How large an array it stores beside.")
+    fails: bool = Field(default=False, description="Whether it fails.")
+
+
+class Newest(Parameters):
+    directory: str = Field(default=".", description="Its newest file is read.")
+
+
 class Scale(Parameters):
     alpha: float = Field(default=2.0, description="W_Q is multiplied by it.")
 
@@ -65,6 +79,11 @@ COPY = _analysis("probe.copy", "stream", "Copy", "Site", bulk=True)
 ORDERED = _analysis("probe.ordered", "stream", "Ordered", "Epochs")
 PLACED = _analysis("probe.placed", "stream", "Placed", knows=("variant", "draw"))
 UNDECLARED = _analysis("probe.undeclared", "stream", "Placed")
+TRAIN = _analysis("probe.train", "stream", "Train", "Size")
+ALONG = _analysis("probe.along", "forward", "Along", "Trained", names=("of", "variant"))
+BESIDE = _analysis("probe.beside", "weights", "Beside", "Trained", names=("of", "variant"))
+CENTRED = _analysis("probe.centred", "stream", "Centred", "Trained", names=("of", "variant"))
+EARLY = _analysis("probe.early", "forward", "Early", "Trained")
 DRAWS = _analysis("probe.draws", "stream", "Draws", random=True)
 FAILS = _analysis("probe.fails", "stream", "Fails", "Failing")
 NORM = _analysis("probe.norm", "weights", "Norm", "Matrix", exchangeable=("head",), differences="also")
@@ -88,6 +107,34 @@ REDRAW = gausslens.Edit(
     touches=("W_Q", "W_K", "W_V", "W_O"),
     random=True,
 )
+FILED = _analysis("probe.filed", "weights", "Filed", "Newest", fingerprint="probe_analyses:newest_digest")
+UNFILED = _analysis("probe.unfiled", "weights", "Filed", "Newest", fingerprint="probe_analyses:no_digest")
+OF_FILE = gausslens.Edit(
+    name="probe.of_file",
+    version=1,
+    summary="W_Q times a number that the newest file of a directory holds",
+    parameters="probes:Newest",
+    edit="probe_analyses:times_newest",
+    touches=("W_Q",),
+    fingerprint="probe_analyses:newest_digest",
+)
+TOLD = gausslens.PromptSource(
+    name="told",
+    version=1,
+    summary="The same prompt, whatever its files hold",
+    parameters="probes:Newest",
+    prompts="probe_analyses:one_line",
+    fingerprint="probe_analyses:newest_digest",
+)
+TAKEN_OUT = gausslens.Edit(
+    name="probe.taken_out",
+    version=1,
+    summary="A direction that a step found, taken out of W_Q",
+    parameters="probes:Trained",
+    edit="probe_analyses:taken_out",
+    touches=("W_Q",),
+    inputs="probe_analyses:taken_from",
+)
 LINES = gausslens.PromptSource(
     name="lines",
     version=1,
@@ -99,18 +146,18 @@ LINES = gausslens.PromptSource(
 
 @gausslens.hookimpl
 def analyses() -> list[gausslens.Analysis]:
-    stream = [POWER, SPREAD, ROWS, LAYERS, COPY, ORDERED, PLACED, UNDECLARED, DRAWS, FAILS]
-    return [*stream, NORM, NEXT, DOUBLED, MEAN]
+    stream = [POWER, SPREAD, ROWS, LAYERS, COPY, ORDERED, PLACED, UNDECLARED, DRAWS, FAILS, TRAIN, CENTRED]
+    return [*stream, NORM, NEXT, ALONG, BESIDE, EARLY, FILED, UNFILED, DOUBLED, MEAN]
 
 
 @gausslens.hookimpl
 def edits() -> list[gausslens.Edit]:
-    return [SCALE, REDRAW]
+    return [SCALE, REDRAW, TAKEN_OUT, OF_FILE]
 
 
 @gausslens.hookimpl
 def prompt_sources() -> list[gausslens.PromptSource]:
-    return [LINES]
+    return [LINES, TOLD]
 
 
 @gausslens.hookimpl

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gausslens.runs.passes import shuffled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_run import by_label, do, host, study
@@ -15,6 +14,7 @@ import gausslens
 from gausslens.contract.analyses import Context, StepRef
 from gausslens.contract.errors import ModelError
 from gausslens.contract.prompts import Part, Prompt, Tokens
+from gausslens.measuring.passes import shuffled
 from gausslens.perform import prepare
 from gausslens.runs.plan import PlanError
 from gausslens.testing import TinyModel

@@ -9,7 +9,7 @@ from ..terminal import duration, size, table
 from . import add_run_file, load_host
 
 if TYPE_CHECKING:
-    from ..runs.plan import Plan, Step
+    from ..runs.steps import Plan, Step
     from ..store import Store
 
 
@@ -25,7 +25,7 @@ def run(arguments: Namespace) -> int:
     import json
 
     from ..perform import chosen_store, prepare
-    from ..runs.plan import manifest_of
+    from ..runs.steps import manifest_of
     from ..store import Store
 
     _, study, models, plan = prepare(arguments.file, arguments.set, host=load_host(arguments))

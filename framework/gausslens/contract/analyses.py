@@ -73,6 +73,16 @@ class Bulk(Protocol):
         ...
 
 
+class NoBulk:
+    """In place of the store, while a step is planned: what is written goes nowhere."""
+
+    def create(self, *arguments: Any, **named: Any) -> None:
+        """Nothing is made."""
+
+    def write(self, *arguments: Any, **named: Any) -> None:
+        """Nothing is written."""
+
+
 class NoResults(Mapping[StepRef, "xr.Dataset"]):
     """In place of results, while a step is planned: it is empty, and reading it is refused."""
 

@@ -70,12 +70,13 @@ class PromptSource(Descriptor):
 
     ``random`` says that the prompts depend on the seed of the run. Where prompts come with what reads them (saved
     activations, say), ``model`` names a function of the parameters that returns the `model:` block, as a mapping or
-    None, that stands for the one which a run file leaves out.
+    None, that stands for the one which a run file leaves out. ``fingerprint``: as of an analysis.
     """
 
     prompts: str
     random: bool = False
     model: str | None = None
+    fingerprint: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +90,8 @@ class Edit(Descriptor):
     nothing), "gains", "scale", "entries", "spectrum", or a word of your own; or ``"package.module:function"`` of the
     parameters, which may give None. Without it the name of the variant stands there. ``check`` is
     ``"package.module:function"`` of (model, parameters), which raises a GausslensError where the edit cannot be made.
+    ``inputs`` is ``"package.module:function"`` of (parameters, steps), which picks the results that the edit finds in
+    ``weights.inputs``. ``fingerprint``: as of an analysis.
     """
 
     edit: str
@@ -96,6 +99,8 @@ class Edit(Descriptor):
     random: bool = False
     keeps: str | None = None
     check: str | None = None
+    inputs: str | None = None
+    fingerprint: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +113,7 @@ class Analysis(Descriptor):
     bulk         writes large arrays through context.bulk (stream)
     texts        its result holds text of tokens, or depends on it: text and tokenizer are then part of the key
     scope        of a derived analysis: "variant" (once for each draw) or "run" (once)
-    names        parameters of a derived analysis that only name labels or variants, and are not told in its result:
+    names        parameters that only name labels or variants of results that it reads, and are not told in its own:
                  they are not part of the key, for the keys of its inputs are
     exchangeable dimensions over which the null may be pooled for an empirical p, as ("head",)
     any_size     its numbers mean the same whatever the size of a model: a null of models of other sizes is compared
@@ -117,6 +122,8 @@ class Analysis(Descriptor):
     crossed      knows attention between two stacks, whose keys are other tokens than its queries (stream, forward)
     prompts      prompts used where the run file gives none, as {"source": "text", "text": [...]}
     estimate     "package.module:function" of (parameters, info, tokens) -> Estimate of memory and disk
+    fingerprint  "package.module:function" of the parameters -> str, what the files or services hold that they name
+                 otherwise than by ``Files``: part of the key
     knows        which of "variant" and "draw" it reads from its context: names are then part of the key
     """
 
@@ -135,6 +142,7 @@ class Analysis(Descriptor):
     crossed: bool = False
     prompts: Mapping[str, Any] | None = None
     estimate: str | None = None
+    fingerprint: str | None = None
     knows: tuple[Literal["variant", "draw"], ...] = ()
 
 

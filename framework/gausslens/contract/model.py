@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import torch
+    import xarray as xr
 
+    from .analyses import StepRef
     from .parameters import Parameters
     from .prompts import Prompt, Tokens
 
@@ -197,6 +199,7 @@ class LayerWeights:
         info: ModelInfo | None = None,
         seed: int = 0,
         edited: Sequence[int] | None = None,
+        inputs: Mapping[StepRef, xr.Dataset] | None = None,
     ) -> None:
         self.layer = layer
         self.info = info or model.info
@@ -207,11 +210,17 @@ class LayerWeights:
         self._overlay = overlay or {}
         self._seed = seed
         self._edited = edited
+        self._inputs = inputs or {}
 
     @property
     def model(self) -> OpenModel:
         """The model as its loader opened it, without edits: for an edit that knows what this loader tells besides."""
         return self._model
+
+    @property
+    def inputs(self) -> Mapping[StepRef, xr.Dataset]:
+        """The results that an edit reads, by its ``inputs(parameters, steps)``."""
+        return self._inputs
 
     @property
     def names(self) -> tuple[str, ...]:

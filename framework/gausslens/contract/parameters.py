@@ -10,6 +10,8 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from .digests_and_seeds import digest_of_files
+from .errors import GausslensError, InputError
+from .reference import resolve
 
 # What begins so is the name of a model, and no path.
 NO_PATH = ("builtin:", "hub:", "live:")
@@ -117,6 +119,21 @@ def _first_named(value: Any, plain: Any) -> Any:
     if isinstance(value, dict) and isinstance(plain, dict):
         return {key: _first_named(value.get(key), held) for key, held in plain.items()}
     return plain
+
+
+def fingerprint(reference: str | None, parameters: Parameters, named: str) -> str | None:
+    """What a descriptor's ``fingerprint`` says of these parameters; None without one. ``named`` begins an error."""
+    if reference is None:
+        return None
+    try:
+        found = resolve(reference)(parameters)
+    except GausslensError as error:
+        raise InputError(f"{named}: {error}") from error
+    except Exception as error:
+        raise InputError(f"{named}: its fingerprint cannot be had: {type(error).__name__}: {error}") from error
+    if not isinstance(found, str) or not found:
+        raise InputError(f"{named}: its fingerprint is {found!r}, and no text that says what its files hold")
+    return found
 
 
 def _ordered(value: Any) -> Any:

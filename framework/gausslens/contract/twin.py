@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .digests_and_seeds import derive
 from .errors import GausslensError, ModelError, did_you_mean
 from .model import LayerWeights, ModelInfo, OpenModel
+from .parameters import fingerprint
 from .reference import resolve
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
+    import xarray as xr
 
+    from .analyses import StepRef
     from .descriptors import Edit, Owned
     from .errors import Mark
     from .parameters import Parameters
@@ -34,6 +38,12 @@ class EditCall:
     layers: tuple[int, ...] | None
     heads: tuple[int, ...] | None
     mark: Mark
+
+    @cached_property
+    def fingerprint(self) -> str | None:
+        """What the files hold that its edit reads, where the edit can say so."""
+        edit = self.edit.descriptor
+        return fingerprint(edit.fingerprint, self.parameters, f"{self.mark}: edit {edit.name}")
 
 
 @dataclass(frozen=True)
@@ -64,13 +74,15 @@ class Generators:
 class Twin:
     """A model with the edits of one variant, point and draw laid over it; with no edits, the base model itself.
 
-    Edited tensors are made once, layer by layer, and kept until ``forget``. Undoing is dropping the twin.
+    Edited tensors are made once, layer by layer, and kept until ``forget``. Undoing is dropping the twin. ``inputs``
+    are, for each edit, the results that it reads.
     """
 
     base: OpenModel
     edits: Sequence[EditCall] = ()
     run_seed: int = 0
     draw: int | None = None
+    inputs: Sequence[Mapping[StepRef, xr.Dataset]] = ()
     _made: dict[int | None, dict[str, torch.Tensor]] = field(default_factory=dict, repr=False)
 
     @property
@@ -85,8 +97,9 @@ class Twin:
         layer = self._place(layer)
         if layer not in self._made:
             made: dict[str, torch.Tensor] = {}
-            for call in self.edits:
-                made |= _edited(self, call, layer, made)
+            for number, call in enumerate(self.edits):
+                inputs = self.inputs[number] if self.inputs else {}
+                made |= _edited(self, call, layer, made, inputs)
             self._made[layer] = made
         return self._made[layer]
 
@@ -177,7 +190,13 @@ def edit_seed(call: EditCall, run_seed: int, draw: int | None) -> int:
     return derive(run_seed, call.edit.descriptor.first_name, call.parameters.keyed(), draw)
 
 
-def _edited(twin: Twin, call: EditCall, layer: int | None, made: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _edited(
+    twin: Twin,
+    call: EditCall,
+    layer: int | None,
+    made: Mapping[str, torch.Tensor],
+    inputs: Mapping[StepRef, xr.Dataset],
+) -> dict[str, torch.Tensor]:
     """What one edit makes of one layer that earlier edits left as ``made``; checked."""
     allowed = set(_touches(call))
     if call.layers is not None and layer not in call.layers:
@@ -185,7 +204,7 @@ def _edited(twin: Twin, call: EditCall, layer: int | None, made: Mapping[str, to
     if not allowed & set(twin.base.names(layer)):
         return {}
     seed = edit_seed(call, twin.run_seed, twin.draw)
-    weights = _Copies(twin.base, layer, made, seed=derive(seed, "initial", layer), edited=call.heads)
+    weights = _Copies(twin.base, layer, made, seed=derive(seed, "initial", layer), edited=call.heads, inputs=inputs)
     name = call.edit.descriptor.name
     try:
         returned = resolve(call.edit.descriptor.edit)(weights, call.parameters, Generators(seed, layer))

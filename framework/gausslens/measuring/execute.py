@@ -14,10 +14,11 @@ from ..contract.digests_and_seeds import digest
 from ..contract.reference import resolve
 from ..contract.twin import Twin
 from ..runs.compare import against
+from ..runs.inputs import Results, lost, waves
 from ..runs.open import proved
 from ..runs.outcome import Began, Failure, Finished, Measured, Progress, labelled
-from ..runs.plan import Plan, Step, step_seed
 from ..runs.provenance import Stopwatch, of_step
+from ..runs.steps import Plan, Step, step_seed
 from .twin import measured, units
 
 if TYPE_CHECKING:
@@ -40,10 +41,11 @@ def not_in_store(plan: Plan, store: Store) -> tuple[list[Step], list[Step]]:
     return list(todo.values()), found
 
 
-def work(todo: Sequence[Step]) -> int:
+def work(plan: Plan, todo: Sequence[Step]) -> int:
     """How often ``execute`` will tell of progress."""
     reading = sum(bool(step.inputs) for step in todo)
-    measuring = (group for opened, steps in _models(todo) for group in _twins(steps))
+    in_order = (steps for wave in waves(todo, plan.by_ref) for _, steps in _models(wave))
+    measuring = (group for steps in in_order for group in _twins(steps))
     return reading + sum(units(group, group[0].info) for group in measuring)
 
 
@@ -53,26 +55,37 @@ def execute(plan: Plan, todo: Sequence[Step], store: Store) -> Iterator[Began | 
     Each model is used for all its twins and let go before the next. A result must be committed before the next one is
     asked for: later steps read it from the store.
     """
-    for opened, measuring in _models(todo):
-        proof: Mapping[str, float] | None = None
-        try:
-            proof = proved(opened, measuring) if any(step.reads for step in measuring) else None
-        except Exception as error:
-            if len(plan.models) == 1:
-                raise
-            # A checkpoint that is gone or damaged fails its own steps; those of other models go on.
-            yield from (Finished(step, Failure(step, error)) for step in measuring)
-        else:
-            for steps in _twins(measuring):
-                yield from _twin(plan, steps, opened, store, proof)
-        opened.model.close()
-    for step in todo:
-        if step.inputs:
-            yield Began(step)
-            watch = Stopwatch()
-            result = _read_and_computed(plan, step, store)
-            yield Finished(step, result, _made_by(plan, step, watch, 1, None))
-            yield Progress(step.ref.label)
+    proofs: dict[Opened, Mapping[str, float] | Exception | None] = {}
+    for wave in waves(todo, plan.by_ref):
+        for opened, measuring in _models(wave):
+            if opened not in proofs:
+                proofs[opened] = _proof(plan, opened, todo)
+            proof = proofs[opened]
+            if isinstance(proof, Exception):
+                # A checkpoint that is gone or damaged fails its own steps; those of other models go on.
+                yield from (Finished(step, Failure(step, proof)) for step in measuring)
+            else:
+                for steps in _twins(measuring):
+                    yield from _twin(plan, steps, opened, store, proof)
+            opened.model.close()
+        for step in wave:
+            if step.inputs:
+                yield Began(step)
+                watch = Stopwatch()
+                result = _read_and_computed(plan, step, store)
+                yield Finished(step, result, _made_by(plan, step, watch, 1, None))
+                yield Progress(step.ref.label)
+
+
+def _proof(plan: Plan, opened: Opened, todo: Sequence[Step]) -> Mapping[str, float] | Exception | None:
+    """The proof of a model for all steps that look at it; or why there is none, where others have other models."""
+    measuring = [step for step in todo if step.opened is opened and not step.inputs]
+    try:
+        return proved(opened, measuring) if any(step.reads for step in measuring) else None
+    except Exception as error:
+        if len(plan.models) == 1:
+            raise
+        return error
 
 
 def _models(todo: Sequence[Step]) -> list[tuple[Opened, list[Step]]]:
@@ -97,14 +110,20 @@ def _twin(
 ) -> Iterator[Began | Progress | Finished]:
     """All steps of one twin."""
     seed = plan.study.seed
-    twin = Twin(opened.model, steps[0].point.edits, seed, steps[0].ref.draw)
+    read = [Results(store, {ref: plan.by_ref[ref] for ref in refs}) for refs in steps[0].of_edits]
+    twin = Twin(opened.model, steps[0].point.edits, seed, steps[0].ref.draw, read)
     watch = Stopwatch()
     writers: dict[str, PartWriter] = {}
     try:
         for step in steps:
             yield Began(step)
         refused = set()
-        for step in filter(_writes_large_arrays, steps):
+        for step in steps:
+            reason = lost(step.waits_for, plan.by_ref, store)
+            if reason is not None:
+                refused.add(step.key)
+                yield Finished(step, Failure(step, _InputFailed(reason)))
+        for step in (s for s in steps if _writes_large_arrays(s) and s.key not in refused):
             made_by = _made_by(plan, step, watch, len(steps), proof)
             try:
                 writers[step.key] = store.begin(step.folder, step.key, made_by)
@@ -112,7 +131,11 @@ def _twin(
                 refused.add(step.key)
                 yield Finished(step, Failure(step, error), made_by)
         ready = [step for step in steps if step.key not in refused]
-        for done in measured(opened, twin, ready, seed, writers):
+
+        def given(step: Step) -> Results:
+            return Results(store, {ref: plan.by_ref[ref] for ref in step.given})
+
+        for done in measured(opened, twin, ready, seed, writers, given):
             if isinstance(done, Measured):
                 yield _finished(plan, done, writers.pop(done.step.key, None), watch, proof)
             else:
@@ -139,10 +162,10 @@ def _finished(
 
 def _read_and_computed(plan: Plan, step: Step, store: Store) -> xr.Dataset | Failure:
     """A derived step or a comparison, from results in the store."""
+    reason = lost(step.inputs, plan.by_ref, store)
+    if reason is not None:
+        return Failure(step, _InputFailed(reason))
     inputs = {ref: plan.by_ref[ref] for ref in step.inputs}
-    lost = {f"{r.label} on {r.variant}" for r, read in inputs.items() if not store.has(read.folder, read.key)}
-    if lost:
-        return Failure(step, _InputFailed(f"not computed, because {', '.join(sorted(lost))} failed"))
     try:
         results = {ref: store.read(read.folder, read.key) for ref, read in inputs.items()}
         return _compared(step, results) if step.against else _derived(plan, step, results)
@@ -151,7 +174,7 @@ def _read_and_computed(plan: Plan, step: Step, store: Store) -> xr.Dataset | Fai
 
 
 def _derived(plan: Plan, step: Step, results: dict[StepRef, xr.Dataset]) -> xr.Dataset:
-    context = Context(step.info, step_seed(step, plan.study.seed))
+    context = Context(step.info, step_seed(step, plan.study.seed), inputs=results)
     context = context.at(step.ref, step.use.analysis.descriptor.knows)
     analysis = resolve(step.use.analysis.descriptor.analysis)(step.use.parameters, context)
     return labelled(analysis.compute(results), step.info)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..contract.analyses import Context
+from ..contract.analyses import Context, StepRef
 from ..contract.engines import NarrowedRunner, no_texts
 from ..contract.errors import ModelError
 from ..contract.model import ModelInfo, NoTensor
@@ -22,20 +22,30 @@ if TYPE_CHECKING:
     from ..runs.open import Opened
     from ..store.write_parts import PartWriter
 
+    Given = Mapping[StepRef, xr.Dataset]
+
 
 def measured(
-    opened: Opened, twin: Twin, steps: Sequence[Step], seed: int, writers: Mapping[str, PartWriter]
+    opened: Opened,
+    twin: Twin,
+    steps: Sequence[Step],
+    seed: int,
+    writers: Mapping[str, PartWriter],
+    given: Callable[[Step], Given],
 ) -> Iterator[Measured | Progress]:
-    """The steps of one twin, each as soon as it is done; ``writers`` take the large arrays of some, by key."""
+    """The steps of one twin, each as soon as it is done.
+
+    ``writers`` take the large arrays of some, by key. ``given`` makes what a step reads, which goes when it is done.
+    """
     by_shape: dict[str, list[Step]] = {"stream": [], "weights": [], "forward": []}
     for step in steps:
         by_shape[_shape(step)].append(step)
     for sharing in _sharing(by_shape["stream"]):
-        yield from _streamed(opened, twin, sharing, seed, writers)
+        yield from _streamed(opened, twin, sharing, seed, writers, given)
     for step in by_shape["forward"]:
-        yield Measured(step, _run_forward(opened, twin, step, seed))
+        yield Measured(step, _run_forward(opened, twin, step, seed, given(step)))
         yield Progress(step.ref.label)
-    yield from _layer_by_layer(twin, by_shape["weights"], seed)
+    yield from _layer_by_layer(twin, by_shape["weights"], seed, given)
 
 
 def units(steps: Sequence[Step], info: ModelInfo) -> int:
@@ -68,7 +78,12 @@ def _view(step: Step, info: ModelInfo) -> ModelInfo:
 
 
 def _streamed(
-    opened: Opened, twin: Twin, steps: Sequence[Step], seed: int, writers: Mapping[str, PartWriter]
+    opened: Opened,
+    twin: Twin,
+    steps: Sequence[Step],
+    seed: int,
+    writers: Mapping[str, PartWriter],
+    given: Callable[[Step], Given],
 ) -> Iterator[Measured | Progress]:
     """All stream analyses that see the same tokens, in the same passes."""
     assert opened.running is not None
@@ -77,7 +92,7 @@ def _streamed(
     jobs: dict[str, Job] = {}
     for step in steps:
         try:
-            jobs[step.key] = _job(step, twin, seed, writers.get(step.key))
+            jobs[step.key] = _job(step, twin, seed, given(step), writers.get(step.key))
         except Exception as error:
             yield Measured(step, Failure(step, error), len(steps))
     order = seed if _is_ordered(steps[0]) else None
@@ -88,16 +103,16 @@ def _streamed(
             yield Measured(step, _result(step, jobs.pop(step.key)), len(steps))
 
 
-def _context(step: Step, twin: Twin, seed: int, bulk: PartWriter | None = None) -> Context:
+def _context(step: Step, twin: Twin, seed: int, inputs: Given, bulk: PartWriter | None = None) -> Context:
     """What the analysis of a step is given."""
-    context = Context(_view(step, twin.info), step_seed(step, seed), step.tokens, bulk)
+    context = Context(_view(step, twin.info), step_seed(step, seed), step.tokens, bulk, inputs)
     runs = _shape(step) in ("stream", "forward")
     return context.at(step.ref, step.use.analysis.descriptor.knows, twin if runs else None)
 
 
-def _job(step: Step, twin: Twin, seed: int, writer: PartWriter | None) -> Job:
+def _job(step: Step, twin: Twin, seed: int, inputs: Given, writer: PartWriter | None) -> Job:
     descriptor = step.use.analysis.descriptor
-    context = _context(step, twin, seed, writer)
+    context = _context(step, twin, seed, inputs, writer)
     state = resolve(descriptor.analysis)(step.use.parameters, context)
     request = state.request()
     if request.ordered != _is_ordered(step):
@@ -126,12 +141,12 @@ def _result(step: Step, job: Job) -> xr.Dataset | Failure:
         return Failure(step, error)
 
 
-def _run_forward(opened: Opened, twin: Twin, step: Step, seed: int) -> xr.Dataset | Failure:
+def _run_forward(opened: Opened, twin: Twin, step: Step, seed: int, inputs: Given) -> xr.Dataset | Failure:
     """A forward analysis: it runs the model itself."""
     assert opened.running is not None
     try:
         info = _view(step, opened.model.info)
-        context = _context(step, twin, seed)
+        context = _context(step, twin, seed, inputs)
         analysis = resolve(step.use.analysis.descriptor.analysis)(step.use.parameters, context)
         runner = NarrowedRunner(opened.running.runner(twin), twin, info, no_texts(step.use.analysis.descriptor))
         return labelled(analysis.run(runner, context.tokens), info)
@@ -142,13 +157,13 @@ def _run_forward(opened: Opened, twin: Twin, step: Step, seed: int) -> xr.Datase
 class _Weighed:
     """A weights analysis on its way through the layers: what it made of each, and why others were skipped."""
 
-    def __init__(self, step: Step, twin: Twin, seed: int) -> None:
+    def __init__(self, step: Step, twin: Twin, seed: int, inputs: Given) -> None:
         self.step, self.info = step, _view(step, twin.info)
         self.layers: dict[int, xr.Dataset] = {}
         self.skipped: dict[int, str] = {}
         self.failure: Failure | None = None
         try:
-            context = _context(step, twin, seed)
+            context = _context(step, twin, seed, inputs)
             self.analysis: Any = resolve(step.use.analysis.descriptor.analysis)(step.use.parameters, context)
         except Exception as error:
             self.failure = Failure(step, error)
@@ -185,12 +200,14 @@ class _Weighed:
             return Failure(self.step, error)
 
 
-def _layer_by_layer(twin: Twin, steps: Sequence[Step], seed: int) -> Iterator[Measured | Progress]:
+def _layer_by_layer(
+    twin: Twin, steps: Sequence[Step], seed: int, given: Callable[[Step], Given]
+) -> Iterator[Measured | Progress]:
     """Weights analyses: the edited tensors of one layer serve all of them, then are let go.
 
     A layer that the model says lacks something (a hybrid's), and that does not have a tensor asked for, is skipped.
     """
-    weighed = [_Weighed(step, twin, seed) for step in steps]
+    weighed = [_Weighed(step, twin, seed, given(step)) for step in steps]
     for layer in sorted({n for one in weighed for n in one.info.layers}):
         for one in weighed:
             one.see(twin, layer)

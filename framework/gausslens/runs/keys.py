@@ -6,10 +6,12 @@ Not in a key: names of runs, variants and labels, comments, batch size, threads,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..contract.digests_and_seeds import digest
+from ..contract.digests_and_seeds import canonical, digest
+from ..contract.errors import ModelError
 from ..contract.twin import touched
 
 if TYPE_CHECKING:
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from ..contract.twin import EditCall
     from .shuffled_prompts import Reads
     from .study import ModelCall, Use
+
+# The distribution whose loaders have in their fingerprint all that they tell.
+OURS = "gausslens"
 
 # Raised when the host changes what is computed for every analysis (sharding, merging, the comparison with a null).
 HOST_VERSION = 1
@@ -42,11 +47,43 @@ def is_random(edits: Sequence[EditCall]) -> bool:
 
 
 def of_model(call: ModelCall, info: ModelInfo) -> dict[str, Any]:
-    """Which model: what its weights are, and how they were read. What files hold is in the fingerprint."""
+    """Which model: what its weights are, and how they were read. What files hold is in the fingerprint.
+
+    The fingerprints of our own loaders are of config and weights, from which their facts are made; what other loaders
+    tell of a model beside its weights counts as it is told.
+    """
     paths = call.parameters.paths()
     told = {name: value for name, value in call.parameters.canonical().items() if name not in paths}
     loader = _used(call.loader, call.parameters.first_named(told))
-    return {"fingerprint": info.fingerprint, "dtype": info.dtype, "loader": loader}
+    made = {"fingerprint": info.fingerprint, "dtype": info.dtype, "loader": loader}
+    return made if call.loader.owner.distribution == OURS else made | {"facts": _facts(info)}
+
+
+def _facts(info: ModelInfo) -> str:
+    """A digest of what a loader tells of a model: facts, and how heads share keys; not its words for people."""
+    facts = {name: fact for name, fact in info.facts.items() if name not in ("notes", "longest")}
+    return digest(_plain([facts, info.causal, info.kv_of_head, info.lacking]))
+
+
+def _plain(value: Any) -> Any:
+    """Any value of a fact as JSON that is equal where it is, in any process."""
+    if isinstance(value, Mapping):
+        pairs = [[_plain(name), _plain(held)] for name, held in value.items()]
+        return {"mapping": sorted(pairs, key=canonical)}
+    if isinstance(value, set | frozenset):
+        return {"set": sorted(map(_plain, value), key=canonical)}
+    if isinstance(value, list | tuple):
+        return [_plain(held) for held in value]
+    if isinstance(value, bool | int | str | None):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else repr(value)
+    if hasattr(value, "tolist"):  # numpy and torch
+        return _plain(value.tolist())
+    raise ModelError(
+        f"a loader tells a fact that is a {type(value).__name__}, of which no key can be made: "
+        "give numbers, text, lists or mappings"
+    )
 
 
 def of_use(use: Use, seed: int, place: StepRef) -> dict[str, Any]:
@@ -59,14 +96,21 @@ def of_use(use: Use, seed: int, place: StepRef) -> dict[str, Any]:
         used["heads"] = sorted(set(use.heads))
     if descriptor.random:
         used["seed"] = seed
+    if use.fingerprint is not None:
+        used["fingerprint"] = use.fingerprint
     if descriptor.knows:
         used["knows"] = {name: getattr(place, name) for name in descriptor.knows}
     return used
 
 
-def of_edits(edits: Sequence[EditCall], info: ModelInfo, seed: int, draw: int | None) -> dict[str, Any]:
-    """Which edits, in order; the seed of the run and the draw where one of them draws."""
+def of_edits(
+    edits: Sequence[EditCall], info: ModelInfo, seed: int, draw: int | None, read: Sequence[Sequence[str]] = ()
+) -> dict[str, Any]:
+    """Which edits, in order; the keys of what each reads; the seed of the run and the draw where one of them draws."""
     made: dict[str, Any] = {"edits": [_edit(call, info) for call in edits]}
+    for edit, inputs in zip(made["edits"], read, strict=False):
+        if inputs:
+            edit["inputs"] = list(inputs)
     if is_random(edits):
         made |= {"seed": seed, "draw": draw}
     return made
@@ -105,6 +149,8 @@ def _used(owned: Owned[Any], parameters: dict[str, Any]) -> dict[str, Any]:
 
 def _edit(call: EditCall, info: ModelInfo) -> dict[str, Any]:
     made = _used(call.edit, call.parameters.keyed()) | {"touches": sorted(touched(call, info))}
+    if call.fingerprint is not None:
+        made["fingerprint"] = call.fingerprint
     if call.layers is not None:
         made["layers"] = sorted(set(call.layers))
     if call.heads is not None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..contract.descriptors import Engine, Loader, Owned
     from ..contract.engines import CaptureEngine
     from ..plugins import Host
-    from .plan import Step
+    from .steps import Step
     from .study import Difference, ModelCall, Point, Study, Variant
 
 # A draw at a point of a variant, and its model.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ..contract.model import ModelInfo
     from ..store.write_parts import PartWriter
-    from .plan import Step
+    from .steps import Step
 
 
 @dataclass(frozen=True)

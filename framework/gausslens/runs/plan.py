@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..contract.analyses import Context, DerivedAnalysis, StepRef
+from ..contract.analyses import Context, StepRef
 from ..contract.digests_and_seeds import derive, digest
 from ..contract.errors import GausslensError, InputError
 from ..contract.model import NO_MODEL
@@ -16,11 +15,14 @@ from ..contract.reference import resolve
 from ..contract.sites import site
 from ..contract.twin import check_edit, left_whole
 from . import keys
+from .inputs import OfEdits, Twin, known, picked, picked_by_edits, planned_after, reads_results
+from .inputs import PlanError as PlanError
 from .open import equal_sides, equal_steps, steps_out_of_line
-from .plan_comparisons import comparisons, rung_of, words
-from .provenance import distributions, now
+from .plan_comparisons import comparisons, words
 from .requests import check_request, no_errors
 from .shuffled_prompts import Reads, shuffle_seed
+from .steps import Plan as Plan
+from .steps import Step as Step
 from .study import WHOLE_RUN, PromptCall, Shuffle
 
 if TYPE_CHECKING:
@@ -37,120 +39,14 @@ if TYPE_CHECKING:
 _OF_TWO = "it reads a difference of two models: add a variant, as `added: {difference: [tuned, base]}`"
 
 
-class PlanError(InputError):
-    """A run file is well formed but asks for what cannot be."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """One analysis on one draw of one point of one variant, or one comparison with a null.
-
-    ``inputs`` are the results it reads (derived steps and comparisons, whose ``against`` names the null variant; the
-    first input is then the result compared). ``groups`` says how many groups of prompts are left out in turn for
-    errors. ``opened`` is its model. ``as_sets``: heads are compared by rank, for those of another training have no
-    counterpart.
-    """
-
-    ref: StepRef
-    key: str
-    ingredients: Mapping[str, Any]
-    use: Use
-    point: Point
-    reads: Reads | None = None
-    inputs: tuple[StepRef, ...] = ()
-    against: str | None = None
-    groups: int | None = None
-    opened: Opened | None = None
-    as_sets: bool = False
-
-    @property
-    def info(self) -> ModelInfo:
-        """The facts of its model; of a derived step over the whole run, those of the model of the run."""
-        return self.opened.model.info if self.opened is not None else NO_MODEL
-
-    @property
-    def tokens(self) -> Tokens | None:
-        """The prompts as tokens, where it reads any; shuffled ones are made now, the same each time."""
-        return self.reads.tokens if self.reads is not None else None
-
-    @property
-    def planned(self) -> Context:
-        """What its analysis is given where it is asked what it wants, and nothing is computed."""
-        view = self.info.narrowed(self.use.layers, self.use.heads)
-        return Context(view, 0, self.tokens).at(self.ref, self.use.analysis.descriptor.knows)
-
-    @property
-    def folder(self) -> str:
-        """The first name of the analysis, under which the part is filed."""
-        return self.use.analysis.descriptor.first_name
-
-
-@dataclass(frozen=True)
-class Plan:
-    """All steps, inputs before what reads them; ``notes`` say what was left out and why."""
-
-    study: Study
-    steps: tuple[Step, ...]
-    notes: tuple[str, ...] = ()
-
-    @cached_property
-    def models(self) -> tuple[Opened, ...]:
-        """The models that steps look at, in order."""
-        return tuple(dict.fromkeys(s.opened for s in self.steps if s.opened is not None and not s.inputs))
-
-    @property
-    def digest(self) -> str:
-        """What the manifest is named by: the run file as resolved, and the key of each step."""
-        steps = [[s.ref.variant, s.ref.label, s.ref.draw, dict(s.ref.sweep), s.key] for s in self.steps]
-        return digest([self.study.resolved, steps])
-
-    @cached_property
-    def by_ref(self) -> Mapping[StepRef, Step]:
-        """The steps by their references."""
-        return {s.ref: s for s in self.steps}
-
-
 def make_plan(study: Study, models: Models) -> Plan:
     """Plan a study on its models, which are opened as they are met."""
     planner = _Planner(study, models)
     planner.open_models()
-    planner.plan_measured()
-    planner.plan_derived()
+    planner.plan_steps()
     compared, notes = comparisons(study, list(planner.steps.values()), planner.left_out)
     steps = (*planner.steps.values(), *compared)
     return Plan(study, steps, (*study.warnings, *planner.notes, *notes))
-
-
-def manifest_of(plan: Plan) -> dict[str, Any]:
-    """The manifest of a plan: the resolved run file, and each step with its key."""
-    return {
-        "format": "gausslens-run",
-        "version": 1,
-        "run": plan.study.name,
-        "plan": plan.digest,
-        "created": now(),
-        "resolved": dict(plan.study.resolved),
-        "distributions": dict(distributions()),
-        "nulls": [{"name": v.name, "rung": rung_of(v)} for v in plan.study.variants if v.name in plan.study.against],
-        "steps": [
-            {
-                "variant": step.ref.variant,
-                "draw": step.ref.draw,
-                "sweep": dict(step.ref.sweep),
-                "label": step.ref.label,
-                "analysis": step.folder,
-                "key": step.key,
-                "ingredients": dict(step.ingredients),
-                "against": step.against,
-            }
-            for step in plan.steps
-        ],
-    }
-
-
-def step_seed(step: Step, run_seed: int) -> int:
-    """The seed of an analysis: by run seed, analysis and parameters; the same for all variants and draws."""
-    return derive(run_seed, step.use.analysis.descriptor.first_name, step.use.parameters.keyed())
 
 
 class _Planner:
@@ -162,10 +58,12 @@ class _Planner:
         self.steps: dict[StepRef, Step] = {}
         self.tokenised: dict[tuple[str, Opened], Reads] = {}
         self.reads: dict[str, Reads] = {}
+        self.fingerprints: dict[str, str | None] = {}
         self.left_out: set[StepRef] = set()
         self.notes: list[str] = []
         self._last_reason = ""
         self.requests: dict[tuple[str, Opened], Request | None] = {}
+        self.of_edits: Mapping[Twin, OfEdits] = {}
 
     def open_models(self) -> None:
         """Open the model of every twin, and look at every edit of it, before anything is computed."""
@@ -204,47 +102,69 @@ class _Planner:
                 self.notes.append(f"{variant.mark}: {named} of {variant.name} are the same weights: they count once")
         return kept
 
-    def plan_measured(self) -> None:
-        """Steps that look at the model: stream, weights and forward."""
-        for use in self.study.uses:
-            if use.analysis.descriptor.shape == "derived":
-                continue
-            for name in use.variants:
-                variant = self.variants[name]
-                for point, draw, opened in self.twins[name]:
-                    if opened is None:
-                        raise PlanError(
-                            f"{use.mark}: {use.label} needs a model: add `model: {{path: ...}}` to the run file"
-                        )
-                    _check_view(use, opened.model.info)
-                    ref = StepRef(name, use.label, use.analysis.descriptor.name, draw, point.values)
-                    if _draws_in_vain(use, variant, point):
-                        self._leave_out(use, ref, "does not read prompts")
-                    elif (reason := _unfit(use.analysis.descriptor, opened)) is not None:
-                        self._leave_out(use, ref, reason)
-                    else:
-                        self._measure(use, opened, variant, point, ref)
-            if not any(ref.label == use.label for ref in self.steps):
-                raise PlanError(f"{use.mark}: {use.label} is computed on none of its variants: {self._last_reason}")
+    def plan_steps(self) -> None:
+        """Variants whose edits read results after those that they read; of each those first that read no results."""
+        self.of_edits = picked_by_edits(self.study, [ref for use in self.study.uses for *_, ref in self._places(use)])
+        planned: set[str] = set()
+        order = planned_after(self.study, self.of_edits)
+        for together in order:
+            names = {variant.name for variant in together}
+            planned |= names
+            for use in self.study.uses:
+                if use.analysis.descriptor.shape != "derived" and not reads_results(use):
+                    self._plan_measured(use, names, planned)
+            for use in self.study.uses:
+                if reads_results(use):
+                    self._plan_measured(use, names, planned)
+                elif use.analysis.descriptor.shape == "derived":
+                    self._plan_derived(use, names, last=together is order[-1])
 
-    def plan_derived(self) -> None:
-        """Derived analyses, in the order of the run file: each may read those before it."""
-        for use in self.study.uses:
-            if use.analysis.descriptor.shape != "derived":
-                continue
-            if use.analysis.descriptor.scope == "run":
+    def _places(self, use: Use) -> Iterator[tuple[Point, Opened, StepRef]]:
+        """Where an analysis may be computed, as far as that is known before what it reads is."""
+        descriptor = use.analysis.descriptor
+        for name in use.variants if descriptor.scope == "variant" else ():
+            for point, draw, opened in self.twins[name]:
+                ref = StepRef(name, use.label, descriptor.name, draw, point.values)
+                fits = descriptor.shape == "derived" or (opened is not None and _unfit(descriptor, opened) is None)
+                if opened is not None and fits and not _draws_in_vain(use, self.variants[name], point):
+                    yield point, opened, ref
+
+    def _plan_measured(self, use: Use, names: set[str], planned: set[str]) -> None:
+        """Steps that look at the model, on these variants: stream, weights and forward."""
+        for name in (n for n in use.variants if n in names):
+            variant = self.variants[name]
+            for point, draw, opened in self.twins[name]:
+                if opened is None:
+                    raise PlanError(
+                        f"{use.mark}: {use.label} needs a model: add `model: {{path: ...}}` to the run file"
+                    )
+                _check_view(use, opened.model.info)
+                ref = StepRef(name, use.label, use.analysis.descriptor.name, draw, point.values)
+                if _draws_in_vain(use, variant, point):
+                    self._leave_out(use, ref, "does not read prompts")
+                elif (reason := _unfit(use.analysis.descriptor, opened)) is not None:
+                    self._leave_out(use, ref, reason)
+                else:
+                    self._measure(use, opened, variant, point, ref)
+        if planned >= set(use.variants) and not any(ref.label == use.label for ref in self.steps):
+            raise PlanError(f"{use.mark}: {use.label} is computed on none of its variants: {self._last_reason}")
+
+    def _plan_derived(self, use: Use, names: set[str], last: bool) -> None:
+        """Derived analyses on these variants, each after what is planned; those of the run after all variants."""
+        if use.analysis.descriptor.scope == "run":
+            if last:
                 place = StepRef(WHOLE_RUN, use.label, use.analysis.descriptor.name)
                 whole = (_untouched(self.study), self.models.of_run())
                 self._derive(use, place, tuple(self.steps), *whole, tuple(self.left_out))
-                continue
-            for name in use.variants:
-                for point, draw, opened in self.twins[name]:
-                    place = StepRef(name, use.label, use.analysis.descriptor.name, draw, point.values)
-                    same, without = (
-                        tuple(r for r in refs if (r.variant, r.draw, r.sweep) == (name, draw, point.values))
-                        for refs in (self.steps, self.left_out)
-                    )
-                    self._derive(use, place, same, point, opened, without)
+            return
+        for name in (n for n in use.variants if n in names):
+            for point, draw, opened in self.twins[name]:
+                place = StepRef(name, use.label, use.analysis.descriptor.name, draw, point.values)
+                same, without = (
+                    tuple(r for r in refs if (r.variant, r.draw, r.sweep) == (name, draw, point.values))
+                    for refs in (self.steps, self.left_out)
+                )
+                self._derive(use, place, same, point, opened, without)
 
     def _requested(self, use: Use, opened: Opened, reads: Reads, ref: StepRef) -> Request | None:
         """What a stream analysis wants, asked once, so that a wrong site is told before anything runs."""
@@ -283,7 +203,9 @@ class _Planner:
         seed = self.study.seed
         made: dict[str, Any] = {"host": keys.HOST_VERSION}
         made["model"] = opened.identity
-        made["twin"] = keys.of_edits(point.edits, opened.model.info, seed, ref.draw)
+        of_edits = self._of_edits(point, ref)
+        read = [[self.steps[r].key for r in refs] for refs in of_edits]
+        made["twin"] = keys.of_edits(point.edits, opened.model.info, seed, ref.draw, read)
         made["analysis"] = keys.of_use(use, seed, ref)
         reads = groups = None
         if shape in ("stream", "forward"):
@@ -303,11 +225,35 @@ class _Planner:
                 _refuse_crossed(use, opened)
             made["engine"] = {"name": opened.engine.descriptor.first_name, "version": opened.engine.descriptor.version}
             made["tokens"] = reads.digest
+            if (fingerprint := self.fingerprints[reads.source]) is not None:
+                made["source"] = fingerprint
             if use.analysis.descriptor.texts:
                 made["text"] = keys.of_text(reads, opened.model)
             if groups is not None:
                 made["errors"] = keys.of_errors(groups)
-        self.steps[ref] = Step(ref, keys.key_of(made), made, use, point, reads, groups=groups, opened=opened)
+        step = Step(ref, "", made, use, point, reads, groups=groups, opened=opened, of_edits=of_edits)
+        if reads_results(use):
+            given = picked(use, step.planned, tuple(self.steps), tuple(self.left_out))
+            if given is None:
+                self._leave_out(use, ref, "reads what is left out there")
+                return
+            if given:
+                made["inputs"] = [self.steps[r].key for r in given]
+            elif (note := f"{use.mark}: {use.label} reads no results; {known(tuple(self.steps))}") not in self.notes:
+                self.notes.append(note)
+            step = replace(step, given=given)
+        self.steps[ref] = replace(step, key=keys.key_of(made))
+
+    def _of_edits(self, point: Point, ref: StepRef) -> OfEdits:
+        """The results that each edit of a twin reads."""
+        found = self.of_edits.get((ref.variant, ref.sweep, ref.draw), ())
+        for call, refs in zip(point.edits, found, strict=bool(found)):
+            for missing in (r for r in refs if r not in self.steps):
+                name = call.edit.descriptor.name
+                raise PlanError(
+                    f"{call.mark}: edit {name} reads {missing.label} on {missing.variant}, which is left out"
+                )
+        return found
 
     def _reads(self, use: Use, opened: Opened, variant: Variant, draw: int | None) -> Reads:
         """An analysis' own prompts, else the variant's, else the run's; shuffled where the variant says so."""
@@ -316,6 +262,7 @@ class _Planner:
         if call is None:
             raise PlanError(f"{use.mark}: {use.label} needs prompts: add `prompts: {{source: text, text: [...]}}`")
         what = digest([call.source.descriptor.name, call.parameters.canonical()])
+        self.fingerprints[what] = call.fingerprint
         plain = self._plain(call, what, opened)
         if not isinstance(variant.prompts, Shuffle):
             return plain
@@ -379,22 +326,10 @@ class _Planner:
         info = opened.model.info if opened else NO_MODEL
         seed = derive(self.study.seed, use.analysis.descriptor.first_name, use.parameters.keyed())
         context = Context(info, seed).at(place, use.analysis.descriptor.knows)
-        try:
-            analysis: DerivedAnalysis = resolve(use.analysis.descriptor.analysis)(use.parameters, context)
-            inputs = tuple(analysis.inputs(candidates))
-        except InputError as error:
-            if left_out and _could_read(analysis, (*candidates, *left_out)):
-                self._leave_out(use, place, "reads what is left out there")
-                return
-            raise PlanError(f"{use.mark}: {use.label}: {error}") from error
-        if not inputs and left_out and _could_read(analysis, (*candidates, *left_out)):
+        inputs = picked(use, context, candidates, left_out)
+        if inputs is None:
             self._leave_out(use, place, "reads what is left out there")
             return
-        unknown = [i for i in inputs if i not in self.steps]
-        if unknown or not inputs:
-            known = ", ".join(sorted({c.label for c in candidates})) or "none"
-            what = f"asks for {unknown[0]}, which is not planned" if unknown else "finds none of the results it reads"
-            raise PlanError(f"{use.mark}: {use.label} {what}; the labels planned before it: {known}")
         made = keys.of_results(use, self.study.seed, place, [self.steps[i].key for i in inputs])
         self.steps[place] = Step(place, keys.key_of(made), made, use, point, inputs=inputs, opened=opened)
 
@@ -435,13 +370,6 @@ def _draws_in_vain(use: Use, variant: Variant, point: Point) -> bool:
     """Whether all draws of a variant are equal to this analysis: only their prompts differ, and it reads none."""
     equal = variant.draws is not None and not variant.draw_values and not keys.is_random(point.edits)
     return equal and use.analysis.descriptor.shape == "weights"
-
-
-def _could_read(analysis: DerivedAnalysis, candidates: Sequence[StepRef]) -> bool:
-    try:
-        return bool(analysis.inputs(candidates))
-    except InputError:
-        return False
 
 
 def _untouched(study: Study) -> Point:

@@ -12,7 +12,7 @@ from . import keys
 from .study import WHOLE_RUN, PromptCall
 
 if TYPE_CHECKING:
-    from .plan import Step
+    from .steps import Step
     from .study import Study, Variant
 
 # What models that are compared have alike, unless an analysis says that its numbers mean the same at any size.
@@ -146,6 +146,8 @@ def _compared(step: Step, null: Variant, draws: Sequence[Step]) -> Step:
         reads=None,
         groups=None,
         inputs=inputs,
+        given=(),
+        of_edits=(),
         against=null.name,
         as_sets=as_sets,
     )

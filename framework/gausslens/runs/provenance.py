@@ -15,7 +15,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .plan import Plan, Step
+    from .steps import Plan, Step
 
 DISTRIBUTIONS = ("gausslens", "torch", "transformers", "transformer-lens", "numpy", "scipy", "h5py", "xarray")
 

@@ -13,7 +13,7 @@ import numpy as np
 from ..contract.analyses import Estimate
 from ..contract.reference import resolve
 from ..contract.sites import TABLE
-from .plan import Step
+from .steps import Step
 
 if TYPE_CHECKING:
     from ..contract.model import ModelInfo

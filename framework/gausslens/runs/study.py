@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..contract.digests_and_seeds import digest
+from ..contract.parameters import fingerprint
 
 if TYPE_CHECKING:
     from ..contract.descriptors import Analysis, Loader, Owned, PromptSource
@@ -57,6 +58,12 @@ class PromptCall:
     source: Owned[PromptSource]
     parameters: Parameters
     mark: Mark
+
+    @cached_property
+    def fingerprint(self) -> str | None:
+        """What the files hold that its source reads, where the source can say so."""
+        source = self.source.descriptor
+        return fingerprint(source.fingerprint, self.parameters, f"{self.mark}: source {source.name}")
 
 
 @dataclass(frozen=True)
@@ -137,6 +144,11 @@ class Use:
     mark: Mark
     own: bool = False
     errors: Errors | None = None
+
+    @cached_property
+    def fingerprint(self) -> str | None:
+        """What the files hold that its analysis reads, where the analysis can say so."""
+        return fingerprint(self.analysis.descriptor.fingerprint, self.parameters, f"{self.mark}: {self.label}")
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,8 @@ def _of_parameters(model: Any) -> Iterator[str]:
 
 
 def _of_kind(descriptor: Descriptor) -> Iterator[str]:
+    if isinstance(descriptor, Analysis | Edit | PromptSource) and descriptor.fingerprint:
+        yield from _of_call(descriptor.fingerprint, 1)
     if isinstance(descriptor, Analysis):
         has = getattr(resolve(descriptor.analysis), "__dict__", {})
         more = {name: count for name, count in OPTIONAL[descriptor.shape].items() if name in has}
@@ -106,8 +108,9 @@ def _of_kind(descriptor: Descriptor) -> Iterator[str]:
         yield from _of_call(descriptor.edit, 3)
         if isinstance(descriptor.touches, str):
             yield from _of_call(descriptor.touches, 1)
-        if descriptor.check:
-            yield from _of_call(descriptor.check, 2)
+        for optional in (descriptor.check, descriptor.inputs):
+            if optional:
+                yield from _of_call(optional, 2)
     elif isinstance(descriptor, Loader):
         yield from _of_call(descriptor.claims, 1)
         yield from _of_call(descriptor.open, 1)

@@ -63,7 +63,12 @@ def _checked_weights(
 
 
 def check_edit(
-    edit: Edit, parameters: Parameters | None = None, *, model: TinyModel | None = None, seed: int = 0
+    edit: Edit,
+    parameters: Parameters | None = None,
+    *,
+    model: TinyModel | None = None,
+    seed: int = 0,
+    inputs: Mapping[StepRef, xr.Dataset] | None = None,
 ) -> Overlays:
     """Apply an edit to the tiny model and return {layer: {name: tensor}}, after checking that
 
@@ -75,35 +80,40 @@ def check_edit(
     - it returns something, only tensors that it says it touches, finite and of the model's shapes;
     - it repeats bit by bit, in any order of layers; if it is random it differs in every tensor from draw to draw and
       from seed to seed, and if it is not, neither matters.
+
+    ``inputs`` are the results that it finds in ``weights.inputs``.
     """
     chosen = parameters or resolve(edit.parameters)()
-    return of_kinds(model, lambda held: _checked_edit(edit, chosen, held, seed))
+    return of_kinds(model, lambda held: _checked_edit(edit, chosen, held, seed, inputs or {}))
 
 
-def _checked_edit(edit: Edit, chosen: Parameters, held: TinyModel, seed: int) -> Overlays:
+def _checked_edit(
+    edit: Edit, chosen: Parameters, held: TinyModel, seed: int, inputs: Mapping[StepRef, xr.Dataset]
+) -> Overlays:
     call = EditCall(Owned(edit, _NOBODY), chosen, None, None, _NOWHERE)
     layers = (None, *held.info.layers)
+
+    def edited(call: EditCall, seed: int, draw: int, layers: Sequence[int | None]) -> Overlays:
+        twin = Twin(held, [call], seed, draw, [inputs])
+        return {layer: dict(twin.overlay(layer)) for layer in layers}
+
     before = all_tensors(held)
     check_touched(call, held)
-    made = _edited(held, call, seed, 0, layers)
+    made = edited(call, seed, 0, layers)
     assert any(made.values()), f"{edit.name} returned no tensor of any layer"
-    _check_alike(edit, made, _edited(held, call, seed, 0, tuple(reversed(layers))), None)
-    _check_alike(edit, made, _edited(held, call, seed, 1, layers), "draw")
-    _check_alike(edit, made, _edited(held, call, seed + 1, 0, layers), "seed")
-    _check_one_head(replace(call, heads=held.info.heads[-1:]), held, seed, layers)
+    _check_alike(edit, made, edited(call, seed, 0, tuple(reversed(layers))), None)
+    _check_alike(edit, made, edited(call, seed, 1, layers), "draw")
+    _check_alike(edit, made, edited(call, seed + 1, 0, layers), "seed")
+    of_one = replace(call, heads=held.info.heads[-1:])
+    try:  # refused at plan where it touches nothing that has heads, else made, or refused by the edit itself
+        check_touched(of_one, held)
+        edited(of_one, seed, 0, layers)
+    except EditFailed as error:
+        raise AssertionError(f"{edit.name} ignores heads: {error}") from error
+    except GausslensError:
+        pass
     check_untouched(held, before)
     return made
-
-
-def _check_one_head(call: EditCall, model: TinyModel, seed: int, layers: Sequence[int | None]) -> None:
-    """Of some heads: refused at plan where it touches none that has heads, else made, or refused by the edit itself."""
-    try:
-        check_touched(call, model)
-        _edited(model, call, seed, 0, layers)
-    except EditFailed as error:
-        raise AssertionError(f"{call.edit.descriptor.name} ignores heads: {error}") from error
-    except GausslensError:
-        return
 
 
 def _weighed(
@@ -122,11 +132,6 @@ def _weighed(
         return labelled(made.join(parts), info)
     stacked = [part.expand_dims(layer=[layer]) for layer, part in sorted(parts.items())]
     return labelled(xr.concat(stacked, dim="layer", join="outer", combine_attrs="override"), info)
-
-
-def _edited(model: TinyModel, call: EditCall, seed: int, draw: int, layers: Sequence[int | None]) -> Overlays:
-    twin = Twin(model, [call], seed, draw)
-    return {layer: dict(twin.overlay(layer)) for layer in layers}
 
 
 def _check_alike(edit: Edit, made: Overlays, other: Overlays, changed: str | None) -> None:

@@ -128,7 +128,7 @@ def query_and_key_sites(model: ModelInfo) -> tuple[str, str]:
     behind whatever position does.
     """
     facts = model.facts
-    applied = not facts.position_is_known or facts.position == "rotary" or bool(facts.get("query_norm", False))
+    applied = not facts.position_is_known or facts.position == "rotary" or facts.query_norm
     return ("q_rot", "k_rot") if applied else ("q", "k")
 
 

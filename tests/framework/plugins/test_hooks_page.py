@@ -231,6 +231,16 @@ def test_its_derived_analysis(norms: ModuleType) -> None:
     assert float(found["growth"]) == pytest.approx(float(lengths["length"][-1] / lengths["length"][0]))
 
 
+def test_what_reads_results_finds_them(norms: ModuleType) -> None:
+    ref = shapes.StepRef("trained", "norms.centre", "norms.centre")
+    found = check_stream(norms.CENTRE)
+    assert (check_forward(norms.ALONG, inputs={ref: found})["along"] != 0).all()
+    for layer, tensors in check_edit(norms.BLIND, inputs={ref: found}).items():
+        if layer is not None:
+            read = np.einsum("d,hde->he", found["centre"].sel(layer=layer), tensors["W_Q"].double())
+            np.testing.assert_allclose(read, 0, atol=1e-5)
+
+
 def test_its_edit(norms: ModuleType) -> None:
     for tensors in check_edit(norms.UNIT).values():
         for tensor in tensors.values():
@@ -312,9 +322,12 @@ def ran(norms: ModuleType, store: Path) -> tuple[Results, Host]:
             "trained": [],
             "unit": [{"edit": "norms.unit"}],
             "sweep": [{"edit": "norms.unit", "sweep": {"norm": [0.5, 1.0, 2.0]}}],
+            "blind": [{"edit": "norms.blind"}],
             "chance": {"edits": [{"edit": "reinit.gaussian"}], "draws": 3},
         },
-        "analyses": [{"use": f"norms.{name}"} for name in ("activations", "weights", "surprise", "growth")],
+        "analyses": [
+            {"use": f"norms.{name}"} for name in ("activations", "centre", "weights", "surprise", "growth", "along")
+        ],
         "against": "chance",
         "report": False,
     }
@@ -332,10 +345,12 @@ def test_a_run_with_it_has_its_null_columns_and_its_sections(norms: ModuleType, 
     assert {"length", "length_z", "length_p", "length_q"} <= set(compared.data_vars)
     assert (results["trained", "norms.surprise"]["surprise"] == 0).all()
     assert (results["unit", "norms.surprise"]["surprise"] != 0).any()
+    assert (results["blind", "norms.centre"]["read"][0] < 1e-4 * results["trained", "norms.centre"]["read"][0]).all()
+    assert "along_z" in results.against("blind", "norms.along", "chance")
     assert results["sweep", "norms.growth"]["growth"].dims == ("norm",)
     [drawn] = check_section(norms.LENGTHS, results)
     assert isinstance(drawn, Lines)
-    assert [series.name for series in drawn.series] == ["trained", "unit", "sweep", "chance"]
+    assert [series.name for series in drawn.series] == ["trained", "unit", "sweep", "chance", "blind"]
     [rings] = check_section(norms.RINGS, results)
     assert isinstance(rings, Custom)
     assert rings.fallback.title == drawn.title

@@ -51,7 +51,9 @@ BAD: dict[str, tuple[Any, ...]] = {
     "names": (["of"], "of", (1,), None),
     "knows": ("variant", ["draw"], ("model",), ("draw", "draw"), (1,), None),
     "formerly": (["mine.old"], "mine.old", (1,), ("",), None),
-    **dict.fromkeys(("estimate", "model", "check"), tuple(r for r in REFERENCES if r is not None)),
+    **dict.fromkeys(
+        ("estimate", "model", "check", "inputs", "fingerprint"), tuple(r for r in REFERENCES if r is not None)
+    ),
     "name": ("", "a b", "a.b.c", ".a", "a.", "-a", "ä", "a/b", None, 1, ["a"]),
     **dict.fromkeys(("parameters", "claims", "open", "engine", "edit", "analysis", "section"), REFERENCES),
     "keeps": (1, "", "two words", ("scale",), "a.b"),

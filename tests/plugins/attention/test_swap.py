@@ -94,11 +94,15 @@ def test_facts_that_a_loader_does_not_tell_are_not_guessed() -> None:
     info = TinyModel(TinyParameters()).info
     assert query_and_key_sites(info) == ("q", "k")
     assert query_and_key_sites(replace(info, facts={"position": "rotary"})) == ("q_rot", "k_rot")
-    assert query_and_key_sites(replace(info, facts={"position": "none"})) == ("q", "k")
+    plain = {"position": "none", "query_norm": False}
+    assert query_and_key_sites(replace(info, facts=plain)) == ("q", "k")
+    assert query_and_key_sites(replace(info, facts=plain | {"query_norm": True})) == ("q_rot", "k_rot")
+    with pytest.raises(ModelError, match="does not tell 'query_norm'"):
+        query_and_key_sites(replace(info, facts={"position": "none"}))
     unknown = replace(info, facts={"position": "unknown"})
     assert query_and_key_sites(unknown) == ("q_rot", "k_rot")
     model, tokens = tiny()
-    context = Context(replace(model.info, facts={"position": "learned"}), 0, tokens)
+    context = Context(replace(model.info, facts={"position": "learned", "query_norm": False}), 0, tokens)
     with pytest.raises(ModelError, match="does not tell 'scale'"):
         Swap(SwapParameters(**NONE, kernels=["elu"]), context).run(TinyEngine().runner(Twin(model)), tokens)
 
