@@ -32,7 +32,12 @@ if TYPE_CHECKING:
     from .contract.descriptors import PromptSource as PromptSource
     from .contract.descriptors import ReportSection as ReportSection
     from .contract.engines import Finding as Finding
+    from .contract.engines import Intervention as Intervention
+    from .contract.engines import Interventions as Interventions
+    from .contract.engines import NarrowedRunner as NarrowedRunner
     from .contract.engines import Runner as Runner
+    from .contract.engines import Where as Where
+    from .contract.engines import check_positions as check_positions
     from .contract.errors import GausslensError as GausslensError
     from .contract.errors import InputError as InputError
     from .contract.errors import ModelError as ModelError
@@ -103,7 +108,12 @@ _HOMES = {
     "Context": "contract.analyses",
     "Estimate": "contract.analyses",
     "Finding": "contract.engines",
+    "Intervention": "contract.engines",
+    "Interventions": "contract.engines",
+    "NarrowedRunner": "contract.engines",
     "Runner": "contract.engines",
+    "Where": "contract.engines",
+    "check_positions": "contract.engines",
     "SourceContext": "contract.prompts",
     "StepRef": "contract.analyses",
     "HEAD_AXIS": "contract.sites",

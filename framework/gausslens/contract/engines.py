@@ -1,13 +1,14 @@
-"""Capture engines and runners: what runs a model and hands out what it computes; and the proof of it."""
+"""Capture engines and runners: what runs a model, changes it on the way, and hands out what it computes; the proof."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .errors import ModelError
+from .sites import TABLE, site
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,18 +21,59 @@ if TYPE_CHECKING:
     from .twin import Twin
 
 
+@dataclass(frozen=True)
+class Where:
+    """What the function of an intervention is handed: which numbers of the model its tensor holds.
+
+    ``heads`` are those along its axis of heads (key/value heads at k, v, k_rot), none where it has no such axis;
+    ``prompts`` the rows of the batch; ``positions`` those along its axis of positions, or of queries; ``mask``
+    [prompt, position] says which of these tokens are there.
+    """
+
+    site: str
+    layer: int | None
+    heads: tuple[int, ...]
+    prompts: tuple[int, ...]
+    positions: tuple[int, ...]
+    mask: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Intervention:
+    """A change of what flows through one site of one layer; None is the layer of sites of the whole model.
+
+    ``function(tensor, where)`` is given the site's tensor, in the order of ``site(name).dims``, cut to these heads and
+    positions (None: all), and returns one of the same shape, or None: unchanged. ``heads`` are numbers of the model: of
+    key/value heads at k, v and k_rot, each of which serves several query heads. ``positions`` count from the first
+    token of a row; of scores and patterns they are the queries. In generation a function sees new tokens alone, as
+    what was before is kept; one that needs the whole text says ``whole``: every step then runs over all of it.
+    """
+
+    site: str
+    layer: int | None
+    function: Callable[[torch.Tensor, Where], torch.Tensor | None]
+    heads: Sequence[int] | None = None
+    positions: Sequence[int] | None = None
+    whole: bool = False
+
+
 class Runner(Protocol):
-    """Runs the model for a ``forward`` analysis. ``base=True`` is the model without the variant's edits.
+    """Runs the model for a ``forward`` analysis, which sees the layers and heads in view (``info``).
 
-    ``tokenise`` makes tokens of an analysis's own prompts, where its descriptor says ``texts``: see ReadingRunner.
+    ``base=True`` is the model without the variant's edits. ``grad=True`` keeps the graph: gradients of logits by what
+    was captured. The runner of a model of two stacks takes ``**tokens.beside(prompts)`` besides: ``sources``, (ids,
+    mask) of what its encoder reads. ``tokenise`` makes tokens of an analysis's own prompts, where its descriptor says
+    ``texts``: see ReadingRunner.
 
-    ``replace(layer, scores, pattern, v)`` returns the pattern or the head outputs to use instead, or None. The
-    runner of a model of two stacks takes ``**tokens.beside(prompts)`` besides: ``sources``, (ids, mask) of what its
-    encoder reads.
+    ``replace(layer, scores, pattern, v)`` returns the pattern or the head outputs to use instead, or None: what an
+    intervention at ``pattern`` or ``z`` does. It stays for a release, for what was written before there were these.
     """
 
     @property
     def info(self) -> ModelInfo: ...
+
+    @property
+    def whole(self) -> Runner: ...
 
     def forward(
         self,
@@ -40,6 +82,9 @@ class Runner(Protocol):
         replace: Callable[..., torch.Tensor | None] | None = None,
         base: bool = False,
         mask: np.ndarray | None = None,
+        sources: tuple[np.ndarray, np.ndarray] | None = None,
+        interventions: Sequence[Intervention] = (),
+        grad: bool = False,
     ) -> Mapping[Any, torch.Tensor]: ...
 
     def generate(self, tokens: np.ndarray, most: int, **how: Any) -> list[np.ndarray]: ...
@@ -118,6 +163,11 @@ class ReadingRunner:
             raise AttributeError(name)
         return getattr(self._runner, name)
 
+    @property
+    def whole(self) -> ReadingRunner:
+        """The runner of the whole model: itself."""
+        return self
+
     def tokenise(self, prompts: Sequence[Prompt]) -> Tokens:
         """Prompts as the tokens that the model would see."""
         if self._refused is not None:
@@ -133,3 +183,249 @@ def no_texts(analysis: Analysis) -> str | None:
         f"{analysis.name} makes tokens of prompts of its own, which depend on the tokenizer: its descriptor must say "
         "texts=True, so that its key does"
     )
+
+
+class Interventions:
+    """The interventions of one pass, checked; an engine asks at each site what flows on from there.
+
+    ``mask`` [prompt, position] says which tokens are there, ``keys`` [prompt, key] where keys are of another stack.
+    Of a pass that begins later in a text ``start`` is its first position; ``prompts`` are the rows where these are not
+    0, 1, 2, ...
+    """
+
+    def __init__(
+        self,
+        given: Sequence[Intervention],
+        info: ModelInfo,
+        sites: Sequence[str],
+        mask: torch.Tensor,
+        keys: torch.Tensor | None = None,
+        start: int = 0,
+        prompts: Sequence[int] | None = None,
+    ) -> None:
+        self.given = given
+        self._mask, self._keys, self._start = mask.bool(), mask.bool() if keys is None else keys.bool(), start
+        self._prompts = tuple(range(len(mask)) if prompts is None else prompts)
+        self._of: dict[tuple[int | None, str], list[Intervention]] = {}
+        for one in given:
+            checked(one, info, sites)
+            self._of.setdefault((one.layer, one.site), []).append(one)
+        self._info = info
+
+    def sites_of(self, layer: int | None) -> tuple[str, ...]:
+        """The sites of a layer at which something is changed."""
+        return tuple(name for of, name in self._of if of == layer)
+
+    def __call__(self, layer: int | None, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """What flows on: the tensor itself where nothing is changed here."""
+        for one in self._of.get((layer, name), ()):
+            tensor = self._changed(one, tensor)
+        return tensor
+
+    def _changed(self, one: Intervention, tensor: torch.Tensor) -> torch.Tensor:
+        row = TABLE[one.site]
+        mask = self._keys if row.of_keys and not row.square else self._mask
+        axis = row.dims.index("query" if row.square else "position")
+        last = self._start + mask.shape[1]
+        asked = range(self._start, last) if one.positions is None else one.positions
+        positions = tuple(int(n) for n in asked if self._start <= n < last)
+        if not positions:
+            return tensor
+        every = row.heads(self._info) if row.heads_dim else ()
+        heads = every if one.heads is None else tuple(int(h) for h in one.heads)
+        places: dict[int, list[int]] = {}
+        if one.positions is not None:
+            places[axis] = [n - self._start for n in positions]
+        if row.heads_dim and one.heads is not None:
+            places[row.dims.index(row.heads_dim)] = [every.index(h) for h in heads]
+        seen = mask[:, [n - self._start for n in positions]].clone()
+        where = Where(one.site, one.layer, heads, self._prompts, positions, seen)
+        return _put(tensor, list(places.items()), lambda part: _answer(one, part.clone(), where))
+
+
+def checked(one: Intervention, info: ModelInfo, sites: Sequence[str]) -> None:
+    """Refuse an intervention at a site, layer, head or position that there is none of: it would change nothing."""
+    if not isinstance(one, Intervention):
+        raise ModelError(f"interventions are gausslens.Intervention(site, layer, function), not {type(one).__name__}")
+    row, at = site(one.site), _at(one)
+    if one.site not in sites:
+        why = info.why_lacking(one.site)
+        raise ModelError(f"{at}: {info.name} has no such site{f' ({why})' if why else ''}; it has {', '.join(sites)}")
+    if row.whole != (one.layer is None):
+        said = "is of the whole model: its layer is None" if row.whole else "is of a layer: say which, as layer=0"
+        raise ModelError(f"{at}: the site {said}")
+    if one.layer is not None and one.layer not in info.layers:
+        raise ModelError(f"{at}: {info.name} has no such layer in view; it has {_listed(info.layers)}")
+    lacking = info.lacking.get(one.layer, {}).get(one.site) if one.layer is not None else None
+    if lacking:
+        raise ModelError(f"{at}: {lacking}")
+    if one.heads is not None and row.heads_dim is None:
+        raise ModelError(f"{at}: the site has no heads: leave heads out")
+    for what, named in (("heads", one.heads), ("positions", one.positions)):
+        numbers = list(named or ())
+        if named is not None and (not numbers or len(set(numbers)) < len(numbers)):
+            raise ModelError(f"{at}: {what} are {numbers}: name one or more, each once; all of them without {what}")
+    known = row.heads(info)
+    unknown = [h for h in one.heads or () if h not in known]
+    if unknown:
+        kind = "key/value heads" if row.heads_dim == "kv_head" else "heads"
+        raise ModelError(f"{at}: there are no {kind} {_listed(unknown)} in view; there are {_listed(known)}")
+    if any(n < 0 for n in one.positions or ()):
+        raise ModelError(f"{at}: positions count from the first token of a row, from 0")
+
+
+def check_positions(given: Sequence[Intervention], length: int, keys: int | None = None) -> None:
+    """Refuse positions beyond the longest row (``keys``: of what is read beside it), where no more will follow."""
+    for one in given:
+        row = TABLE[one.site]
+        most = length if keys is None or not row.of_keys or row.square else keys
+        beyond = [n for n in one.positions or () if n >= most]
+        if beyond:
+            raise ModelError(f"{_at(one)}: there are no positions {_listed(beyond)}: these rows have {most}")
+
+
+def _at(one: Intervention) -> str:
+    return f"intervention at {one.site}" + ("" if one.layer is None else f" of layer {one.layer}")
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:16])) + (" ..." if len(numbers) > 16 else "")
+
+
+def _put(
+    tensor: torch.Tensor,
+    places: Sequence[tuple[int, Sequence[int]]],
+    change: Callable[[torch.Tensor], torch.Tensor | None],
+) -> torch.Tensor:
+    """The tensor with what ``change`` makes of these places along these axes; the same one where it makes nothing."""
+    if not places:
+        made = change(tensor)
+        return tensor if made is None else made
+    import torch
+
+    (axis, numbers), *others = places
+    index = torch.as_tensor(list(numbers), device=tensor.device)
+    part = tensor.index_select(axis, index)
+    made = _put(part, others, change)
+    return tensor if made is part else tensor.index_copy(axis, index, made)
+
+
+def _answer(one: Intervention, given: torch.Tensor, where: Where) -> torch.Tensor | None:
+    """What the function returns, if that can take the place of what it was given."""
+    import torch
+
+    before = given._version
+    answer = one.function(given, where)
+    if answer is None:
+        if given._version != before:
+            raise ModelError(f"{_at(one)}: its function changed the tensor in place and returned None: return it")
+        return None
+    if not isinstance(answer, torch.Tensor):
+        raise ModelError(f"{_at(one)}: its function returned {type(answer).__name__}: return a tensor, or None")
+    if answer.shape != given.shape or not answer.is_floating_point():
+        raise ModelError(
+            f"{_at(one)}: its function was given {given.dtype} {list(given.shape)} ({', '.join(TABLE[one.site].dims)}) "
+            f"and returned {answer.dtype} {list(answer.shape)}: the shape must stay, and numbers be floating"
+        )
+    return answer.to(given)
+
+
+class NarrowedRunner:
+    """A runner of which the layers and heads in view are seen; ``whole`` is the runner of the whole model.
+
+    It takes and hands out numbers of the model: of sites with heads those in view, of layers those in view.
+    """
+
+    def __init__(self, runner: Any, twin: Twin, info: ModelInfo) -> None:
+        self.whole: Runner = runner
+        self.info = info
+        self._twin = twin
+
+    def __getattr__(self, name: str) -> Any:
+        """What else an engine's runner can do, it does for the whole model."""
+        if name.startswith("__") or name == "whole":
+            raise AttributeError(name)
+        return getattr(self.whole, name)
+
+    def forward(
+        self,
+        tokens: np.ndarray,
+        sites: Sequence[str] = (),
+        replace: Callable[..., torch.Tensor | None] | None = None,
+        base: bool = False,
+        mask: np.ndarray | None = None,
+        **how: Any,
+    ) -> Mapping[Any, torch.Tensor]:
+        """As the engine's runner, of what is in view."""
+        given = self._given(how, replace)
+        found = self.whole.forward(tokens, sites, base=base, mask=mask, **given)
+        return {key: self._cut(key, array) for key, array in found.items() if self._seen(key)}
+
+    def generate(self, tokens: np.ndarray, most: int, **how: Any) -> list[np.ndarray]:
+        """As the engine's runner; interventions act in view alone."""
+        return self.whole.generate(tokens, most, **self._given(how, how.pop("replace", None)))
+
+    def weights(self, layer: int | None) -> LayerWeights:
+        """The tensors of a layer as the edits leave them, those of the heads in view."""
+        return self._twin.weights(layer, self.info)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token numbers."""
+        return self.whole.decode(ids)
+
+    def _given(self, how: Mapping[str, Any], old: Callable[..., torch.Tensor | None] | None) -> dict[str, Any]:
+        """What the engine's runner is given; an engine of before is not told of what it does not know."""
+        given = dict(how)
+        changes = [self._narrowed(one) for one in given.pop("interventions", ())]
+        if changes:
+            given["interventions"] = changes
+        if old is not None:
+            given["replace"] = self._replacing(old)
+        return given
+
+    def _narrowed(self, one: Intervention) -> Intervention:
+        checked(one, self.info, tuple(TABLE) if one.site in TABLE else (one.site,))
+        row = TABLE[one.site]
+        if one.heads is not None or row.heads_dim is None or row.heads(self.info) == row.heads(self._twin.info):
+            return one
+        return replace(one, heads=row.heads(self.info))
+
+    def _replacing(self, old: Callable[..., torch.Tensor | None]) -> Callable[..., torch.Tensor | None]:
+        """``replace`` sees the layers and heads in view; what it returns takes their places."""
+
+        heads, kv_heads = list(self.info.heads), list(self.info.kv_heads)
+
+        def replacing(layer: int, scores: torch.Tensor, pattern: torch.Tensor, v: torch.Tensor) -> torch.Tensor | None:
+            if layer not in self.info.layers:
+                return None
+            if len(heads) == self._twin.info.n_heads:
+                return old(layer, scores, pattern, v)
+            seen = pattern[:, heads]
+            given = old(layer, scores[:, heads], seen, v[:, :, kv_heads])
+            if given is None:
+                return None
+            if given.shape != seen.shape:
+                raise ModelError(
+                    f"replace gave {list(given.shape)} in layer {layer}: where heads {_listed(heads)} are in view a "
+                    f"pattern is {list(seen.shape)}; head outputs are replaced by an intervention at z"
+                )
+            made = pattern.clone()
+            made[:, heads] = given.to(made)
+            return made
+
+        return replacing
+
+    def _seen(self, key: Any) -> bool:
+        return not isinstance(key, tuple) or key[0] in self.info.layers
+
+    def _cut(self, key: Any, array: torch.Tensor) -> torch.Tensor:
+        row = TABLE.get(key[1] if isinstance(key, tuple) else key)
+        if row is None or row.heads_dim is None:
+            return array
+        heads, every = row.heads(self.info), row.heads(self._twin.info)
+        if heads == every:
+            return array
+        import torch
+
+        places = torch.as_tensor([every.index(h) for h in heads], device=array.device)
+        return array.index_select(row.dims.index(row.heads_dim), places)

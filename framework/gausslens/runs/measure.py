@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..contract.analyses import Context
-from ..contract.engines import ReadingRunner, no_texts
+from ..contract.engines import NarrowedRunner, ReadingRunner, no_texts
 from ..contract.errors import ModelError
 from ..contract.model import ModelInfo, NoTensor
 from ..contract.reference import resolve
@@ -119,7 +119,8 @@ def _run_forward(opened: Opened, twin: Twin, step: Step, seed: int) -> xr.Datase
         tokens = step.tokens
         context = Context(info, step_seed(step, seed), tokens)
         analysis = resolve(step.use.analysis.descriptor.analysis)(step.use.parameters, context)
-        runner = ReadingRunner(opened.running.runner(twin), twin.base, no_texts(step.use.analysis.descriptor))
+        reading = ReadingRunner(opened.running.runner(twin), twin.base, no_texts(step.use.analysis.descriptor))
+        runner = NarrowedRunner(reading, twin, info)
         return labelled(analysis.run(runner, tokens), info)
     except Exception as error:
         return Failure(step, error)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..contract.analyses import Context
 from ..contract.descriptors import Analysis
-from ..contract.engines import ReadingRunner, no_texts
+from ..contract.engines import NarrowedRunner, ReadingRunner, no_texts
 from ..contract.parameters import Parameters
 from ..contract.prompts import Part, Prompt
 from ..contract.reference import resolve
@@ -28,8 +28,12 @@ def check_forward(
     *,
     model: TinyModel | None = None,
     texts: Sequence[str] = TEXTS,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
 ) -> xr.Dataset:
-    """Run a forward analysis on the tiny model and return its result, after checking that
+    """Run a forward analysis on the tiny model and return its result, with these layers and heads in view (None: all),
+
+    after checking that
 
     - a new instance gives the same bits;
     - the result is well formed (``check_result``).
@@ -39,9 +43,10 @@ def check_forward(
     tokens = held.tokenise([Prompt((Part(text),)) for text in texts])
 
     def run() -> xr.Dataset:
-        made = resolve(analysis.analysis)(chosen, Context(held.info, 0, tokens))
-        runner = ReadingRunner(TinyEngine().runner(Twin(held)), held, no_texts(analysis))
-        return labelled(made.run(runner, tokens), held.info)
+        info, twin = held.info.narrowed(layers, heads), Twin(held)
+        made = resolve(analysis.analysis)(chosen, Context(info, 0, tokens))
+        reading = ReadingRunner(TinyEngine().runner(twin), held, no_texts(analysis))
+        return labelled(made.run(NarrowedRunner(reading, twin, info), tokens), info)
 
     result = run()
     check_same(run(), result, "a second run differs; draw random numbers from context.generator() alone")

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from ..contract.batches import Batch, Request, Sink
+from ..contract.engines import Intervention, Interventions, check_positions
 from ..contract.model import LayerWeights, ModelInfo, OpenModel
 from ..contract.prompts import Prompt, Tokens
 from ..contract.sites import MODEL_SITES
@@ -19,6 +20,8 @@ from .tiny_model import ATTENTION_SITES, BOS, EPSILON
 SITES = ("embed", "resid_pre", *ATTENTION_SITES, "resid_post", "logits")
 Replace = Callable[..., torch.Tensor | None]
 Seen = Callable[[int | None, dict[str, torch.Tensor]], None]
+# (layer, site, tensor) -> what flows on from there
+Flow = Callable[[int | None, str, torch.Tensor], torch.Tensor]
 
 
 class TinyEngine:
@@ -57,6 +60,11 @@ class TinyRunner:
         """The facts of the model."""
         return self.twin.info
 
+    @property
+    def whole(self) -> TinyRunner:
+        """The runner of the whole model: itself."""
+        return self
+
     def forward(
         self,
         tokens: np.ndarray,
@@ -64,30 +72,65 @@ class TinyRunner:
         replace: Replace | None = None,
         base: bool = False,
         mask: np.ndarray | None = None,
+        sources: tuple[np.ndarray, np.ndarray] | None = None,
+        interventions: Sequence[Intervention] = (),
+        grad: bool = False,
     ) -> Mapping[Any, torch.Tensor]:
-        """Logits where no sites are asked for; else each site, under its name or (layer, site)."""
+        """Logits where no sites are asked for; else each site, under its name or (layer, site).
+
+        What is captured is what flows on, after ``interventions``; with ``grad`` logits have gradients by it.
+        """
+        if sources is not None:
+            raise TypeError("the tiny model reads no sources")
+        check_positions(interventions, np.asarray(tokens).shape[1])
+        return self._forward(tokens, sites, replace, base, mask, interventions, grad)
+
+    def _forward(
+        self,
+        tokens: np.ndarray,
+        sites: Sequence[str] = (),
+        replace: Replace | None = None,
+        base: bool = False,
+        mask: np.ndarray | None = None,
+        interventions: Sequence[Intervention] = (),
+        grad: bool = False,
+    ) -> Mapping[Any, torch.Tensor]:
         asked = tuple(sites) or ("logits",)
         ids = torch.as_tensor(tokens)
-        held = torch.ones(ids.shape, dtype=torch.bool) if mask is None else torch.as_tensor(mask)
+        held = torch.ones(ids.shape, dtype=torch.bool) if mask is None else torch.as_tensor(mask).bool()
         found: dict[Any, torch.Tensor] = {}
+        changes = Interventions(interventions, self.info, SITES, held)
+
+        def flow(layer: int | None, site: str, tensor: torch.Tensor) -> torch.Tensor:
+            if grad and site == "embed":
+                tensor = tensor.requires_grad_()  # the root of the graph
+            return changes(layer, site, tensor)
 
         def seen(layer: int | None, arrays: dict[str, torch.Tensor]) -> None:
             for site, array in arrays.items():
                 if site in asked:
                     found[site if site in MODEL_SITES else (layer, site)] = array
 
-        _forward(Twin(self.twin.base) if base else self.twin, ids, held, seen, replace)
+        with torch.set_grad_enabled(grad):
+            _forward(Twin(self.twin.base) if base else self.twin, ids, held, seen, replace, flow)
         return found
 
     def generate(
-        self, tokens: np.ndarray, most: int, base: bool = False, replace: Replace | None = None, **how: Any
+        self,
+        tokens: np.ndarray,
+        most: int,
+        base: bool = False,
+        replace: Replace | None = None,
+        interventions: Sequence[Intervention] = (),
+        **how: Any,
     ) -> list[np.ndarray]:
-        """The likeliest continuation of each prompt, ``most`` tokens long."""
+        """The likeliest continuation of each prompt, ``most`` tokens long; every step sees the whole text."""
         if how:
             raise TypeError(f"the tiny model generates greedily; it knows no {', '.join(how)}")
         start = ids = np.atleast_2d(np.asarray(tokens))
         for _ in range(most):
-            likeliest = self.forward(ids, replace=replace, base=base)["logits"][:, -1].argmax(-1).numpy()
+            found = self._forward(ids, replace=replace, base=base, interventions=interventions)
+            likeliest = found["logits"][:, -1].argmax(-1).numpy()
             ids = np.concatenate([ids, likeliest[:, None]], axis=1)
         return list(ids[:, start.shape[1] :])
 
@@ -104,33 +147,45 @@ class TinyRunner:
         return self.twin.base.tokenise(prompts)
 
 
-def _forward(twin: Twin, ids: torch.Tensor, mask: torch.Tensor, seen: Seen, replace: Replace | None = None) -> None:
+def _unchanged(layer: int | None, site: str, tensor: torch.Tensor) -> torch.Tensor:  # noqa: ARG001
+    return tensor
+
+
+def _forward(
+    twin: Twin,
+    ids: torch.Tensor,
+    mask: torch.Tensor,
+    seen: Seen,
+    replace: Replace | None = None,
+    flow: Flow = _unchanged,
+) -> None:
     """One forward pass; ``seen`` gets the sites of each layer, then those of the whole model."""
     outside = twin.weights(None)
     n = ids.shape[1]
-    x = embed = outside.W_E[ids] + outside.W_pos[:n]
+    x = embed = flow(None, "embed", outside.W_E[ids] + outside.W_pos[:n])
     allowed = torch.ones(n, n, dtype=torch.bool).tril() & mask[:, None, None, :]
     for layer in twin.info.layers:
-        before = x
-        arrays = {"resid_pre": before}
+        x = flow(layer, "resid_pre", x)
+        arrays = {"resid_pre": x}
         if layer not in twin.info.lacking:
-            attention = _attention(twin, layer, before, allowed, replace)
-            x = before + attention["attn_out"]
-            arrays |= attention
+            arrays |= _attention(twin, layer, x, allowed, replace, flow)
+            x = x + arrays["attn_out"]
+        x = flow(layer, "resid_post", x)
         seen(layer, arrays | {"resid_post": x})
-    seen(None, {"embed": embed, "logits": _normed(x) @ outside.W_U})
+    seen(None, {"embed": embed, "logits": flow(None, "logits", _normed(x) @ outside.W_U)})
 
 
 def _attention(
-    twin: Twin, layer: int, x: torch.Tensor, allowed: torch.Tensor, replace: Replace | None
+    twin: Twin, layer: int, x: torch.Tensor, allowed: torch.Tensor, replace: Replace | None, flow: Flow
 ) -> dict[str, torch.Tensor]:
     weights = twin.weights(layer)
     h = _normed(x)
-    q, k, v = (torch.einsum("pnd,hde->pnhe", h, weights[name]) for name in ("W_Q", "W_K", "W_V"))
+    made = ((name, torch.einsum("pnd,hde->pnhe", h, weights[f"W_{name.upper()}"])) for name in ("q", "k", "v"))
+    q, k, v = (flow(layer, name, tensor) for name, tensor in made)
     each = list(weights.kv_of_head)
     scores = torch.einsum("pqhe,pkhe->phqk", q, k[:, :, each]) / math.sqrt(q.shape[-1])
     # A padded first key leaves a row with nothing to attend to; it is spread evenly rather than NaN.
-    scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
+    scores = flow(layer, "scores", scores.masked_fill(~allowed, torch.finfo(scores.dtype).min))
     pattern = scores.softmax(-1)
     z = None
     given = replace(layer, scores, pattern, v) if replace else None
@@ -138,9 +193,11 @@ def _attention(
         pattern = given
     elif given is not None:
         z = given
+    pattern = flow(layer, "pattern", pattern)
     if z is None:
         z = torch.einsum("phqk,pkhe->pqhe", pattern, v[:, :, each])
-    out = torch.einsum("pqhe,hed->pqd", z, weights.W_O)
+    z = flow(layer, "z", z)
+    out = flow(layer, "attn_out", torch.einsum("pqhe,hed->pqd", z, weights.W_O))
     return {"q": q, "k": k, "v": v, "scores": scores, "pattern": pattern, "z": z, "attn_out": out}
 
 

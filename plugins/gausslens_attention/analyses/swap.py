@@ -46,6 +46,7 @@ class Swap:
 
     def run(self, runner: Runner, prompts: Tokens) -> xr.Dataset:
         """Losses, next-token distributions and hidden states beside those of the model as it is."""
+        runner = runner.whole
         chosen = [i for i, n in enumerate(prompts.lengths) if n > 1]
         if not chosen:
             raise GausslensError("no prompt has two tokens: give longer ones")

@@ -69,6 +69,7 @@ class Angles:
 
     def run(self, runner: Runner, prompts: Tokens) -> xr.Dataset:
         """Correlations of cosine with content form, score and pattern, and the share that theory predicts."""
+        runner = runner.whole
         kinds = 2 + len(self.sites)
         layers: dict[int, Correlations] = defaultdict(lambda: Correlations(len(self.info.heads), kinds))
         maps = TokenMaps(prompts, self.parameters.maps)

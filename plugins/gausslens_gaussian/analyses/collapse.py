@@ -124,6 +124,7 @@ class Collapse:
 
     def run(self, runner: Runner, prompts: Tokens) -> xr.Dataset:
         """Entropy deficits, contraction and rates of collapse."""
+        runner = runner.whole  # what attention alone makes of the stream goes through all layers and heads
         info = runner.info
         alone = AttentionOnly(runner)
         gathered = _Gathered(self.parameters.positions, self._projection(info))

@@ -39,6 +39,7 @@ class Propagate:
 
     def run(self, runner: Runner, prompts: Tokens) -> xr.Dataset:
         """Predicted and measured, for each layer and head in view."""
+        runner = runner.whole
         info = self.context.model
         window, dims = self.parameters.window, min(self.parameters.dims, info.d_value or info.d_head)
         chosen = [i for i, n in enumerate(prompts.lengths) if n >= window]

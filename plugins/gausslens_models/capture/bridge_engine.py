@@ -15,6 +15,7 @@ from gausslens import Finding, ModelError
 from ..loading.turns import turn_of
 from .engine import TransformersEngine
 from .forward_pass import Capture, Captured, LastLayerDone, Sources, check_sources, scaled
+from .intervening import by_difference
 
 if TYPE_CHECKING:
     from ..loading.bridge import BridgedModel
@@ -40,50 +41,72 @@ class BridgeCapture(Capture):
             raise ModelError("replacement needs plain transformers: open the model with `loader: transformers`")
         found: dict[str, Any] = {}
         self._shape = (ids.shape[0], ids.shape[1])
-        last = max(self.wanted, default=-1)
+        layers = sorted({*self.wanted, *self._layers_changed})
+        last = max(layers, default=-1)
         hooks: list[tuple[str, Any]] = [
             (name, partial(self._noted, layer, site)) for layer, site, name in self._names()
         ]
         hooks += [
             (f"blocks.{layer}.hook_out", partial(self._ended, layer, layer == last and not (logits or whole)))
-            for layer in self.wanted
+            for layer in layers
         ]
-        if embed:
+        if embed or self.grad or self._changed(None):
             place = "project_in.hook_out" if "project_in.hook_out" in self.model.bridge.hook_dict else "embed.hook_out"
-            hooks.append((place, lambda tensor, hook: found.update(embed=tensor.detach())))  # noqa: ARG005
-        with torch.no_grad(), _silenced(), self.model.bridge.hooks(fwd_hooks=hooks), contextlib.suppress(LastLayerDone):
+            hooks.append((place, partial(self._bridge_embedded, found)))
+        with (
+            torch.set_grad_enabled(self.grad),
+            _silenced(),
+            self.model.bridge.hooks(fwd_hooks=hooks),
+            contextlib.suppress(LastLayerDone),
+        ):
             output = self.model.bridge(ids, attention_mask=mask, return_type="logits")
             if logits:
-                found["logits"] = output
-        self._check_done(found, logits, embed)
-        return found
+                found["logits"] = self.flow(None, "logits", output)
+        self._check_done(found, logits, embed or "embed" in self._changed(None))
+        return found if embed else {name: array for name, array in found.items() if name != "embed"}
 
     def _names(self) -> Iterator[tuple[int, str, str]]:
-        for layer, sites in self.wanted.items():
+        for layer in sorted({*self.wanted, *self._layers_changed}):
             self.captured[layer] = Captured()
-            for site in sites:
+            for site in dict.fromkeys((*self.wanted.get(layer, ()), *self._changed(layer))):
                 name = f"blocks.{layer}.{self.model.hooks[site]}"
                 if name not in self.model.bridge.hook_dict:
                     raise ModelError(f"{self.model.name}: TransformerLens shows no {site} of layer {layer}")
                 yield layer, site, name
 
-    def _noted(self, layer: int, site: str, tensor: torch.Tensor, hook: Any) -> None:  # noqa: ARG002
+    def _bridge_embedded(self, found: dict[str, Any], tensor: torch.Tensor, hook: Any) -> torch.Tensor | None:  # noqa: ARG002
+        found["embed"] = flows = self.flow(None, "embed", tensor)
+        if self.grad:
+            return flows.clone()
+        return flows if "embed" in self._changed(None) else None
+
+    def _noted(self, layer: int, site: str, tensor: torch.Tensor, hook: Any) -> torch.Tensor | None:  # noqa: ARG002
+        seen = tensor
         if site == "scores":
             # What masks is the lowest number, or that over the root of d_head.
-            tensor = tensor.masked_fill(tensor <= torch.finfo(tensor.dtype).min / 1024, -torch.inf)
-        self.captured[layer].add(site, scaled(self.model, site, tensor))
+            seen = tensor.masked_fill(tensor <= torch.finfo(tensor.dtype).min / 1024, -torch.inf)
+        ours = scaled(self.model, site, seen)
+        wanted = site in self.wanted.get(layer, ())
+        flows = self.flow(layer, site, ours) if self._on_path(layer, site) else ours
+        self.captured[layer].add(site, flows, wanted)
+        if not self._on_path(layer, site) or (flows is ours and not self.grad):
+            return None
+        if site == "scores":
+            return flows.clamp_min(torch.finfo(tensor.dtype).min)
+        return flows if ours is tensor else by_difference(tensor, ours, flows, self._factor(site))
 
     def _ended(self, layer: int, stop: bool, tensor: torch.Tensor, hook: Any) -> None:  # noqa: ARG002
         captured = self.captured.pop(layer)
         self._check(layer, captured)
-        self.done(layer, captured)
+        if layer in self.wanted:
+            self.done(layer, captured)
         self.finished.add(layer)
         if stop:
             raise LastLayerDone
 
 
 class BridgeEngine(TransformersEngine):
-    """Captures through TransformerLens. Replacement and edits of what a bridge has copied are refused."""
+    """Captures through TransformerLens. ``replace`` and edits of what a bridge has copied are refused."""
 
     capture = BridgeCapture
     remembers = False

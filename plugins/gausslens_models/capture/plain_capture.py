@@ -25,7 +25,8 @@ from ..maths import attention_formulas as formulas
 from ..maths.rounding import FACTOR, allowed, epsilons, softmax_moved, working_type
 from .attention import Call, evaluating
 from .engine import TransformersEngine
-from .forward_pass import Capture, hook, pre_hook
+from .forward_pass import Capture, Captured
+from .intervening import hook, pre_hook
 
 if TYPE_CHECKING:
     from ..loading.plain_module import PlainModule
@@ -139,7 +140,7 @@ class PlainCapture(Capture):
         stack.enter_context(pre_hook(module.get_submodule(taps["z"].module), partial(self._given, layer)))
 
     def _kept(self, layer: int, name: str, _module: Any, arguments: Any, result: Any) -> None:
-        self._heads.setdefault(layer, {})[name] = self._cut(name, self.model.heads[name], arguments, result).detach()
+        self._heads.setdefault(layer, {})[name] = self._cut(name, self.model.heads[name], arguments, result)
 
     def _given(self, layer: int, _module: Any, arguments: tuple[Any, ...], named: Any) -> Any:
         """z as the module of W_O is given it; what is returned takes its place."""
@@ -162,6 +163,15 @@ class PlainCapture(Capture):
         if not self.eager or out is None:
             return None
         return (out.reshape(z.shape).to(z), *arguments[1:]), named
+
+    def _turned(self, layer: int, call: Call, captured: Captured) -> Call:
+        """As for any model; what is changed here is none of the module's own, and was held against that before."""
+        found = super()._turned(layer, call, captured)
+        if found is call:
+            return call
+        call.outputs(eager=True)
+        assert isinstance(found, WrittenCall)
+        return replace(found, unlike=None)
 
     def _makes_rows(self, layer: int) -> bool:
         """Whether rows are made anyway, or nothing that is made of q and k is wanted."""

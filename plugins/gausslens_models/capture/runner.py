@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from gausslens import ModelError
+from gausslens import Interventions, ModelError, check_positions
 
 from ..loading.turns import turn_of
 from .attention import with_our_attention
@@ -17,7 +17,7 @@ from .engine import wanted_sites
 from .forward_pass import Captured, Sources, check_sources, encoded
 
 if TYPE_CHECKING:
-    from gausslens import LayerWeights, ModelInfo, Prompt, Tokens, Twin
+    from gausslens import Intervention, LayerWeights, ModelInfo, Prompt, Tokens, Twin
 
     from .engine import TransformersEngine
 
@@ -37,6 +37,11 @@ class TransformersRunner:
         info: ModelInfo = self.model.info
         return info
 
+    @property
+    def whole(self) -> TransformersRunner:
+        """The runner of the whole model: itself."""
+        return self
+
     def forward(
         self,
         tokens: np.ndarray,
@@ -45,11 +50,30 @@ class TransformersRunner:
         base: bool = False,
         mask: np.ndarray | None = None,
         sources: tuple[np.ndarray, np.ndarray] | None = None,
+        interventions: Sequence[Intervention] = (),
+        grad: bool = False,
     ) -> Mapping[Any, torch.Tensor]:
         """Logits where no sites are asked; else {site of the model: array, (layer, site): array}.
 
-        ``sources``, ids and mask, are what the encoder of a model of two stacks reads: ``**tokens.beside(prompts)``.
+        What a site holds is what the model goes on with, after ``interventions``. With ``grad`` the graph is kept from
+        the embedding on, and what is captured lies on it. ``sources``, ids and mask, are what the encoder of a model of
+        two stacks reads: ``**tokens.beside(prompts)``.
         """
+        check_positions(interventions, np.asarray(tokens).shape[1], None if sources is None else sources[0].shape[1])
+        return self._forward(tokens, sites, replace, base, mask, sources, interventions, grad)
+
+    def _forward(
+        self,
+        tokens: np.ndarray,
+        sites: Sequence[str] = (),
+        replace: Replacing | None = None,
+        base: bool = False,
+        mask: np.ndarray | None = None,
+        sources: tuple[np.ndarray, np.ndarray] | None = None,
+        interventions: Sequence[Intervention] = (),
+        grad: bool = False,
+        prompts: Sequence[int] | None = None,
+    ) -> Mapping[Any, torch.Tensor]:
         asked = tuple(sites) or ("logits",)
         wanted = wanted_sites(self.model, asked, None)
         found: dict[Any, torch.Tensor] = {}
@@ -59,11 +83,30 @@ class TransformersRunner:
 
         ids = torch.as_tensor(tokens, dtype=torch.long, device=self.model.device)
         kept = torch.ones_like(ids) if mask is None else torch.as_tensor(mask).to(ids)
-        capture = self.engine.capture(self.model, wanted, done, eager=True, replace=replace)
+        read = None if sources is None else self._on_device(sources)
+        changes = self._changes(interventions, kept, read, prompts=prompts)
+        capture = self.engine.capture(self.model, wanted, done, eager=True, replace=replace, changes=changes, grad=grad)
         with self._applied(base):
-            read = None if sources is None else self._on_device(sources)
             found.update(capture.run(ids, kept, "logits" in asked, "embed" in asked, sources=read))
         return found
+
+    def _changes(
+        self,
+        given: Sequence[Intervention],
+        mask: torch.Tensor,
+        read: Sources | None,
+        start: int = 0,
+        prompts: Sequence[int] | None = None,
+    ) -> Interventions | None:
+        if not given:
+            return None
+        keys = read[1] if read is not None and self.info.facts.crossed else None
+        changes = Interventions(given, self.info, self.model.sites, mask, keys, start, prompts)
+        if start == 0:
+            from .intervention_proof import check_they_act
+
+            check_they_act(self.model, self.engine.capture, given)
+        return changes
 
     def _on_device(self, sources: tuple[np.ndarray, np.ndarray]) -> Sources:
         ids, mask = (torch.as_tensor(np.asarray(a), dtype=torch.long, device=self.model.device) for a in sources)
@@ -96,12 +139,15 @@ class TransformersRunner:
         replace: Replacing | None = None,
         mask: np.ndarray | None = None,
         sources: tuple[np.ndarray, np.ndarray] | None = None,
+        interventions: Sequence[Intervention] = (),
     ) -> list[np.ndarray]:
         """The tokens that follow each prompt, at most ``most``: the likeliest, or drawn at a temperature by a seed.
 
         ``stop`` are tokens that end it (default: the model's own), ``stop_text`` is text that does; both are part of
-        what is returned. ``mask`` says which tokens of the rows are there. With ``replace`` every step runs over the
-        whole text again. ``sources`` are as in ``forward``; the encoder runs once for each prompt.
+        what is returned. ``mask`` says which tokens of the rows are there; positions count those alone. With
+        ``replace`` every step runs over the whole text again, and with ``interventions`` where one is ``whole`` or at
+        k_rot, of which what was before is kept elsewhere; else their functions see new tokens alone. ``sources`` are as
+        in ``forward``; the encoder runs once for each prompt.
         """
         if not ((self.info.causal or self.info.facts.crossed) and self.model.headed):
             raise ModelError(f"{self.model.name} does not generate: it has no causal language-model head")
@@ -115,7 +161,7 @@ class TransformersRunner:
             draw = torch.Generator().manual_seed(seed + number)
             start = [int(i) for i in row[real]]
             own = None if read is None else (read[0][number][None], read[1][number][None])
-            with contextlib.closing(self._steps(start, base, replace, own)) as logits:
+            with contextlib.closing(self._steps(start, base, replace, own, interventions, number)) as logits:
                 made.append(self._continued(logits, start, most, ends, stop_text, temperature, draw))
         return made
 
@@ -139,14 +185,29 @@ class TransformersRunner:
             row = logits.send(found[-1])
         return np.array(found, dtype=np.int64)
 
-    def _steps(self, start: list[int], base: bool, replace: Replacing | None, read: Sources | None) -> Any:
+    def _steps(
+        self,
+        start: list[int],
+        base: bool,
+        replace: Replacing | None,
+        read: Sources | None,
+        interventions: Sequence[Intervention],
+        number: int,
+    ) -> Any:
         """The next token's logits; send the token that was picked to get the following ones."""
-        if replace is not None or not self.engine.remembers:
-            ids = list(start)
-            beside = None if read is None else (read[0].cpu().numpy(), read[1].cpu().numpy())
-            while True:
-                found = self.forward(np.array([ids]), replace=replace, base=base, sources=beside)
-                ids.append((yield found["logits"][0, -1]))
+        whole = any(one.whole or one.site == "k_rot" for one in interventions)
+        if replace is None and self.engine.remembers and not whole:
+            yield from self._resumed(start, base, read, interventions, number)
+        ids, beside = list(start), None if read is None else (read[0].cpu().numpy(), read[1].cpu().numpy())
+        how: dict[str, Any] = {"replace": replace, "base": base, "sources": beside, "interventions": interventions}
+        while True:
+            found = self._forward(np.array([ids]), **how, prompts=(number,))
+            ids.append((yield found["logits"][0, -1]))
+
+    def _resumed(
+        self, start: list[int], base: bool, read: Sources | None, interventions: Sequence[Intervention], number: int
+    ) -> Any:
+        """The same, with the keys and values of the tokens before kept."""
         module, device = self.model.module, self.model.device
         with self._applied(base), with_our_attention(module, self.model.layout.family.watched), torch.no_grad():
             ids, past, kept = list(start), None, True
@@ -157,11 +218,28 @@ class TransformersRunner:
                 given = {"encoder_outputs": (encoded(self.model, read),), "attention_mask": read[1]}
             while True:
                 told = {"past_key_values": past, "use_cache": True} if kept else {"use_cache": False}
-                output = module(**{name: torch.tensor([new], device=device)}, **given, **told)
+                fresh = torch.tensor([new], device=device)
+                with self._intervening(interventions, fresh, len(ids) - len(new), read, number) as flow:
+                    output = module(**{name: fresh}, **given, **told)
+                    logits = flow(output.logits)
                 past = getattr(output, "past_key_values", None)
                 kept = past is not None  # some models keep what was before in themselves: they are asked for all of it
-                ids.append((yield output.logits[0, -1]))
+                ids.append((yield logits[0, -1]))
                 new = ids[-1:] if kept else ids
+
+    @contextlib.contextmanager
+    def _intervening(
+        self, given: Sequence[Intervention], ids: torch.Tensor, start: int, read: Sources | None, number: int
+    ) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
+        """Hooks for one step over tokens from position ``start`` on; what becomes of its logits."""
+        changes = self._changes(given, torch.ones_like(ids), read, start, (number,))
+        if changes is None:
+            yield lambda logits: logits
+            return
+        capture = self.engine.capture(self.model, {}, lambda *_: None, changes=changes)
+        capture.resumed = start > 0
+        with capture.watching(ids.shape):
+            yield lambda logits: capture.flow(None, "logits", logits)
 
     @contextlib.contextmanager
     def _applied(self, base: bool) -> Iterator[None]:

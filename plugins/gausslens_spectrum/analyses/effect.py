@@ -42,6 +42,7 @@ class Effect:
 
     def run(self, runner: Runner, prompts: Tokens) -> xr.Dataset:
         """Predictions, attention and text of both models."""
+        runner = runner.whole
         headed = predicts(runner, prompts)
         layers = self.info.layers if self.parameters.attention else ()
         if not (headed or layers):

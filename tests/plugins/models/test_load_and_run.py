@@ -78,6 +78,26 @@ def test_of_an_intervention_nothing_is_compared_with_what_was_computed_otherwise
     assert np.array_equal(found[0], runner.forward(ids[None])["logits"][0])
 
 
+def test_interventions_act_on_the_way(model: Any) -> None:
+    def nothing(tensor: torch.Tensor, _where: Any) -> torch.Tensor:
+        return torch.zeros_like(tensor)
+
+    change = gausslens.Intervention("z", 1, nothing, heads=(2,), positions=(3,))
+    plain, changed = (
+        model.run(TEXTS[0], ("z", "attn_out", "resid_post"), interventions=each) for each in ((), [change])
+    )
+    ablated = changed.z.sel(layer=1, head=2, position=3)
+    assert not ablated.values.any()
+    assert plain.z.sel(layer=1, head=2, position=3).values.any()
+    moved = abs(changed.resid_post - plain.resid_post).max("d_model").isel(prompt=0)
+    assert not moved.sel(layer=0).values.any()
+    assert not moved.sel(layer=1).isel(position=slice(3)).values.any()
+    assert float(moved.sel(layer=1, position=3)) > 1e-3
+    wanted = plain.z.sel(layer=1, head=2, position=3).values[0] @ model.weights(1).W_O[2].numpy()
+    gone = (plain.attn_out - changed.attn_out).sel(layer=1, position=3).values[0]
+    np.testing.assert_allclose(gone, wanted, rtol=0, atol=1e-5)
+
+
 def test_more_than_there_is_room_for_is_refused_before_it_is_computed(model: Any) -> None:
     with pytest.raises(InputError, match=r"MB of activations \(pattern: .* in 3 layers, for 2 prompts .*limit="):
         model.run(TEXTS, ("pattern", "resid_post"), limit=10_000)
