@@ -253,17 +253,16 @@ def test_its_loader_of_modules(norms: ModuleType, tmp_path: Path) -> None:
         "gausslens": 1,
         "name": "one",
         "model": {"path": path},
-        "prompts": {"source": "repeated-random", "prompts": 3, "length": 5},
+        "prompts": {"source": "tokens", "ids": [[1, 7, 3], [2, 29, 0]]},
         "variants": {"trained": [], "before": {"edits": [{"edit": "reinit.config", "embeddings": True}], "draws": 2}},
         "analyses": [{"use": "model.capture", "with": {"sites": ["logits"]}}, {"use": "norms.weights"}],
         "report": False,
     }
     results = gausslens.run(study, store=tmp_path / "store", host=host, shown=False)
-    found = results["trained", "model.capture"]
-    ids = torch.tensor(found["token"].values)
-    np.testing.assert_allclose(found["logits"], module(ids).detach(), atol=1e-5)
+    logits = module(torch.tensor([[1, 7, 3], [2, 29, 0]])).detach()
+    np.testing.assert_allclose(results["trained", "model.capture"]["logits"], logits, atol=1e-5)
     norm = module.layers[0].q.weight.norm()
-    assert float(results["trained", "norms.weights"]["norm"]) == pytest.approx(float(norm))
+    assert results["trained", "norms.weights"]["norm"].item() == pytest.approx(float(norm))
     assert float(results["before", "norms.weights"]["norm"].std()) > 0
 
 

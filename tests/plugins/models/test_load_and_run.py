@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,16 @@ def test_interventions_act_on_the_way(model: Any) -> None:
     wanted = plain.z.sel(layer=1, head=2, position=3).values[0] @ model.weights(1).W_O[2].numpy()
     gone = (plain.attn_out - changed.attn_out).sel(layer=1, position=3).values[0]
     np.testing.assert_allclose(gone, wanted, rtol=0, atol=1e-5)
+
+
+def test_the_page_s_snippet_runs() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "models.md").read_text(encoding="utf-8")
+    section = page[page.index("## In a notebook") :]
+    snippet = section[section.index("```python\n") + 10 :]
+    names: dict[str, Any] = {}
+    exec(compile(snippet[: snippet.index("\n```")], "docs/models.md", "exec"), names)
+    assert names["found"].resid_post.dims == ("layer", "prompt", "position", "d_model")
+    assert float(abs(names["ablated"].logits - names["plain"].logits).max()) > 1e-3
 
 
 def test_more_than_there_is_room_for_is_refused_before_it_is_computed(model: Any) -> None:
