@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-    from .contract.engines import CaptureEngine
+    from .contract.engines import CaptureEngine, Intervention
     from .figures import Figure
     from .plugins.host import Host
     from .report import Undrawn
@@ -189,7 +189,7 @@ class Model:
         sites: str | Sequence[str] = ("resid_post", "pattern"),
         layers: Sequence[int] | None = None,
         heads: Sequence[int] | None = None,
-        interventions: Sequence[Any] | None = None,
+        interventions: Sequence[Intervention] | None = None,
         limit: float = LIMIT,
     ) -> xr.Dataset:
         """The activations of prompts at these sites, a variable for each, as a dataset with the text of the tokens.

@@ -62,7 +62,8 @@ class Runner(Protocol):
 
     ``base=True`` is the model without the variant's edits. ``grad=True`` keeps the graph: gradients of logits by what
     was captured. The runner of a model of two stacks takes ``**tokens.beside(prompts)`` besides: ``sources``, (ids,
-    mask) of what its encoder reads.
+    mask) of what its encoder reads. ``tokenise`` makes tokens of an analysis's own prompts, where its descriptor says
+    ``texts``: see ReadingRunner.
 
     ``replace(layer, scores, pattern, v)`` returns the pattern or the head outputs to use instead, or None: what an
     intervention at ``pattern`` or ``z`` does. It stays for a release, for what was written before there were these.
@@ -295,9 +296,9 @@ def _answer(one: Intervention, given: torch.Tensor, where: Where) -> torch.Tenso
 class NarrowedRunner:
     """A runner of which the layers and heads in view are seen; ``whole`` is the runner of the whole model.
 
-    It takes and hands out numbers of the model: of sites with heads those in view, of layers those in view. Tokens of an
-    analysis's own prompts follow from its parameters, which are in its key, and from the tokenizer, which is there only
-    where its descriptor says ``texts=True``: elsewhere ``refused`` is why it may make none.
+    It takes and hands out numbers of the model: of sites with heads those in view, of layers those in view. Tokens of
+    prompts of an analysis's own follow from its parameters, which are in its key, and from the tokenizer, which is
+    there only where its descriptor says ``texts=True``: elsewhere ``refused`` is why it may make none.
     """
 
     def __init__(self, runner: Any, twin: Twin, info: ModelInfo, refused: str | None = None) -> None:

@@ -130,7 +130,7 @@ def manifest_of(plan: Plan) -> dict[str, Any]:
 def step_seed(step: Step, run_seed: int) -> int:
     """The seed of an analysis: by run seed, analysis and parameters; the same for all variants and draws.
 
-    Parameters that only name what is read are not in the key: the seed of a step that looks at the model is not by them.
+    Parameters that only name what is read are in no key, and so in no seed of a step that looks at the model.
     """
     descriptor = step.use.analysis.descriptor
     told = step.use.parameters.keyed(without=() if descriptor.shape == "derived" else descriptor.names)

@@ -56,6 +56,7 @@ CALLED = [
     batch.Request,
     engines.Intervention,
     engines.Where,
+    model.OpenAs,
 ]
 PROTOCOLS = [
     shapes.StreamAnalysis,
@@ -284,6 +285,30 @@ def test_its_loader_and_engine(norms: ModuleType, tmp_path: Path) -> None:
     results = gausslens.run(study | {"report": False}, store=tmp_path / "store", host=host, shown=False)
     wanted = np.sqrt((tensors["0.W_Q"] ** 2).sum((1, 2)))
     np.testing.assert_allclose(results["trained", "norms.weights"]["norm"][0], wanted, rtol=1e-6)
+
+
+def test_its_loader_of_modules(norms: ModuleType, tmp_path: Path) -> None:
+    import torch
+
+    path = str(tmp_path / "tiny.one")
+    module = importlib.import_module("gausslens_norms.one_layer").OneLayer(30, 8)
+    torch.save(module.state_dict(), path)
+    host = load(only=("models", "reinit"), extra={"norms": norms})
+    study = {
+        "gausslens": 1,
+        "name": "one",
+        "model": {"path": path},
+        "prompts": {"source": "tokens", "ids": [[1, 7, 3], [2, 29, 0]]},
+        "variants": {"trained": [], "before": {"edits": [{"edit": "reinit.config", "embeddings": True}], "draws": 2}},
+        "analyses": [{"use": "model.capture", "with": {"sites": ["logits"]}}, {"use": "norms.weights"}],
+        "report": False,
+    }
+    results = gausslens.run(study, store=tmp_path / "store", host=host, shown=False)
+    logits = module(torch.tensor([[1, 7, 3], [2, 29, 0]])).detach()
+    np.testing.assert_allclose(results["trained", "model.capture"]["logits"], logits, atol=1e-5)
+    norm = module.layers[0].q.weight.norm()
+    assert results["trained", "norms.weights"]["norm"].item() == pytest.approx(float(norm))
+    assert float(results["before", "norms.weights"]["norm"].std()) > 0
 
 
 def test_its_announcements(norms: ModuleType, caplog: pytest.LogCaptureFixture) -> None:
