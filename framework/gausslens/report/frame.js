@@ -49,6 +49,7 @@
   };
   const script = document.createElement("script");
   script.type = "module";
+  script.addEventListener("error", () => fail("its module imports another, which no frame may load"));
   script.textContent = JSON.parse(given).module;
   document.head.append(script);
 })();

@@ -149,7 +149,7 @@ def test_a_frame_may_run_its_two_scripts_and_nothing_else(study: Path) -> None:
     assert len(page.scripts) == 1
     [policy] = policies(page)
     frames = inside(page)
-    assert len(frames) == 6
+    assert len(frames) == 7
     for attributes, frame in zip(page.all("iframe"), frames, strict=True):
         assert attributes["sandbox"] == "allow-scripts"
         assert attributes["title"]
@@ -215,7 +215,7 @@ def test_a_view_for_which_the_page_has_no_room_is_replaced_and_that_is_told(stud
 
 def test_a_notebook_and_a_picture_have_what_stands_in_for_it(study: Path) -> None:
     drawn = gausslens.draw(study, host=host_with(f"{HERE}:views"))
-    assert len(drawn) == 6
+    assert len(drawn) == 7
     canvas = drawn[0].plot()
     axes = canvas.axes[0]
     assert axes.get_title(loc="left") == "given"

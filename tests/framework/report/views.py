@@ -48,6 +48,7 @@ def views(results: Any) -> list[Figure]:
         view("rejects", "export async function draw() { await null; throw { toString() { throw 1; } }; }"),
         view("late", "export function draw() { setTimeout(() => { throw new Error('later'); }); }"),
         view("nameless", "// it has no draw"),
+        view("imports", 'import { scale } from "./scale.js"; function draw() {}'),
     ]
 
 
