@@ -23,7 +23,7 @@ from gausslens.figures import Source, Table
 from gausslens.perform import Ran, perform
 from gausslens.runfile import read, schema
 from gausslens.runfile.problems import RunFileErrors
-from gausslens.testing import wiring
+from gausslens.testing import check_references, wiring
 
 HERE = __name__
 
@@ -250,6 +250,20 @@ def test_former_names_clash_as_names_do() -> None:
     ):
         [broken] = plugins.load(only=[], extra={"mine": _plugin(analyses=[replace(mine, **wrong)])}).broken
         assert said in broken.cause
+
+
+class Muddled(Parameters):
+    size: int = Field(1, description="How large.")
+    width: Annotated[int, Formerly("size", "breadth")] = Field(1, description="How wide.")
+    depth: Annotated[int, Formerly("breadth")] = Field(1, description="How deep.")
+
+
+def test_a_name_that_two_parameters_had_is_found_by_the_check() -> None:
+    muddled = replace(probes.SCALE, name="mine.scale", parameters=f"{HERE}:Muddled")
+    with pytest.raises(AssertionError) as caught:
+        check_references(_plugin(edits=[muddled]))
+    assert "parameter width was formerly size, which is the name of another" in str(caught.value)
+    assert "parameter depth was formerly breadth, which is the name of another" in str(caught.value)
 
 
 def test_schemas_take_old_names_as_deprecated() -> None:

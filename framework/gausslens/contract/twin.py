@@ -168,7 +168,7 @@ def check_touched(call: EditCall, model: OpenModel) -> None:
         there = ", ".join(n for n in _touches(call) if n in has)
         raise ModelError(
             f"edit {name} with heads: {list(call.heads or ())} would change nothing: it touches no tensor that has "
-            f"heads ({there} have none here): leave out heads, or let it touch {_headed(has, info)}"
+            f"heads, {there} alone: leave out heads, or let it touch {_headed(has, info)}"
         )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ..contract.descriptors import Analysis, Descriptor, Edit, Engine, Loader, PromptSource, ReportSection
-from ..contract.parameters import Parameters
+from ..contract.parameters import Parameters, former_names
 from ..contract.reference import BadReference, resolve
 from ..plugins import Host, load
 
@@ -84,6 +84,12 @@ def _of_parameters(model: Any) -> Iterator[str]:
     for name, field in model.model_fields.items():
         if not field.description:
             yield f"parameter {name} has no description"
+    seen = set(model.model_fields)
+    for name, former in former_names(model).items():
+        for old in former:
+            if old in seen:
+                yield f"parameter {name} was formerly {old}, which is the name of another"
+            seen.add(old)
     if not any(field.is_required() for field in model.model_fields.values()):
         try:
             model()
