@@ -120,6 +120,7 @@ def _draw(results: Results, arguments: Namespace) -> None:
 
     from ..notebook import drawn
     from ..report.matplotlib_figures import save
+    from ..report.sections import failed
 
     if arguments.all:
         raise InputError("--png draws one run: say which with --run NAME in place of --all")
@@ -132,10 +133,16 @@ def _draw(results: Results, arguments: Namespace) -> None:
         raise InputError(f"--png writes PNG alone: call the file {target.stem}.png, not {target.name}")
     outside(target, Path(results.path))
     figures, undrawn = drawn(results, arguments.label, arguments.variant, None, load_host(arguments))
-    tell_undrawn(undrawn, arguments.debug)
     if not figures:
         raise InputError(f"no section of the report has a figure of {arguments.label!r}")
-    save([each.figure for each in figures], target)
+    told = list(undrawn)
+
+    def tell(number: int, error: Exception) -> None:
+        of = figures[number]
+        told.append(failed(f"{of.figure.title!r} of the section {of.section}", error, number))
+
+    save([each.figure for each in figures], target, tell)
+    tell_undrawn(told, arguments.debug)
     print(arguments.png)
 
 

@@ -6,7 +6,7 @@ import io
 import math
 import textwrap
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,17 +50,30 @@ def _paint(name: str, drawing: Drawing, axes: Axes, places: Places) -> None:
     axes.set_title(title, fontsize=10, loc="left")
 
 
-def canvas(given: Sequence[tuple[Figure, Places]], columns: int = 2) -> Canvas:
-    """Figures beside each other on one matplotlib figure, each with its caption."""
+def canvas(
+    given: Sequence[tuple[Figure, Places]], columns: int = 2, tell: Callable[[int, Exception], object] | None = None
+) -> Canvas:
+    """Figures beside each other on one matplotlib figure, each with its caption.
+
+    ``tell`` is called with the number of one that cannot be drawn, whose place stays empty; without it that is raised.
+    """
     from matplotlib.figure import Figure as Canvas
 
     columns = min(columns, max(1, len(given)))
     rows = max(1, math.ceil(len(given) / columns))
     made = Canvas(figsize=(SIZE[0] * columns, SIZE[1] * rows), layout="constrained")
     grid = made.subplots(rows, columns, squeeze=False)
-    for axes, (figure, places) in zip(grid.flat, given, strict=False):
-        drawing, caption = _still(figure)
-        _paint(figure.title, drawing, axes, places)
+    for place, (axes, (figure, places)) in enumerate(zip(grid.flat, given, strict=False)):
+        try:
+            drawing, caption = _still(figure)
+            _paint(figure.title, drawing, axes, places)
+        except Exception as error:
+            if tell is None:
+                raise
+            tell(place, error)
+            axes.clear()
+            axes.set_axis_off()
+            continue
         below = "\n".join(textwrap.wrap(_plain(caption), 84))
         under: Any = axes.xaxis.label if axes.axison else axes.transAxes
         look: dict[str, Any] = {"va": "top", "ha": "center", "fontsize": 7, "color": "0.35"}
@@ -80,9 +93,9 @@ def png(made: Canvas, dpi: int = 110) -> bytes:
     return held.getvalue()
 
 
-def save(given: Sequence[Figure], path: Path) -> None:
-    """Write the figures into one PNG file."""
-    path.write_bytes(png(canvas([(figure, {}) for figure in given])))
+def save(given: Sequence[Figure], path: Path, tell: Callable[[int, Exception], object] | None = None) -> None:
+    """Write the figures into one PNG file; ``tell`` as in ``canvas``."""
+    path.write_bytes(png(canvas([(figure, {}) for figure in given], tell=tell)))
 
 
 def _turned(title: str, drawing: Drawing, places: Places) -> list[tuple[Dial, int]]:

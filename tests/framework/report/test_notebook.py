@@ -105,6 +105,21 @@ def test_show_draws_what_is_in_order_and_says_what_is_not(
     assert size(out.read_bytes())[0] > 1000
 
 
+def test_a_malformed_figure_costs_a_picture_no_other(
+    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr("gausslens.plugins.load", lambda *_, **__: host_with(f"{HERE}:some_malformed"))
+    out = tmp_path / "figures.png"
+    assert main(["show", str(study), "scores", "--png", str(out)]) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert [line.split(" could")[0].split(" of the plugin")[0] for line in told[:3]] == [
+        "Figure 1 of the section probe.section",
+        "Figure 3 of the section probe.section",
+        "'unfinished' of the section probe.section",
+    ]
+    assert size(out.read_bytes())[0] > 1000
+
+
 def test_show_writes_a_picture(study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr("gausslens.plugins.load", lambda *_, **__: host_with(f"{HERE}:every_kind"))
     out = tmp_path / "figures.png"
