@@ -131,7 +131,7 @@ def manifest_of(plan: Plan) -> dict[str, Any]:
 def step_seed(step: Step, run_seed: int) -> int:
     """The seed of an analysis: by run seed, analysis and parameters; the same for all variants and draws.
 
-    Parameters that only name what is read are not in the key: the seed of a step that looks at the model is not by them.
+    Parameters that only name what is read are in no key: the seed of a step that looks at the model is not by them.
     """
     descriptor, told = step.use.analysis.descriptor, step.use.parameters.keyed()
     if descriptor.shape != "derived":
