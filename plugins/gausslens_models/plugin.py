@@ -177,60 +177,37 @@ def captures() -> list[Engine]:
 @hookimpl
 def prompt_sources() -> list[PromptSource]:
     """Where prompts come from."""
+    table = "rows of a table: Parquet, Arrow, JSON lines, CSV, or a directory that datasets saved"
+    examples = "an instruction, example pairs of word and clue, and a word to give a clue"
     return [
-        PromptSource(
-            name="text",
-            version=1,
-            summary="texts in the run file",
-            parameters="gausslens_models.parameters:TextParameters",
-            prompts="gausslens_models.prompts.sources:text",
+        _source("text", "texts in the run file", "TextParameters", "sources:text"),
+        _source(
+            *("file", "texts of a .txt, .jsonl, .json, .csv or .tsv file, whole or in chunks"),
+            *("FileParameters", "sources:file"),
         ),
-        PromptSource(
-            name="file",
-            version=1,
-            summary="texts of a .txt, .jsonl, .json, .csv or .tsv file, whole or in chunks",
-            parameters="gausslens_models.parameters:FileParameters",
-            prompts="gausslens_models.prompts.sources:file",
+        _source("columns", table, "ColumnsParameters", "sources:columns", random=True),
+        _source(
+            *("pairs", "texts in pairs, source and target, for models of two stacks"),
+            *("PairsParameters", "pairs:pairs"),
         ),
-        PromptSource(
-            name="columns",
-            version=1,
-            summary="rows of a table: Parquet, Arrow, JSON lines, CSV, or a directory that datasets saved",
-            parameters="gausslens_models.parameters:ColumnsParameters",
-            prompts="gausslens_models.prompts.sources:columns",
-            random=True,
-        ),
-        PromptSource(
-            name="pairs",
-            version=1,
-            summary="texts in pairs, source and target, for models of two stacks",
-            parameters="gausslens_models.parameters:PairsParameters",
-            prompts="gausslens_models.prompts.pairs:pairs",
-        ),
-        PromptSource(
-            name="tokens",
-            version=1,
-            summary="token numbers",
-            parameters="gausslens_models.parameters:TokensParameters",
-            prompts="gausslens_models.prompts.sources:tokens",
-        ),
-        PromptSource(
-            name="few-shot",
-            version=1,
-            summary="an instruction, example pairs of word and clue, and a word to give a clue",
-            parameters="gausslens_models.parameters:FewShotParameters",
-            prompts="gausslens_models.prompts.few_shot:few_shot",
-            random=True,
-        ),
-        PromptSource(
-            name="repeated-random",
-            version=1,
-            summary="random tokens that repeat",
-            parameters="gausslens_models.parameters:RepeatedRandomParameters",
-            prompts="gausslens_models.prompts.sources:repeated_random",
+        _source("tokens", "token numbers", "TokensParameters", "sources:tokens"),
+        _source("few-shot", examples, "FewShotParameters", "few_shot:few_shot", random=True),
+        _source(
+            *("repeated-random", "random tokens that repeat", "RepeatedRandomParameters", "sources:repeated_random"),
             random=True,
         ),
     ]
+
+
+def _source(name: str, summary: str, parameters: str, prompts: str, random: bool = False) -> PromptSource:
+    return PromptSource(
+        name=name,
+        version=1,
+        summary=summary,
+        parameters=f"gausslens_models.parameters:{parameters}",
+        prompts=f"gausslens_models.prompts.{prompts}",
+        random=random,
+    )
 
 
 @hookimpl

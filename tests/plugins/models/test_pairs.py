@@ -317,7 +317,7 @@ def test_files_as_others_write_them(tmp_path: Path) -> None:
     }
     for kind, text in written.items():
         (tmp_path / f"pairs.{kind}").write_text(text, "utf-8", newline="")
-        found = pairs(PairsParameters(path=f"pairs.{kind}"), SourceContext(tmp_path, 0, {"stack": "cross"}))
+        found = [*pairs(PairsParameters(path=f"pairs.{kind}"), SourceContext(tmp_path, 0, {"stack": "cross"}))]
         assert [[part.text for part in one.parts] for one in found] == [['"w5" w6', "w7"], ['"w8', ""]], kind
 
 
@@ -332,7 +332,7 @@ def test_files_as_others_write_them(tmp_path: Path) -> None:
 def test_files_that_are_wrong_are_told_by_line(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "pairs.csv").write_text(text, "utf-8")
     with pytest.raises(GausslensError, match=said):
-        pairs(PairsParameters(path="pairs.csv"), SourceContext(tmp_path, 0, {"stack": "cross"}))
+        list(pairs(PairsParameters(path="pairs.csv"), SourceContext(tmp_path, 0, {"stack": "cross"})))
 
 
 @pytest.mark.parametrize("segments", [["target"], ["t*"]])

@@ -192,7 +192,8 @@ def test_a_directory_that_was_saved(tmp_path: Path) -> None:
 
 
 def test_what_datasets_itself_saves(tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
+    import datasets  # it takes its time
+
     datasets.disable_progress_bars()
     table = datasets.Dataset.from_list(ROWS)
     table.save_to_disk(str(tmp_path / "one"), num_shards=2)
