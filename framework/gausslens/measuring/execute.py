@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from ..contract.analyses import Context, StepRef
 from ..contract.digests_and_seeds import digest
-from ..contract.reference import resolve
 from ..contract.twin import Twin
+from ..guard import Guard, settled
 from ..runs.compare import against
+from ..runs.lending import analysis_of, lent_context
 from ..runs.open import proved
 from ..runs.outcome import Began, Failure, Finished, Measured, Progress, labelled
 from ..runs.plan import Plan, Step, step_seed
 from ..runs.provenance import Stopwatch, of_step
+from .held_weights import HeldWeights
 from .twin import measured, units
 
 if TYPE_CHECKING:
@@ -57,14 +59,16 @@ def execute(plan: Plan, todo: Sequence[Step], store: Store) -> Iterator[Began | 
         proof: Mapping[str, float] | None = None
         try:
             proof = proved(opened, measuring) if any(step.reads for step in measuring) else None
-        except Exception as error:
+        except BaseException as stopped:
+            error = settled(stopped)
             if len(plan.models) == 1:
-                raise
+                raise error from None
             # A checkpoint that is gone or damaged fails its own steps; those of other models go on.
             yield from (Finished(step, Failure(step, error)) for step in measuring)
         else:
+            held = HeldWeights(opened)
             for steps in _twins(measuring):
-                yield from _twin(plan, steps, opened, store, proof)
+                yield from _twin(plan, steps, opened, store, proof, held)
         opened.model.close()
     for step in todo:
         if step.inputs:
@@ -93,11 +97,16 @@ def _twins(measuring: Sequence[Step]) -> list[list[Step]]:
 
 
 def _twin(
-    plan: Plan, steps: list[Step], opened: Opened, store: Store, proof: Mapping[str, float] | None
+    plan: Plan,
+    steps: list[Step],
+    opened: Opened,
+    store: Store,
+    proof: Mapping[str, float] | None,
+    held: HeldWeights,
 ) -> Iterator[Began | Progress | Finished]:
     """All steps of one twin."""
     seed = plan.study.seed
-    twin = Twin(opened.model, steps[0].point.edits, seed, steps[0].ref.draw)
+    twin = Twin(opened.model, steps[0].point.edits, seed, steps[0].ref.draw, plan.study.limit)
     watch = Stopwatch()
     writers: dict[str, PartWriter] = {}
     try:
@@ -112,7 +121,7 @@ def _twin(
                 refused.add(step.key)
                 yield Finished(step, Failure(step, error), made_by)
         ready = [step for step in steps if step.key not in refused]
-        for done in measured(opened, twin, ready, seed, writers):
+        for done in measured(opened, twin, ready, seed, writers, held):
             if isinstance(done, Measured):
                 yield _finished(plan, done, writers.pop(done.step.key, None), watch, proof)
             else:
@@ -151,9 +160,15 @@ def _read_and_computed(plan: Plan, step: Step, store: Store) -> xr.Dataset | Fai
 
 
 def _derived(plan: Plan, step: Step, results: dict[StepRef, xr.Dataset]) -> xr.Dataset:
-    context = Context(step.info, step_seed(step, plan.study.seed))
-    analysis = resolve(step.use.analysis.descriptor.analysis)(step.use.parameters, context)
-    return labelled(analysis.compute(results), step.info)
+    seed = step_seed(step, plan.study.seed)
+    guard = Guard.of(step.use.analysis.owner, seed, step.use.limit)
+    context = Context(step.info, seed)
+    if guard.outside:
+        context = lent_context(context)
+        results = {ref: found.copy(deep=True) for ref, found in results.items()}
+    analysis = analysis_of(step.use, context, guard)
+    found = labelled(guard.call(analysis.compute, results), step.info)
+    return found.copy(deep=True) if guard.outside else found
 
 
 def _compared(step: Step, results: dict[StepRef, xr.Dataset]) -> xr.Dataset:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..contract.analyses import Context
 from ..contract.errors import ModelError
 from ..contract.model import ModelInfo, NoTensor
-from ..contract.reference import resolve
+from ..contract.twin import Copies
+from ..guard import Guard, is_outside
+from ..runs.lending import LentRunner, LentTokens, Spoiled, analysis_of, copied_info
 from ..runs.outcome import Failure, Measured, Progress, labelled
 from ..runs.plan import Step, step_seed
 from .errors import jackknifed
@@ -17,24 +21,82 @@ from .passes import Job, cut, run_passes
 if TYPE_CHECKING:
     import xarray as xr
 
+    from ..contract.descriptors import Edit, Owned
     from ..contract.twin import Twin
     from ..runs.open import Opened
     from ..store.write_parts import PartWriter
+    from .held_weights import HeldWeights
+
+    Events: TypeAlias = Iterator[Measured | Progress]
 
 
 def measured(
-    opened: Opened, twin: Twin, steps: Sequence[Step], seed: int, writers: Mapping[str, PartWriter]
+    opened: Opened,
+    twin: Twin,
+    steps: Sequence[Step],
+    seed: int,
+    writers: Mapping[str, PartWriter],
+    held: HeldWeights,
 ) -> Iterator[Measured | Progress]:
-    """The steps of one twin, each as soon as it is done; ``writers`` take the large arrays of some, by key."""
+    """The steps of one twin, each as soon as it is done; ``writers`` take the large arrays of some, by key.
+
+    ``held`` are the weights in memory, looked at after what an outside plugin did.
+    """
     by_shape: dict[str, list[Step]] = {"stream": [], "weights": [], "forward": []}
     for step in steps:
         by_shape[_shape(step)].append(step)
-    for sharing in _sharing(by_shape["stream"]):
-        yield from _streamed(opened, twin, sharing, seed, writers)
-    for step in by_shape["forward"]:
-        yield Measured(step, _run_forward(opened, twin, step, seed))
-        yield Progress(step.ref.label)
-    yield from _layer_by_layer(twin, by_shape["weights"], seed)
+    runs: list[tuple[list[Step], Callable[[Twin, Sequence[Step]], Events]]] = [
+        (sharing, lambda now, some: _streamed(opened, now, some, seed, writers))
+        for sharing in _sharing(by_shape["stream"])
+    ]
+    runs += [([step], lambda now, some: _forward(opened, now, some, seed)) for step in by_shape["forward"]]
+    runs.append((by_shape["weights"], lambda now, some: _layer_by_layer(now, some, seed)))
+    for some, run in runs:
+        closed = held.closed
+        yield from _looked_after(run, twin, some, held)
+        if held.closed != closed:  # engines know a twin by its object: this one is of tensors that are gone
+            twin = replace(twin, _made={})
+
+
+def _looked_after(
+    run: Callable[[Twin, Sequence[Step]], Events], twin: Twin, steps: Sequence[Step], held: HeldWeights
+) -> Iterator[Measured | Progress]:
+    """Measure some steps; where an outside plugin changed the model's weights, its steps fail and ours run again."""
+    edits = [call.edit for call in twin.edits if is_outside(call.edit.owner)]
+    outside = [step for step in steps if is_outside(step.use.analysis.owner)]
+    if not (edits or outside):
+        yield from run(twin, steps)
+        return
+    held.note()
+    done = []
+    for event in run(twin, steps):
+        if isinstance(event, Measured):
+            done.append(event)
+        else:
+            yield event
+    names = held.changed()
+    if not names:
+        yield from done
+        return
+    if edits or len(outside) == 1:
+        error = _spoiled(names, edits)
+        yield from (Measured(step, Failure(step, error), len(steps)) for step in (steps if edits else outside))
+        outside, steps = [], [] if edits else [step for step in steps if step not in outside]
+    for step in outside:  # which of them it was is seen where each runs by itself
+        yield from _looked_after(run, replace(twin, _made={}), [step], held)
+    again = [step for step in steps if step not in outside]
+    if again:
+        yield from run(replace(twin, _made={}), again)
+
+
+def _spoiled(names: Sequence[str], edits: Sequence[Owned[Edit]]) -> Spoiled:
+    """The error of who changed weights of the model."""
+    tensors = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    what = f"weights of the model itself ({tensors})"
+    if not edits:
+        return Spoiled(what, "`runner.weights(layer)` gives them")
+    whose = " or ".join(f"{e.descriptor.name} of plugin {e.owner.plugin}" for e in edits)
+    return Spoiled(f"{what}, by edit {whose},", "`weights.W_Q` gives them")
 
 
 def units(steps: Sequence[Step], info: ModelInfo) -> int:
@@ -82,17 +144,30 @@ def _streamed(
             yield Measured(step, _result(step, jobs.pop(step.key)), len(steps))
 
 
+def _guard(step: Step, seed: int) -> Guard:
+    """How the calls of a step's analysis are made."""
+    return Guard.of(step.use.analysis.owner, step_seed(step, seed), step.use.limit)
+
+
 def _job(step: Step, opened: Opened, seed: int, writer: PartWriter | None) -> Job:
     descriptor = step.use.analysis.descriptor
-    context = Context(_view(step, opened.model.info), step_seed(step, seed), step.tokens, writer)
-    state = resolve(descriptor.analysis)(step.use.parameters, context)
+    guard = _guard(step, seed)
+    view, tokens = _view(step, opened.model.info), step.tokens
+    assert tokens is not None
+    lent = LentTokens(tokens) if guard.outside else None
+    if lent is not None:
+        view, tokens = copied_info(view), lent.tokens
+    context = Context(view, step_seed(step, seed), tokens, writer)
+    state = analysis_of(step.use, context, guard)
     shared = (context, context.model, context.tokens, context.bulk)
     return Job(
         name=step.key,
         title=step.ref.analysis,
         state=state,
-        request=state.request(),
-        info=context.model,
+        request=guard.call(state.request),
+        guard=guard,
+        lent=lent,
+        info=_view(step, opened.model.info),
         row_blocks=descriptor.row_blocks,
         all_layers=descriptor.all_layers,
         shared=shared,
@@ -103,11 +178,24 @@ def _result(step: Step, job: Job) -> xr.Dataset | Failure:
     if job.error is not None:
         return Failure(step, job.error, job.layer)
     try:
-        if job.groups:
-            return jackknifed(job, step.ingredients["tokens"])
-        return labelled(job.state.result(), job.info, job.skipped)
+        found = job.guard.call(_of_job, job, step.ingredients["tokens"])
+        if job.lent is not None:
+            job.lent.check()
+        return found.copy(deep=True) if job.guard.outside else found
     except Exception as error:
         return Failure(step, error)
+
+
+def _of_job(job: Job, prompts: str) -> xr.Dataset:
+    if job.groups:
+        return jackknifed(job, prompts)
+    return labelled(job.state.result(), job.info, job.skipped)
+
+
+def _forward(opened: Opened, twin: Twin, steps: Sequence[Step], seed: int) -> Events:
+    for step in steps:
+        yield Measured(step, _run_forward(opened, twin, step, seed))
+        yield Progress(step.ref.label)
 
 
 def _run_forward(opened: Opened, twin: Twin, step: Step, seed: int) -> xr.Dataset | Failure:
@@ -116,9 +204,17 @@ def _run_forward(opened: Opened, twin: Twin, step: Step, seed: int) -> xr.Datase
     try:
         info = _view(step, opened.model.info)
         tokens = step.tokens
-        context = Context(info, step_seed(step, seed), tokens)
-        analysis = resolve(step.use.analysis.descriptor.analysis)(step.use.parameters, context)
-        return labelled(analysis.run(opened.running.runner(twin), tokens), info)
+        assert tokens is not None
+        guard = _guard(step, seed)
+        runner: Any = opened.running.runner(twin)
+        if not guard.outside:
+            context = Context(info, step_seed(step, seed), tokens)
+            return labelled(guard.call(analysis_of(step.use, context, guard).run, runner, tokens), info)
+        lent = LentTokens(tokens)
+        context = Context(copied_info(info), step_seed(step, seed), lent.tokens)
+        found = labelled(guard.call(analysis_of(step.use, context, guard).run, LentRunner(runner), lent.tokens), info)
+        lent.check()
+        return found.copy(deep=True)
     except Exception as error:
         return Failure(step, error)
 
@@ -131,9 +227,10 @@ class _Weighed:
         self.layers: dict[int, xr.Dataset] = {}
         self.skipped: dict[int, str] = {}
         self.failure: Failure | None = None
+        self.guard = _guard(step, seed)
         try:
-            context = Context(self.info, step_seed(step, seed))
-            self.analysis: Any = resolve(step.use.analysis.descriptor.analysis)(step.use.parameters, context)
+            own = copied_info(self.info) if self.guard.outside else self.info
+            self.analysis: Any = analysis_of(step.use, Context(own, step_seed(step, seed)), self.guard)
         except Exception as error:
             self.failure = Failure(step, error)
 
@@ -142,13 +239,20 @@ class _Weighed:
         if self.failure is not None or layer not in self.info.layers:
             return
         try:
-            self.layers[layer] = self.analysis.layer(twin.weights(layer, self.info), layer)
+            self.layers[layer] = self.guard.call(self._of, twin, layer)
         except Exception as error:
             reason = _lacks(error, self.info, layer)
             if reason is None:
                 self.failure = Failure(self.step, error, layer)
             else:
                 self.skipped[layer] = reason
+
+    def _of(self, twin: Twin, layer: int) -> Any:
+        weights = twin.weights(layer, self.info)
+        if not self.guard.outside:
+            return self.analysis.layer(weights, layer)
+        found = self.analysis.layer(Copies.of(weights), layer)
+        return copy.deepcopy(found)  # the next layer may be written into the same arrays
 
     def result(self) -> xr.Dataset | Failure:
         """All layers together."""
@@ -161,7 +265,7 @@ class _Weighed:
                 reasons = "; ".join(sorted(set(self.skipped.values())))
                 raise ModelError(f"no layer in view has what it reads: {reasons}")
             if hasattr(self.analysis, "join"):
-                return labelled(self.analysis.join(self.layers), self.info, self.skipped)
+                return labelled(self.guard.call(self.analysis.join, self.layers), self.info, self.skipped)
             layers = [part.expand_dims(layer=[n]) for n, part in sorted(self.layers.items())]
             whole = xr.concat(layers, dim="layer", join="outer", combine_attrs="override")
             return labelled(whole, self.info, self.skipped)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..contract.reference import resolve
 from ..figures import BadFigure, Drawing, Figure, kinds
+from ..guard import Guard
 from .trajectories import NAME, SUMMARY, trajectories
 
 if TYPE_CHECKING:
@@ -59,12 +61,20 @@ def _section(owned: Owned[ReportSection], results: Results) -> Section:
     """One section; if it fails, the note says whose it is, and the others go on."""
     section, owner = owned.descriptor, owned.owner
     try:
-        figures = tuple(checked_figure(figure) for figure in resolve(section.section)(results))
-    except (Exception, SystemExit) as error:
+        guard = Guard.of(owner)
+        own = _apart(results) if guard.outside else results
+        figures = guard.call(lambda: tuple(checked_figure(figure) for figure in resolve(section.section)(own)))
+    except Exception as error:
         whose = f"{owner.plugin} ({owner.distribution} {owner.version})"
         said = f"The section {section.name} of the plugin {whose} could not be drawn: {type(error).__name__}: {error}"
         return Section(section.name, section.summary, (), said)
     return Section(section.name, section.summary, figures)
+
+
+def _apart(results: Results) -> Results:
+    """The same results, sharing nothing with those of other sections but the files."""
+    reader = vars(results)["_reader"]
+    return copy.deepcopy(results, {id(reader): reader})
 
 
 def checked_figure(figure: object) -> Figure:

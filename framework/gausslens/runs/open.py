@@ -14,8 +14,10 @@ from ..contract.errors import GausslensError, ModelError
 from ..contract.model import KV_HEAD_TENSORS, ModelSpec, OpenModel
 from ..contract.reference import resolve
 from ..contract.twin import DifferenceModel, Twin
+from ..guard import Guard
 from ..plugins.host import best
 from . import keys
+from .lending import asked_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -121,7 +123,7 @@ def open_model(call: ModelCall, host: Host, model: Any = None, tokenizer: Any = 
     """Open what the `model:` block says: config, tokenizer and fingerprint; weights are read when first needed."""
     spec = ModelSpec(call.path, call.parameters, call.dtype, call.device, model, tokenizer)
     try:
-        opened: OpenModel = resolve(call.loader.descriptor.open)(spec)
+        opened: OpenModel = Guard.of(call.loader.owner).call(lambda: resolve(call.loader.descriptor.open)(spec))
     except GausslensError:
         raise
     except Exception as error:
@@ -165,7 +167,7 @@ def sites_read(opened: Opened, todo: Sequence[Step]) -> tuple[str, ...] | None:
             return None
         try:
             context = Context(opened.model.info.narrowed(step.use.layers, step.use.heads), 0, step.tokens)
-            found |= set(resolve(step.use.analysis.descriptor.analysis)(step.use.parameters, context).request().sites)
+            found |= set(asked_of(step.use, context).sites)
         except Exception:
             return None  # the step will fail and say why; what it reads is not known
     return tuple(sorted(found))

@@ -12,10 +12,11 @@ from ..contract.digests_and_seeds import derive, digest
 from ..contract.errors import GausslensError, InputError
 from ..contract.model import NO_MODEL
 from ..contract.prompts import SourceContext
-from ..contract.reference import resolve
 from ..contract.sites import site
 from ..contract.twin import check_edit
+from ..guard import is_outside, settled
 from . import keys
+from .lending import analysis_of, prompts_of
 from .open import equal_sides, equal_steps, steps_out_of_line
 from .plan_comparisons import comparisons, rung_of, words
 from .provenance import distributions, now
@@ -248,7 +249,7 @@ class _Planner:
         self.requests.add((use.label, opened))
         context = Context(opened.model.info.narrowed(use.layers, use.heads), 0, reads.tokens)
         try:
-            analysis = resolve(use.analysis.descriptor.analysis)(use.parameters, context)
+            analysis = analysis_of(use, context)
             check_request(analysis, opened.running, opened.model, context.model)
             if any(site(s).of_keys for s in analysis.request().sites):
                 _refuse_crossed(use, opened)
@@ -256,7 +257,8 @@ class _Planner:
             raise
         except GausslensError as error:
             raise PlanError(f"{use.mark}: {use.label}: {error}") from error
-        except Exception:
+        except BaseException as error:
+            settled(error)
             return  # a defect of the analysis: its steps fail, and say so, when the run comes to them
 
     def _leave_out(self, use: Use, ref: StepRef, why: str) -> None:
@@ -371,13 +373,19 @@ class _Planner:
         seed = derive(self.study.seed, use.analysis.descriptor.name, use.parameters.keyed())
         context = Context(info, seed)
         try:
-            analysis: DerivedAnalysis = resolve(use.analysis.descriptor.analysis)(use.parameters, context)
+            analysis: DerivedAnalysis = analysis_of(use, context)
             inputs = tuple(analysis.inputs(candidates))
         except InputError as error:
             if left_out and _could_read(analysis, (*candidates, *left_out)):
                 self._leave_out(use, place, "reads what is left out there")
                 return
             raise PlanError(f"{use.mark}: {use.label}: {error}") from error
+        except BaseException as stopped:
+            defect = settled(stopped)
+            if isinstance(defect, GausslensError) or not is_outside(use.analysis.owner):
+                raise defect from None
+            whose = f"plugin {use.analysis.owner.plugin} ({use.analysis.owner.distribution})"
+            raise PlanError(f"{use.mark}: {use.label} of {whose} cannot say what it reads: {defect!r}") from defect
         if not inputs and left_out and _could_read(analysis, (*candidates, *left_out)):
             self._leave_out(use, place, "reads what is left out there")
             return
@@ -447,7 +455,7 @@ def _tokenised(call: PromptCall, opened: Opened, study: Study) -> Tokens:
     seed = derive(study.seed, "prompts", name, call.parameters.canonical())
     info = opened.model.info
     facts = {**info.facts, "vocabulary": info.vocabulary, "max_positions": info.max_positions}
-    prompts = resolve(call.source.descriptor.prompts)(call.parameters, SourceContext(study.directory, seed, facts))
+    prompts = prompts_of(call, SourceContext(study.directory, seed, facts))
     if not prompts:
         raise PlanError(f"{call.mark}: the prompt source {name} gave no prompts")
     tokens = opened.model.tokenise(prompts)

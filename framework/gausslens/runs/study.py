@@ -125,7 +125,10 @@ class Errors:
 
 @dataclass(frozen=True)
 class Use:
-    """One entry of `analyses:`: an analysis with its parameters, on some variants; ``own``: with prompts of its own."""
+    """One entry of `analyses:`: an analysis with its parameters, on some variants; ``own``: with prompts of its own.
+
+    ``limit`` are the seconds that a step of it may take.
+    """
 
     label: str
     analysis: Owned[Analysis]
@@ -137,11 +140,15 @@ class Use:
     mark: Mark
     own: bool = False
     errors: Errors | None = None
+    limit: float | None = None
 
 
 @dataclass(frozen=True)
 class Study:
-    """A whole run file, resolved. ``resolved`` is the file as plain data with every default filled in."""
+    """A whole run file, resolved. ``resolved`` is the file as plain data with every default filled in.
+
+    ``limit`` are the seconds that an edit may take for a layer, and a step where it says nothing else.
+    """
 
     name: str
     seed: int
@@ -153,3 +160,4 @@ class Study:
     report: bool
     directory: Path
     resolved: Mapping[str, Any] = field(default_factory=dict)
+    limit: float | None = None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -118,6 +118,13 @@ class TinyModel:
         generator = torch.Generator().manual_seed(derive(seed, layer, name))
         drawn = torch.randn(*shape, generator=generator) / math.sqrt(fan_in)
         return drawn.to(getattr(torch, self.dtype))
+
+    def held(self) -> Mapping[str, torch.Tensor]:
+        """The tensors in memory, all of them."""
+        for layer in (None, *range(self.parameters.layers)):
+            for name in self.names(layer):
+                self.tensor(layer, name)
+        return {f"{layer}.{name}": tensor for (layer, name), tensor in self._held.items()}
 
     def close(self) -> None:
         """Let go of the tensors."""
