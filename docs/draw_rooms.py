@@ -38,6 +38,7 @@ WORDS = {
     "parameters": "a door to contract",
     "contract": "what plugins meet",
     "maths": "pure, on arrays",
+    "guard": "calls of plugins",
     "version": "one number",
 }
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .contract.errors import RunFailed
 from .contract.hooks import RunNews, StepNews
+from .guard import unshown, watched_interrupts
 from .measuring.execute import execute, not_in_store, work
 from .runs.open import Models
 from .runs.outcome import Began, Failure, Finished, Outcome, Progress, failures_in_words, progress
@@ -85,10 +86,17 @@ def perform(
     mapping: Mapping[str, Any] | None = None,
 ) -> Ran:
     """``run``, for the command line: returns what happened instead of raising for steps that failed."""
+    with watched_interrupts():
+        return _performed(*prepare(source, sets, without, model, tokenizer, host, mapping), store, shown)
+
+
+def _performed(
+    host: Host, study: Study, models: Models, plan: Plan, store: str | os.PathLike[str] | None, shown: bool | None
+) -> Ran:
     from .store import Store
 
-    host, study, models, plan = prepare(source, sets, without, model, tokenizer, host, mapping)
     with_store = Store(chosen_store(study, store))
+    unshown()  # of a run before
     news = RunNews(study.name, str(with_store.path), plan.digest, len(plan.steps))
     try:
         with_store.create()
@@ -130,6 +138,7 @@ def carry_out(plan: Plan, store: Store, host: Host, news: RunNews, shown: bool |
                     host.announce("run_failed", run=news, step=_news_of(event.step), error=failure.error)
                 if not event.step.inputs:
                     _note_left_out(event, outcome.notes)
+    outcome.notes += unshown()
     return outcome
 
 

@@ -142,7 +142,7 @@ def test_a_failed_step_is_1_and_says_which(file, capsys):
 
 def test_an_interrupted_run_is_130_and_says_how_to_go_on(file, capsys, monkeypatch):
     def stops(*_arguments: object) -> None:
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(TinyEngine, "run", stops)
     assert main(["run", str(file)]) == 130

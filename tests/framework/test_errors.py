@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,7 @@ def test_who_computes_and_with_what_beside_it_changes_no_bit(tmp_path, monkeypat
     def killed(*arguments: Any) -> None:
         left[0] -= 1
         if left[0] < 0:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
         real(*arguments)
 
     with monkeypatch.context() as patch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from typing import Any
 
 import pytest
@@ -89,7 +90,7 @@ class TestFailures:
 
         def stops(self: Any, twin: Any, tokens: Any, shard: Any, request: Any, sink: Any) -> None:
             if twin.draw == 1:
-                raise KeyboardInterrupt
+                signal.raise_signal(signal.SIGINT)
             real(self, twin, tokens, shard, request, sink)
 
         monkeypatch.setattr(TinyEngine, "run", stops)

@@ -302,16 +302,21 @@ class NarrowedRunner:
     """
 
     def __init__(self, runner: Any, twin: Twin, info: ModelInfo, refused: str | None = None) -> None:
-        self.whole: Runner = runner
+        self._runner: Runner = runner
         self.info = info
         self._twin = twin
         self._refused = refused
 
     def __getattr__(self, name: str) -> Any:
         """What else an engine's runner can do, it does for the whole model."""
-        if name.startswith("__") or name == "whole":
+        if name.startswith("_"):
             raise AttributeError(name)
-        return getattr(self.whole, name)
+        return getattr(self._runner, name)
+
+    @property
+    def whole(self) -> NarrowedRunner:
+        """The runner of the whole model."""
+        return NarrowedRunner(self._runner, self._twin, self._twin.info, self._refused)
 
     def forward(
         self,
@@ -324,12 +329,12 @@ class NarrowedRunner:
     ) -> Mapping[Any, torch.Tensor]:
         """As the engine's runner, of what is in view."""
         given = self._given(how, replace)
-        found = self.whole.forward(tokens, sites, base=base, mask=mask, **given)
+        found = self._runner.forward(tokens, sites, base=base, mask=mask, **given)
         return {key: self._cut(key, array) for key, array in found.items() if self._seen(key)}
 
     def generate(self, tokens: np.ndarray, most: int, **how: Any) -> list[np.ndarray]:
         """As the engine's runner; interventions act in view alone."""
-        return self.whole.generate(tokens, most, **self._given(how, how.pop("replace", None)))
+        return self._runner.generate(tokens, most, **self._given(how, how.pop("replace", None)))
 
     def weights(self, layer: int | None) -> LayerWeights:
         """The tensors of a layer as the edits leave them, those of the heads in view."""
@@ -337,7 +342,7 @@ class NarrowedRunner:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token numbers."""
-        return self.whole.decode(ids)
+        return self._runner.decode(ids)
 
     def tokenise(self, prompts: Sequence[Prompt]) -> Tokens:
         """Prompts of an analysis's own as the tokens that the model would see."""

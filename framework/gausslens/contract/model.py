@@ -152,6 +152,9 @@ class OpenModel(Protocol):
 
     It may have ``tokenizer_digest``, what its tokenizer is: part of the key of results that hold text.
 
+    It may have a method ``held() -> Mapping[str, Tensor]``: its weights that are in memory, looked at after an outside
+    plugin ran; after ``close`` they are read again.
+
     It may have a method ``save(directory: Path, twin: Twin) -> str``: it writes the twin into the empty directory as a
     checkpoint that others open, and returns the fingerprint that it has when it is opened again. It answers for what it
     wrote: what cannot be written, or is another when it is read again, is a ModelError.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ..guard import Guard, Stopped
 from .digests_and_seeds import derive
 from .errors import GausslensError, ModelError, did_you_mean
 from .model import LayerWeights, ModelInfo, OpenModel
@@ -83,6 +84,7 @@ class Twin:
     run_seed: int = 0
     draw: int | None = None
     inputs: Sequence[Mapping[StepRef, xr.Dataset]] = ()
+    limit: float | None = None  # seconds that an edit may take for a layer
     _made: dict[int | None, dict[str, torch.Tensor]] = field(default_factory=dict, repr=False)
 
     @property
@@ -109,7 +111,7 @@ class Twin:
 
     def copies(self, layer: int | None, info: ModelInfo) -> LayerWeights:
         """The same as copies, for whoever must not be able to change them."""
-        return _Copies(self.base, layer, self.overlay(layer), info)
+        return Copies(self.base, layer, self.overlay(layer), info)
 
     def adopt(self, layer: int | None, name: str, tensor: torch.Tensor) -> None:
         """Keep an edited tensor in an engine's storage, which holds the same values, so that it is in memory once."""
@@ -147,7 +149,7 @@ def check_edit(call: EditCall, model: OpenModel) -> None:
     check_touched(call, model)
     if call.edit.descriptor.check is not None:
         try:
-            resolve(call.edit.descriptor.check)(model, call.parameters)
+            Guard.of(call.edit.owner).call(lambda: resolve(str(call.edit.descriptor.check))(model, call.parameters))
         except GausslensError:
             raise
         except Exception as error:
@@ -204,14 +206,22 @@ def _edited(
     if not allowed & set(twin.base.names(layer)):
         return {}
     seed = edit_seed(call, twin.run_seed, twin.draw)
-    weights = _Copies(twin.base, layer, made, seed=derive(seed, "initial", layer), edited=call.heads, inputs=inputs)
+    weights = Copies(twin.base, layer, made, seed=derive(seed, "initial", layer), edited=call.heads, inputs=inputs)
     name = call.edit.descriptor.name
+    owner, parameters = call.edit.owner, call.parameters
+    guard = Guard.of(owner, derive(seed, layer), twin.limit)
+    if guard.outside:
+        parameters = parameters.model_copy(deep=True)
     try:
-        returned = resolve(call.edit.descriptor.edit)(weights, call.parameters, Generators(seed, layer))
+        returned = guard.call(lambda: resolve(call.edit.descriptor.edit)(weights, parameters, Generators(seed, layer)))
+        if guard.outside:  # it may go on to write into what it returned
+            returned = {name: tensor.clone() for name, tensor in returned.items()}
     except GausslensError:
         raise
     except Exception as error:
-        raise EditFailed(f"{call.mark}: edit {name} failed in layer {layer}: {error!r}") from error
+        what = str(error) if isinstance(error, Stopped) else repr(error)
+        whose = f" (plugin {owner.plugin} of {owner.distribution})" if guard.outside else ""
+        raise EditFailed(f"{call.mark}: edit {name} failed in layer {layer}: {what}{whose}") from error
     result: dict[str, torch.Tensor] = {}
     current = LayerWeights(twin.base, layer, made, edited=call.heads)
     for tensor_name, tensor in returned.items():
@@ -224,11 +234,25 @@ def _edited(
     return result
 
 
-class _Copies(LayerWeights):
-    """What an edit reads are copies: one that works in place changes no tensor of the model."""
+class Copies(LayerWeights):
+    """Weights of which each tensor is a copy whenever it is read: who works in place changes no tensor of the model.
+
+    Edits are given these, and plugins that are not ours.
+    """
+
+    @classmethod
+    def of(cls, weights: LayerWeights) -> Copies:
+        """The same weights, as copies."""
+        made = cls.__new__(cls)
+        vars(made).update(vars(weights) | {"_overlay": dict(weights._overlay)})
+        return made
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        return super().__getitem__(name).clone()
+        return super().__getitem__(name).detach().clone()
+
+    def base(self, layer: int | None) -> LayerWeights:
+        """The tensors of any layer without edits, as copies."""
+        return Copies.of(super().base(layer))
 
 
 def _checked(where: str, call: EditCall, weights: LayerWeights, name: str, tensor: torch.Tensor) -> torch.Tensor | None:

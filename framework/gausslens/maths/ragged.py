@@ -166,7 +166,8 @@ class Rows(_Held, Sequence[NDArray[Any]]):
 
     def __init__(self, flat: NDArray[Any], ends: NDArray[np.int64], dtype: DTypeLike) -> None:
         self.flat, self.ends, self.dtype = narrow(flat), ends, np.dtype(dtype)
-        self.flat.setflags(write=False)
+        for held in (self.flat, self.ends):
+            held.setflags(write=False)
 
     @classmethod
     def of(cls, arrays: Sequence[ArrayLike], dtype: DTypeLike, *shape: int) -> Rows:

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from ..contract.analyses import Context, StepRef
 from ..contract.digests_and_seeds import digest
-from ..contract.reference import resolve
 from ..contract.twin import Twin
+from ..guard import Guard, settled
 from ..runs.compare import against
 from ..runs.inputs import Results, lost, waves
+from ..runs.lending import analysis_of, lent_context
 from ..runs.open import proved
 from ..runs.outcome import Began, Failure, Finished, Measured, Progress, labelled
 from ..runs.provenance import Stopwatch, of_step
 from ..runs.steps import Plan, Step, step_seed
+from .held_weights import HeldWeights
 from .twin import measured, units
 
 if TYPE_CHECKING:
@@ -65,8 +67,9 @@ def execute(plan: Plan, todo: Sequence[Step], store: Store) -> Iterator[Began | 
                 # A checkpoint that is gone or damaged fails its own steps; those of other models go on.
                 yield from (Finished(step, Failure(step, proof)) for step in measuring)
             else:
+                held = HeldWeights(opened)
                 for steps in _twins(measuring):
-                    yield from _twin(plan, steps, opened, store, proof)
+                    yield from _twin(plan, steps, opened, store, proof, held)
             opened.model.close()
         for step in wave:
             if step.inputs:
@@ -82,9 +85,10 @@ def _proof(plan: Plan, opened: Opened, todo: Sequence[Step]) -> Mapping[str, flo
     measuring = [step for step in todo if step.opened is opened and not step.inputs]
     try:
         return proved(opened, measuring) if any(step.reads for step in measuring) else None
-    except Exception as error:
+    except BaseException as stopped:
+        error = settled(stopped)
         if len(plan.models) == 1:
-            raise
+            raise error from None
         return error
 
 
@@ -106,12 +110,17 @@ def _twins(measuring: Sequence[Step]) -> list[list[Step]]:
 
 
 def _twin(
-    plan: Plan, steps: list[Step], opened: Opened, store: Store, proof: Mapping[str, float] | None
+    plan: Plan,
+    steps: list[Step],
+    opened: Opened,
+    store: Store,
+    proof: Mapping[str, float] | None,
+    held: HeldWeights,
 ) -> Iterator[Began | Progress | Finished]:
     """All steps of one twin."""
     seed = plan.study.seed
     read = [Results(store, {ref: plan.by_ref[ref] for ref in refs}) for refs in steps[0].of_edits]
-    twin = Twin(opened.model, steps[0].point.edits, seed, steps[0].ref.draw, read)
+    twin = Twin(opened.model, steps[0].point.edits, seed, steps[0].ref.draw, read, plan.study.limit)
     watch = Stopwatch()
     writers: dict[str, PartWriter] = {}
     try:
@@ -135,7 +144,7 @@ def _twin(
         def given(step: Step) -> Results:
             return Results(store, {ref: plan.by_ref[ref] for ref in step.given})
 
-        for done in measured(opened, twin, ready, seed, writers, given):
+        for done in measured(opened, twin, ready, seed, writers, held, given):
             if isinstance(done, Measured):
                 yield _finished(plan, done, writers.pop(done.step.key, None), watch, proof)
             else:
@@ -174,10 +183,14 @@ def _read_and_computed(plan: Plan, step: Step, store: Store) -> xr.Dataset | Fai
 
 
 def _derived(plan: Plan, step: Step, results: dict[StepRef, xr.Dataset]) -> xr.Dataset:
-    context = Context(step.info, step_seed(step, plan.study.seed), inputs=results)
-    context = context.at(step.ref, step.use.analysis.descriptor.knows)
-    analysis = resolve(step.use.analysis.descriptor.analysis)(step.use.parameters, context)
-    return labelled(analysis.compute(results), step.info)
+    seed = step_seed(step, plan.study.seed)
+    guard = Guard.of(step.use.analysis.owner, seed, step.use.limit)
+    if guard.outside:
+        results = {ref: found.copy(deep=True) for ref, found in results.items()}
+    context = Context(step.info, seed, inputs=results).at(step.ref, step.use.analysis.descriptor.knows)
+    analysis = analysis_of(step.use, lent_context(context) if guard.outside else context, guard)
+    found = labelled(guard.call(analysis.compute, results), step.info)
+    return found.copy(deep=True) if guard.outside else found
 
 
 def _compared(step: Step, results: dict[StepRef, xr.Dataset]) -> xr.Dataset:

@@ -16,7 +16,9 @@ from ..contract.batches import Batch, Request
 from ..contract.digests_and_seeds import derive
 from ..contract.errors import ModelError
 from ..contract.sites import HEAD_AXIS, KV_HEAD_AXIS, SQUARE_SITES
+from ..guard import Guard, settled
 from ..maths.resampling import dealt
+from ..runs.lending import LentBatch, Spoiled, copied_batch
 from ..runs.requests import layers_given, layers_skipped
 
 if TYPE_CHECKING:
@@ -131,6 +133,7 @@ class Job:
     shared: tuple[Any, ...] = ()  # what copies of the state share: context, tokens, the writer of large arrays
     error: BaseException | None = None
     layer: int | None = None
+    guard: Guard = field(default_factory=Guard)  # how its calls are made
     groups: list[Any] = field(default_factory=list)  # where prompts are in groups: the state of each, of the last pass
 
     @property
@@ -210,7 +213,7 @@ def run_passes(
             copies = _run_shard(engine, twin, tokens, shard, active)
             for job in active:
                 # All passes but the last see all prompts: what they find is fixed, and the same for every group.
-                _merge(job, copies[job.name], merged[job.name], group if index + 1 == job.request.passes else 0)
+                _merge(job, copies.get(job.name), merged[job.name], group if index + 1 == job.request.passes else 0)
             yield f"pass {index + 1}, shard {number + 1} of {len(shards)}"
             active = [j for j in active if j.error is None]
             if not active:
@@ -230,23 +233,35 @@ def _run_shard(
     engine: CaptureEngine, twin: Twin, tokens: Tokens, shard: np.ndarray, jobs: Sequence[Job]
 ) -> dict[str, Any]:
     """One shard through the model; a fresh state for each job that has seen it."""
-    copies = {job.name: job.fresh() for job in jobs}
+    copies: dict[str, Any] = {}
+    for job in jobs:
+        try:
+            copies[job.name] = job.guard.call(job.fresh)
+        except Exception as error:
+            job.failed(error)
     held: dict[str, list[Batch]] = {job.name: [] for job in jobs}
     pieces = Pieces(shard)
+    outside = [job for job in jobs if job.guard.outside]
 
     def sink(batch: Batch) -> None:
         whole = pieces.add(batch)
         if whole is None:
             return
         for job in jobs:
-            if job.error is None and whole.layer in job.layers:
-                if whole.rows and not SQUARE & set(job.request.sites):
-                    continue  # every block holds all other sites whole: it saw them with the first
+            if not job.guard.outside and _wants(job, whole):
                 view = _view(whole, job)
                 if job.all_layers:
                     held[job.name].append(kept(view))
                 else:
                     _update(job, copies[job.name], view)
+        reading = [job for job in outside if _wants(job, whole)]
+        lent = LentBatch(whole, sorted({s for job in reading for s in job.request.sites})) if reading else None
+        for job in reading:
+            assert lent is not None
+            if job.all_layers:
+                held[job.name].append(copied_batch(_view(whole, job)))
+            else:
+                _update_lent(job, copies[job.name], lent)
 
     try:
         engine.run(twin, tokens, shard, _union(jobs), sink)
@@ -259,11 +274,30 @@ def _run_shard(
             if job.all_layers and job.error is None:
                 batches = sorted(held[job.name], key=lambda b: (b.layer is None, b.layer or 0))
                 _guarded(job, None, copies[job.name].update, tuple(batches))
-    except Exception as error:
+    except BaseException as error:
         for job in jobs:
             if job.error is None:
-                job.failed(error)
+                job.failed(settled(error))
     return copies
+
+
+def _wants(job: Job, batch: Batch) -> bool:
+    if job.error is not None or batch.layer not in job.layers:
+        return False
+    # Every block holds all other sites whole: it saw them with the first.
+    return not batch.rows or bool(SQUARE & set(job.request.sites))
+
+
+def _update_lent(job: Job, state: Any, lent: LentBatch) -> None:
+    """Show an outside analysis a copy, and see that it is as it was for the next."""
+    view = _view(lent.batch(), job)
+    for block in _row_blocks(view) if job.row_blocks else [view]:
+        if job.error is None:
+            _guarded(job, view.layer, state.update, block)
+    try:
+        lent.check()
+    except Spoiled as error:
+        job.failed(error, view.layer)
 
 
 def _update(job: Job, state: Any, view: Batch) -> None:
@@ -286,7 +320,7 @@ def _versions(batch: Batch) -> list[int]:
 
 def _guarded(job: Job, layer: int | None, call: Callable[..., None], *arguments: Any) -> None:
     try:
-        call(*arguments)
+        job.guard.call(call, *arguments)
     except Exception as error:
         job.failed(error, layer)
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..contract.analyses import Context, StepRef
 from ..contract.engines import NarrowedRunner, no_texts
 from ..contract.errors import ModelError
 from ..contract.model import ModelInfo, NoTensor
-from ..contract.reference import resolve
+from ..contract.twin import Copies
+from ..guard import Guard, is_outside
+from ..runs.lending import LentRunner, Spoiled, analysis_of, copied_info
 from ..runs.outcome import Failure, Measured, Progress, labelled
 from ..runs.steps import Step, step_seed
 from .errors import jackknifed
@@ -18,9 +22,13 @@ from .passes import Job, cut, run_passes
 if TYPE_CHECKING:
     import xarray as xr
 
+    from ..contract.descriptors import Edit, Owned
     from ..contract.twin import Twin
     from ..runs.open import Opened
     from ..store.write_parts import PartWriter
+    from .held_weights import HeldWeights
+
+    Events: TypeAlias = Iterator[Measured | Progress]
 
     Given = Mapping[StepRef, xr.Dataset]
 
@@ -31,21 +39,69 @@ def measured(
     steps: Sequence[Step],
     seed: int,
     writers: Mapping[str, PartWriter],
+    held: HeldWeights,
     given: Callable[[Step], Given],
 ) -> Iterator[Measured | Progress]:
-    """The steps of one twin, each as soon as it is done.
+    """The steps of one twin, each as soon as it is done; ``writers`` take the large arrays of some, by key.
 
-    ``writers`` take the large arrays of some, by key. ``given`` makes what a step reads, which goes when it is done.
+    ``held`` are the weights in memory, looked at after what an outside plugin did. ``given`` makes what a step reads,
+    which goes when it is done.
     """
     by_shape: dict[str, list[Step]] = {"stream": [], "weights": [], "forward": []}
     for step in steps:
         by_shape[_shape(step)].append(step)
-    for sharing in _sharing(by_shape["stream"]):
-        yield from _streamed(opened, twin, sharing, seed, writers, given)
-    for step in by_shape["forward"]:
-        yield Measured(step, _run_forward(opened, twin, step, seed, given(step)))
-        yield Progress(step.ref.label)
-    yield from _layer_by_layer(twin, by_shape["weights"], seed, given)
+    runs: list[tuple[list[Step], Callable[[Twin, Sequence[Step]], Events]]] = [
+        (sharing, lambda now, some: _streamed(opened, now, some, seed, writers, given))
+        for sharing in _sharing(by_shape["stream"])
+    ]
+    runs += [([step], lambda now, some: _forward(opened, now, some, seed, given)) for step in by_shape["forward"]]
+    runs.append((by_shape["weights"], lambda now, some: _layer_by_layer(now, some, seed, given)))
+    for some, run in runs:
+        closed = held.closed
+        yield from _looked_after(run, twin, some, held)
+        if held.closed != closed:  # engines know a twin by its object: this one is of tensors that are gone
+            twin = replace(twin, _made={})
+
+
+def _looked_after(
+    run: Callable[[Twin, Sequence[Step]], Events], twin: Twin, steps: Sequence[Step], held: HeldWeights
+) -> Iterator[Measured | Progress]:
+    """Measure some steps; where an outside plugin changed the model's weights, its steps fail and ours run again."""
+    edits = [call.edit for call in twin.edits if is_outside(call.edit.owner)]
+    outside = [step for step in steps if is_outside(step.use.analysis.owner)]
+    if not (edits or outside):
+        yield from run(twin, steps)
+        return
+    held.note()
+    done = []
+    for event in run(twin, steps):
+        if isinstance(event, Measured):
+            done.append(event)
+        else:
+            yield event
+    names = held.changed()
+    if not names:
+        yield from done
+        return
+    if edits or len(outside) == 1:
+        error = _spoiled(names, edits)
+        yield from (Measured(step, Failure(step, error), len(steps)) for step in (steps if edits else outside))
+        outside, steps = [], [] if edits else [step for step in steps if step not in outside]
+    for step in outside:  # which of them it was is seen where each runs by itself
+        yield from _looked_after(run, replace(twin, _made={}), [step], held)
+    again = [step for step in steps if step not in outside]
+    if again:
+        yield from run(replace(twin, _made={}), again)
+
+
+def _spoiled(names: Sequence[str], edits: Sequence[Owned[Edit]]) -> Spoiled:
+    """The error of who changed weights of the model."""
+    tensors = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    what = f"weights of the model itself ({tensors})"
+    if not edits:
+        return Spoiled(what, "`runner.weights(layer)` gives them")
+    whose = " or ".join(f"{e.descriptor.name} of plugin {e.owner.plugin}" for e in edits)
+    return Spoiled(f"{what}, by edit {whose},", "`weights.W_Q` gives them")
 
 
 def units(steps: Sequence[Step], info: ModelInfo) -> int:
@@ -103,18 +159,26 @@ def _streamed(
             yield Measured(step, _result(step, jobs.pop(step.key)), len(steps))
 
 
+def _guard(step: Step, seed: int) -> Guard:
+    """How the calls of a step's analysis are made."""
+    return Guard.of(step.use.analysis.owner, step_seed(step, seed), step.use.limit)
+
+
 def _context(step: Step, twin: Twin, seed: int, inputs: Given, bulk: PartWriter | None = None) -> Context:
-    """What the analysis of a step is given."""
-    context = Context(_view(step, twin.info), step_seed(step, seed), step.tokens, bulk, inputs)
+    """What the analysis of a step is given; one of an outside plugin has facts of its own."""
+    view = _view(step, twin.info)
+    view = copied_info(view) if is_outside(step.use.analysis.owner) else view
+    context = Context(view, step_seed(step, seed), step.tokens, bulk, inputs)
     runs = _shape(step) in ("stream", "forward")
     return context.at(step.ref, step.use.analysis.descriptor.knows, twin if runs else None)
 
 
 def _job(step: Step, twin: Twin, seed: int, inputs: Given, writer: PartWriter | None) -> Job:
     descriptor = step.use.analysis.descriptor
+    guard = _guard(step, seed)
     context = _context(step, twin, seed, inputs, writer)
-    state = resolve(descriptor.analysis)(step.use.parameters, context)
-    request = state.request()
+    state = analysis_of(step.use, context, guard)
+    request = guard.call(state.request)
     if request.ordered != _is_ordered(step):
         raise ModelError("request() says another `ordered` than when the run was planned")
     shared = (context, context.model, context.tokens, context.bulk)
@@ -123,7 +187,8 @@ def _job(step: Step, twin: Twin, seed: int, inputs: Given, writer: PartWriter | 
         title=step.ref.analysis,
         state=state,
         request=request,
-        info=context.model,
+        guard=guard,
+        info=_view(step, twin.info),
         row_blocks=descriptor.row_blocks,
         all_layers=descriptor.all_layers,
         shared=shared,
@@ -134,11 +199,22 @@ def _result(step: Step, job: Job) -> xr.Dataset | Failure:
     if job.error is not None:
         return Failure(step, job.error, job.layer)
     try:
-        if job.groups:
-            return jackknifed(job, step.ingredients["tokens"])
-        return labelled(job.state.result(), job.info, job.skipped)
+        found = job.guard.call(_of_job, job, step.ingredients["tokens"])
+        return found.copy(deep=True) if job.guard.outside else found
     except Exception as error:
         return Failure(step, error)
+
+
+def _of_job(job: Job, prompts: str) -> xr.Dataset:
+    if job.groups:
+        return jackknifed(job, prompts)
+    return labelled(job.state.result(), job.info, job.skipped)
+
+
+def _forward(opened: Opened, twin: Twin, steps: Sequence[Step], seed: int, given: Callable[[Step], Given]) -> Events:
+    for step in steps:
+        yield Measured(step, _run_forward(opened, twin, step, seed, given(step)))
+        yield Progress(step.ref.label)
 
 
 def _run_forward(opened: Opened, twin: Twin, step: Step, seed: int, inputs: Given) -> xr.Dataset | Failure:
@@ -146,10 +222,14 @@ def _run_forward(opened: Opened, twin: Twin, step: Step, seed: int, inputs: Give
     assert opened.running is not None
     try:
         info = _view(step, opened.model.info)
+        guard = _guard(step, seed)
         context = _context(step, twin, seed, inputs)
-        analysis = resolve(step.use.analysis.descriptor.analysis)(step.use.parameters, context)
-        runner = NarrowedRunner(opened.running.runner(twin), twin, info, no_texts(step.use.analysis.descriptor))
-        return labelled(analysis.run(runner, context.tokens), info)
+        runner: Any = NarrowedRunner(opened.running.runner(twin), twin, info, no_texts(step.use.analysis.descriptor))
+        analysis = analysis_of(step.use, context, guard)
+        found = labelled(
+            guard.call(analysis.run, LentRunner(runner) if guard.outside else runner, context.tokens), info
+        )
+        return found.copy(deep=True) if guard.outside else found
     except Exception as error:
         return Failure(step, error)
 
@@ -162,9 +242,10 @@ class _Weighed:
         self.layers: dict[int, xr.Dataset] = {}
         self.skipped: dict[int, str] = {}
         self.failure: Failure | None = None
+        self.guard = _guard(step, seed)
         try:
             context = _context(step, twin, seed, inputs)
-            self.analysis: Any = resolve(step.use.analysis.descriptor.analysis)(step.use.parameters, context)
+            self.analysis: Any = analysis_of(step.use, context, self.guard)
         except Exception as error:
             self.failure = Failure(step, error)
 
@@ -173,13 +254,20 @@ class _Weighed:
         if self.failure is not None or layer not in self.info.layers:
             return
         try:
-            self.layers[layer] = self.analysis.layer(twin.weights(layer, self.info), layer)
+            self.layers[layer] = self.guard.call(self._of, twin, layer)
         except Exception as error:
             reason = _lacks(error, self.info, layer)
             if reason is None:
                 self.failure = Failure(self.step, error, layer)
             else:
                 self.skipped[layer] = reason
+
+    def _of(self, twin: Twin, layer: int) -> Any:
+        weights = twin.weights(layer, self.info)
+        if not self.guard.outside:
+            return self.analysis.layer(weights, layer)
+        found = self.analysis.layer(Copies.of(weights), layer)
+        return copy.deepcopy(found)  # the next layer may be written into the same arrays
 
     def result(self) -> xr.Dataset | Failure:
         """All layers together."""
@@ -192,7 +280,7 @@ class _Weighed:
                 reasons = "; ".join(sorted(set(self.skipped.values())))
                 raise ModelError(f"no layer in view has what it reads: {reasons}")
             if hasattr(self.analysis, "join"):
-                return labelled(self.analysis.join(self.layers), self.info, self.skipped)
+                return labelled(self.guard.call(self.analysis.join, self.layers), self.info, self.skipped)
             layers = [part.expand_dims(layer=[n]) for n, part in sorted(self.layers.items())]
             whole = xr.concat(layers, dim="layer", join="outer", combine_attrs="override")
             return labelled(whole, self.info, self.skipped)

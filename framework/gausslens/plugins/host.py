@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..contract.hooks import API_VERSION
+from ..guard import Guard, Stopped
 
 if TYPE_CHECKING:
     import pluggy
@@ -121,10 +123,13 @@ class Host:
         """
         caller: pluggy.HookCaller = getattr(self.hook, name)
         failures = []
+        owners = {plugin.plugin: plugin for plugin in self.plugins}
         for listener in sorted(caller.get_hookimpls(), key=lambda i: i.plugin_name):
+            guard = Guard.of(owners[listener.plugin_name]) if listener.plugin_name in owners else Guard()
             try:
-                listener.function(*(news[argument] for argument in listener.argnames))
-            except (Exception, SystemExit) as error:
+                guard.call(_told, listener, news)
+            except Exception as raised:
+                error = raised.__cause__ or raised if isinstance(raised, Stopped) else raised
                 failures.append(f"plugin {listener.plugin_name}, {name}: {in_one_line(error)}")
                 if (listener.plugin_name, name) not in self.warned:
                     self.warned.add((listener.plugin_name, name))
@@ -135,6 +140,18 @@ class Host:
 def best(owned: Iterable[Owned[R]]) -> Owned[R] | None:
     """Of loaders that claim a model, or engines that serve it: highest rank, then first by name; None where none."""
     return min(owned, key=lambda each: (-each.descriptor.rank, each.descriptor.name), default=None)
+
+
+def _told(listener: pluggy.HookImpl, news: Mapping[str, Any]) -> None:
+    """Tell one listener: what it changes of the news, the next one hears as it was."""
+    error = news.get("error")
+    arguments = error.args if isinstance(error, BaseException) else ()
+    try:
+        own = {name: value if value is error else deepcopy(value) for name, value in news.items()}
+        listener.function(*(own[argument] for argument in listener.argnames))
+    finally:
+        if isinstance(error, BaseException):
+            error.args = arguments
 
 
 def _warn(text: str) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
-from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..contract.reference import resolve
 from ..figures import BadFigure, Drawing, Figure, kinds
+from ..guard import Guard
 from .trajectories import NAME, SUMMARY, trajectories
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def sections(results: Results, host: Host) -> list[Section]:
     stored = {step.analysis for variant, label in results for step in results.steps(variant, label)}
     owned = sorted(host.sections.values(), key=lambda o: (o.descriptor.order, o.descriptor.name))
     first = host.first_names()
-    named = copy(results)
+    named = copy.copy(results)
     named.names = first
     found = [_section(o, named) for o in owned if stored & {first.get(n, n) for n in o.descriptor.analyses}]
     return [*_of_host(results), *found]
@@ -73,7 +74,12 @@ def _of_host(results: Results) -> list[Section]:
 def _section(owned: Owned[ReportSection], results: Results) -> Section:
     section, owner = owned.descriptor, owned.owner
     whose = f"the section {section.name} of the plugin {owner.plugin} ({owner.distribution} {owner.version})"
-    figures, undrawn = _taken(whose, lambda: resolve(section.section)(results))
+    guard = Guard.of(owner)
+    own = _apart(results) if guard.outside else results
+    try:
+        figures, undrawn = guard.call(_taken, whose, lambda: resolve(section.section)(own))
+    except Exception as error:  # it interrupted, and no one had asked for that
+        figures, undrawn = (), (failed(whose, error, 0),)
     return Section(section.name, section.summary, whose, figures, undrawn)
 
 
@@ -109,6 +115,12 @@ def failed(what: str, error: BaseException, place: int, beyond: str = "") -> Und
         raise error
     said = f"{what[0].upper()}{what[1:]} could not be drawn{beyond}: {type(error).__name__}: {error}"
     return Undrawn(said, error, place)
+
+
+def _apart(results: Results) -> Results:
+    """The same results, sharing nothing with those of other sections but the files."""
+    reader = vars(results)["_reader"]
+    return copy.deepcopy(results, {id(reader): reader})
 
 
 def checked_figure(figure: object) -> Figure:

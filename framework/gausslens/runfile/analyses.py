@@ -55,7 +55,7 @@ def read_uses(
         layers, heads = indices(block.layers), indices(block.heads)
         over = errors_of(block.errors, "entry", errors)
         found.append(
-            Use(label, analysis, parameters, layers, heads, on, called, entry.place, own is not None, errors=over)
+            Use(label, analysis, parameters, layers, heads, on, called, entry.place, own is not None, over, block.limit)
         )
     return found
 
@@ -142,7 +142,7 @@ def resolved_errors(errors: Errors | None) -> dict[str, int] | bool:
 
 def resolved(use: Use, of_run: PromptCall | None, errors_of_run: Errors | None) -> dict[str, Any]:
     """How an entry reads with every default filled in; the prompts and errors of the run are not said again."""
-    return {
+    told = {
         "use": use.analysis.descriptor.name,
         "as": use.label,
         "with": use.parameters.canonical(),
@@ -152,3 +152,4 @@ def resolved(use: Use, of_run: PromptCall | None, errors_of_run: Errors | None) 
         "prompts": resolved_prompts(None if use.prompts is of_run else use.prompts),
         "errors": None if use.errors == errors_of_run else resolved_errors(use.errors),
     }
+    return told | ({} if use.limit is None else {"limit": use.limit})

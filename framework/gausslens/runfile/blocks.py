@@ -41,6 +41,7 @@ Dtype = Literal["float32", "float64", "float16", "bfloat16"]
 Index = Annotated[int, Field(ge=0)]
 LAYERS = "Only these layers; all where it is left out."
 HEADS = "Only these heads; all where it is left out."
+LIMIT = "Seconds that the plugin code of a step may take: a step that takes longer fails, the others go on; else none."
 # Where a name of each kind belongs, when it is used in the wrong place.
 BELONGS = {
     "analysis": "it belongs under analyses: {{use: {name}}}",
@@ -84,6 +85,7 @@ class RunBlock(Block):
     errors: ErrorsBlock | Literal[False] | None = Field(
         None, description="Errors over prompts of stream analyses: on where there are as many prompts; false: none."
     )
+    limit: float | None = Field(None, gt=0, description=LIMIT)
     report: bool = Field(True, description="Write the report page after the run.")
 
     @field_validator("gausslens")
@@ -178,6 +180,7 @@ class AnalysisBlock(Block):
     errors: ErrorsBlock | Literal[False] | None = Field(
         None, description="Its own errors over prompts, in place of those of the run; false: none."
     )
+    limit: float | None = Field(None, gt=0, description="Its own limit of seconds, in place of that of the run.")
 
     @field_validator("label")
     @classmethod

@@ -117,6 +117,7 @@ def _study(reading: Reading, root: Node, default_name: str) -> Study | None:
     against = read_against(reading, root.get("against"), named, {name: found[0] for name, found in variants.items()})
     if len(problems) or top is None or model is None:
         return None
+    uses = [replace(use, limit=top.limit) if use.limit is None else use for use in uses]
     name = top.name or default_name
     whole = {
         "gausslens": blocks.FORMAT,
@@ -130,6 +131,8 @@ def _study(reading: Reading, root: Node, default_name: str) -> Study | None:
         "errors": resolved_errors(errors),
         "report": top.report,
     }
+    if top.limit is not None:
+        whole["limit"] = top.limit
     ordered = tuple(found[0] for found in variants.values())
     told = (name, top.seed, model, prompts, ordered, tuple(uses), against, top.report, reading.directory, whole)
-    return Study(*told, warnings=tuple(problems.warnings))
+    return Study(*told, warnings=tuple(problems.warnings), limit=top.limit)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ..contract.analyses import StepRef
 from ..contract.errors import GausslensError, InputError
 from ..contract.reference import resolve
+from ..guard import Guard
+from .lending import analysis_of
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -91,8 +93,8 @@ def picked(
     """What an analysis reads of these; None where it could read what was left out, and so is left out, too."""
     analysis: Any = None
     try:
-        analysis = resolve(use.analysis.descriptor.analysis)(use.parameters, context)
-        refs = tuple(analysis.inputs(tuple(candidates)))
+        analysis = analysis_of(use, context)
+        refs = Guard.of(use.analysis.owner).call(lambda: tuple(analysis.inputs(tuple(candidates))))
     except GausslensError as error:
         if left_out and _could_read(analysis, (*candidates, *left_out)):
             return None
@@ -149,7 +151,8 @@ def _picked(call: EditCall, offered: Sequence[StepRef]) -> tuple[StepRef, ...]:
         return ()
     labels = ", ".join(sorted({f"{p.label} on {p.variant}" for p in offered})) or "none"
     try:
-        refs = tuple(resolve(edit.inputs)(call.parameters, tuple(offered)))
+        asked = resolve(edit.inputs)
+        refs = Guard.of(call.edit.owner).call(lambda: tuple(asked(call.parameters, tuple(offered))))
     except GausslensError as error:
         raise PlanError(f"{call.mark}: edit {edit.name}: {error}; it may read {labels}") from error
     except Exception as error:

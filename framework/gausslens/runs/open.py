@@ -14,8 +14,10 @@ from ..contract.errors import GausslensError, ModelError, did_you_mean
 from ..contract.model import ModelSpec, OpenAs, OpenModel
 from ..contract.reference import resolve
 from ..contract.twin import DifferenceModel, Twin
+from ..guard import Guard
 from ..plugins.host import best
 from . import keys
+from .lending import asked_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -132,7 +134,7 @@ def open_model(call: ModelCall, host: Host, model: Any = None, tokenizer: Any = 
 def _opened(call: ModelCall, loader: Owned[Loader], spec: ModelSpec) -> Any:
     """What a loader makes of a spec: an open model, or a module for another loader."""
     try:
-        return resolve(loader.descriptor.open)(spec)
+        return Guard.of(loader.owner).call(lambda: resolve(loader.descriptor.open)(spec))
     except GausslensError:
         raise
     except Exception as error:
@@ -205,8 +207,7 @@ def sites_read(todo: Sequence[Step]) -> tuple[str, ...] | None:
         if step.use.analysis.descriptor.shape != "stream" or step.point.edits or step.reads is None:
             return None
         try:
-            made = resolve(step.use.analysis.descriptor.analysis)(step.use.parameters, step.planned)
-            found |= set(made.request().sites)
+            found |= set(asked_of(step.use, step.planned).sites)
         except Exception:
             return None  # the step will fail and say why; what it reads is not known
     return tuple(sorted(found))

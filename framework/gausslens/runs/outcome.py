@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import GausslensError, ModelError
+from ..guard import Stopped
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -32,7 +33,7 @@ class Failure:
         place += f", draw {ref.draw}" if ref.draw is not None else ""
         place += "".join(f", {name} {value}" for name, value in ref.sweep)
         place += f", layer {self.layer}" if self.layer is not None else ""
-        plain = isinstance(self.error, GausslensError)
+        plain = isinstance(self.error, GausslensError | Stopped)
         what = str(self.error) if plain else f"{type(self.error).__name__}: {self.error}"
         return (
             f"{self.step.use.mark}: {place}: analysis {ref.analysis} of plugin {owner.plugin} "

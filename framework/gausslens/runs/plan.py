@@ -11,12 +11,13 @@ from ..contract.digests_and_seeds import derive, digest
 from ..contract.errors import GausslensError, InputError
 from ..contract.model import NO_MODEL
 from ..contract.prompts import SourceContext, tokenised
-from ..contract.reference import resolve
 from ..contract.sites import site
 from ..contract.twin import check_edit, left_whole
+from ..guard import settled
 from . import keys
 from .inputs import OfEdits, Twin, known, picked, picked_by_edits, planned_after, reads_results
 from .inputs import PlanError as PlanError
+from .lending import analysis_of, prompts_of
 from .open import equal_sides, equal_steps, steps_out_of_line
 from .plan_comparisons import comparisons, words
 from .requests import check_request, no_errors
@@ -176,7 +177,7 @@ class _Planner:
         assert opened.running is not None
         context = Step(ref, "", {}, use, _untouched(self.study), reads, opened=opened).planned
         try:
-            analysis = resolve(use.analysis.descriptor.analysis)(use.parameters, context)
+            analysis = analysis_of(use, context)
             request = check_request(analysis, opened.running, opened.model, context.model)
             if any(site(s).of_keys for s in request.sites):
                 _refuse_crossed(use, opened)
@@ -184,7 +185,8 @@ class _Planner:
             raise
         except GausslensError as error:
             raise PlanError(f"{use.mark}: {use.label}: {error}") from error
-        except Exception:
+        except BaseException as error:
+            settled(error)
             return None  # a defect of the analysis: its steps fail, and say so, when the run comes to them
         return request
 
@@ -385,7 +387,7 @@ def _tokenised(call: PromptCall, opened: Opened, study: Study) -> Tokens:
     seed = derive(study.seed, "prompts", call.source.descriptor.first_name, told)
     info = opened.model.info
     facts = {**info.facts, "vocabulary": info.vocabulary, "max_positions": info.max_positions}
-    prompts = resolve(call.source.descriptor.prompts)(call.parameters, SourceContext(study.directory, seed, facts))
+    prompts = prompts_of(call, SourceContext(study.directory, seed, facts))
     tokens = tokenised(opened.model, prompts, opened.call.loader.descriptor.name)
     if not len(tokens):
         raise PlanError(f"{call.mark}: the prompt source {name} gave no prompts")

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..contract.analyses import Estimate
+from ..contract.analyses import Context, Estimate
 from ..contract.reference import resolve
 from ..contract.sites import TABLE
+from ..guard import Guard
+from .lending import asked_of, lent_context
 from .steps import Step
 
 if TYPE_CHECKING:
@@ -31,12 +33,12 @@ def needs(step: Step, info: ModelInfo) -> Estimate:
     descriptor = step.use.analysis.descriptor
     view = info.narrowed(step.use.layers, step.use.heads)
     tokens = step.tokens
-    own = resolve(descriptor.estimate)(step.use.parameters, view, tokens) if descriptor.estimate else Estimate()
+    own = _own_estimate(step, view) if descriptor.estimate else Estimate()
     if tokens is None:
         return own
     request = None
     if descriptor.shape == "stream":
-        request = resolve(descriptor.analysis)(step.use.parameters, step.planned).request()
+        request = asked_of(step.use, step.planned)
     sites = request.sites if request else ()
     layers = len(view.layers) if descriptor.all_layers else 1
     lengths = np.array(tokens.lengths)
@@ -48,6 +50,18 @@ def needs(step: Step, info: ModelInfo) -> Estimate:
         memory += (states_held(step.groups) - 1) * (own.state or own.memory)
         own_seconds *= step.groups + 1
     return Estimate(memory + captured, own.disk, own_seconds + seconds)
+
+
+def _own_estimate(step: Step, view: ModelInfo) -> Estimate:
+    """What the analysis says that it will need."""
+    use, context = step.use, Context(view, 0, step.tokens)
+    guard, parameters = Guard.of(use.analysis.owner, 0), use.parameters
+    if guard.outside:
+        context, parameters = lent_context(context), parameters.model_copy(deep=True)
+    estimate: Estimate = guard.call(
+        lambda: resolve(str(use.analysis.descriptor.estimate))(parameters, context.model, context.tokens)
+    )
+    return estimate
 
 
 def states_held(groups: int) -> int:

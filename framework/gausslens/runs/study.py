@@ -132,7 +132,10 @@ class Errors:
 
 @dataclass(frozen=True)
 class Use:
-    """One entry of `analyses:`: an analysis with its parameters, on some variants; ``own``: with prompts of its own."""
+    """One entry of `analyses:`: an analysis with its parameters, on some variants; ``own``: with prompts of its own.
+
+    ``limit`` are the seconds that a step of it may take.
+    """
 
     label: str
     analysis: Owned[Analysis]
@@ -144,6 +147,7 @@ class Use:
     mark: Mark
     own: bool = False
     errors: Errors | None = None
+    limit: float | None = None
 
     @cached_property
     def fingerprint(self) -> str | None:
@@ -156,6 +160,7 @@ class Study:
     """A whole run file, resolved. ``resolved`` is the file as plain data with every default filled in.
 
     ``warnings`` say what works and should be written otherwise, with its place.
+    ``limit`` are the seconds that an edit may take for a layer, and a step where it says nothing else.
     """
 
     name: str
@@ -169,3 +174,4 @@ class Study:
     directory: Path
     resolved: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    limit: float | None = None

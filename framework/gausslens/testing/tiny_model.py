@@ -178,6 +178,13 @@ class TinyModel:
         }
         return shapes.get(name, (p.d_model,))
 
+    def held(self) -> Mapping[str, torch.Tensor]:
+        """The tensors in memory, all of them."""
+        for layer in (None, *range(self.parameters.layers)):
+            for name in self.names(layer):
+                self.tensor(layer, name)
+        return {f"{layer}.{name}": tensor for (layer, name), tensor in self._held.items()}
+
     def close(self) -> None:
         """Let go of the tensors."""
         self._held.clear()

@@ -170,6 +170,10 @@ class PretrainedModel(CheckpointModel):
 
         return write_twin(self, directory, twin)
 
+    def held(self) -> Mapping[str, torch.Tensor]:
+        """The tensors of the module, where it is in memory: closing it has them read again."""
+        return {} if self._module is None else tensors_of(self._module)
+
     def close(self) -> None:
         """Let go of the module."""
         super().close()

@@ -1,0 +1,199 @@
+"""One way to call a plugin: whatever it raises is an error of its step, and a limit of time holds for Python code.
+
+Plugins that are not ours are called with the settings of the process kept (``process_state``), and what they print is
+shown up to a number of lines (``output``).
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from .output import counted_output
+from .process_state import Random, kept_settings
+
+T = TypeVar("T")
+OURS = "gausslens"
+# Seconds between two reminders to code that catches the first.
+AGAIN = 0.05
+
+
+class Owner(Protocol):
+    """Who contributes something."""
+
+    @property
+    def plugin(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def distribution(self) -> str:
+        """What it was installed with."""
+        ...
+
+
+class Stopped(Exception):
+    """A plugin tried to end the program, or took longer than it may."""
+
+
+def is_outside(owner: Owner) -> bool:
+    """Whether a plugin is not one of ours: it may do what no test of ours has seen."""
+    return owner.distribution != OURS
+
+
+class _Late(BaseException):
+    """The time of a call is over. No Exception, so that `except Exception` in a plugin lets it pass."""
+
+    def __init__(self, guard: Guard) -> None:
+        super().__init__("its time is over")
+        self.guard = guard
+
+
+@dataclass
+class _Interrupts:
+    watched: bool = False
+    asked: bool = False
+
+
+_INTERRUPTS = _Interrupts()
+
+
+@contextmanager
+def watched_interrupts() -> Iterator[None]:
+    """While a run lasts it is known whether a KeyboardInterrupt came from Ctrl-C, or a plugin raised it."""
+    if _INTERRUPTS.watched or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    if not callable(before):  # ignored, as of a process in the background: nobody asks
+        before = None
+
+    def asked(number: int, frame: Any) -> None:
+        _INTERRUPTS.asked = True
+        assert before is not None
+        before(number, frame)
+
+    _INTERRUPTS.watched = True
+    try:
+        if before is not None:
+            signal.signal(signal.SIGINT, asked)
+        yield
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
+        _INTERRUPTS.watched = _INTERRUPTS.asked = False
+
+
+def _check_interrupted() -> None:
+    """What a plugin caught of Ctrl-C is raised again."""
+    if _INTERRUPTS.asked:
+        raise KeyboardInterrupt
+
+
+def settled(error: BaseException) -> Exception:
+    """What code of a plugin raised, as an error of its step; a Ctrl-C, and what ends the run, is raised again."""
+    _check_interrupted()
+    if isinstance(error, Exception):
+        return error
+    if isinstance(error, _Late) or (isinstance(error, KeyboardInterrupt) and not _INTERRUPTS.watched):
+        raise error
+    said = f"({', '.join(map(repr, error.args))})" if error.args else ""
+    return Stopped(f"it raised {type(error).__name__}{said}, which would have ended the program: a plugin may not")
+
+
+@dataclass
+class Guard:
+    """How the calls of one step, edit or other piece of a plugin are made.
+
+    ``seed`` is that of the global generators of torch, numpy and Python within calls of an outside plugin: they go on
+    from call to call, and the run's own are put back. ``limit`` are the seconds that all its calls may take together.
+    """
+
+    whose: str = ""
+    outside: bool = False
+    seed: int | None = None
+    limit: float | None = None
+    spent: float = 0.0
+    _random: Random | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, owner: Owner, seed: int | None = None, limit: float | None = None) -> Guard:
+        """That of what a plugin contributes."""
+        return cls(f"plugin {owner.plugin} ({owner.distribution})", is_outside(owner), seed, limit)
+
+    def call(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call it; what it raises is an Exception, unless the run itself is to end."""
+        try:
+            found = self._kept(function, arguments) if self.outside else self._timed(function, arguments)
+        except _Late as late:
+            if late.guard is not self:
+                raise
+            raise self._too_long() from None
+        except BaseException as error:
+            raised = settled(error)
+            if raised is error:
+                raise
+            raise raised from error
+        _check_interrupted()
+        return found
+
+    def _kept(self, function: Callable[..., T], arguments: tuple[Any, ...]) -> T:
+        with kept_settings(), counted_output(self.whose):
+            outer = Random.now()
+            if self._random is not None:
+                self._random.put_back()
+            elif self.seed is not None:
+                Random.seed(self.seed)
+            try:
+                return self._timed(function, arguments)
+            finally:
+                self._random = None if self.seed is None else Random.now()
+                outer.put_back()
+
+    def _timed(self, function: Callable[..., T], arguments: tuple[Any, ...]) -> T:
+        if self.limit is None:
+            return function(*arguments)
+        began = time.monotonic()
+        try:
+            if self.spent >= self.limit:
+                raise self._too_long()
+            with self._alarm(self.limit - self.spent):
+                found = function(*arguments)
+        finally:
+            self.spent += time.monotonic() - began
+        if self.spent > self.limit:  # code that Python could not interrupt, or that caught it
+            raise self._too_long()
+        return found
+
+    @contextmanager
+    def _alarm(self, seconds: float) -> Iterator[None]:
+        """Interrupt the main thread when the time is over, again and again; other threads are not interrupted."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        running = True
+
+        def late(_number: int, _frame: Any) -> None:
+            if running:
+                raise _Late(self)
+
+        left, _ = signal.getitimer(signal.ITIMER_REAL)
+        before = signal.signal(signal.SIGALRM, late)
+        began = time.monotonic()
+        signal.setitimer(signal.ITIMER_REAL, seconds if not left else min(seconds, left), AGAIN)
+        try:
+            yield
+        finally:
+            running = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+            if left:
+                signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - began), AGAIN), AGAIN)
+
+    def _too_long(self) -> Stopped:
+        return Stopped(f"it took longer than its limit of {self.limit:g} s (`limit:` in the run file)")
