@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from .contract.engines import NarrowedRunner as NarrowedRunner
     from .contract.engines import Runner as Runner
     from .contract.engines import Where as Where
-    from .contract.engines import check_positions as check_positions
     from .contract.errors import GausslensError as GausslensError
     from .contract.errors import InputError as InputError
     from .contract.errors import ModelError as ModelError
@@ -113,7 +112,6 @@ _HOMES = {
     "NarrowedRunner": "contract.engines",
     "Runner": "contract.engines",
     "Where": "contract.engines",
-    "check_positions": "contract.engines",
     "SourceContext": "contract.prompts",
     "StepRef": "contract.analyses",
     "HEAD_AXIS": "contract.sites",

@@ -148,7 +148,7 @@ class Interventions:
 
     ``mask`` [prompt, position] says which tokens are there, ``keys`` [prompt, key] where keys are of another stack.
     Of a pass that begins later in a text ``start`` is its first position; ``prompts`` are the rows where these are not
-    0, 1, 2, ...
+    0, 1, 2, ...; ``more`` says that more tokens follow, so that positions beyond these rows are for later.
     """
 
     def __init__(
@@ -160,6 +160,7 @@ class Interventions:
         keys: torch.Tensor | None = None,
         start: int = 0,
         prompts: Sequence[int] | None = None,
+        more: bool = False,
     ) -> None:
         self.given = given
         self._mask, self._keys, self._start = mask.bool(), mask.bool() if keys is None else keys.bool(), start
@@ -167,6 +168,10 @@ class Interventions:
         self._of: dict[tuple[int | None, str], list[Intervention]] = {}
         for one in given:
             checked(one, info, sites)
+            most = self._mask_of(one).shape[1]
+            beyond = [n for n in one.positions or () if n >= most]
+            if beyond and not more:
+                raise ModelError(f"{_at(one)}: there are no positions {_listed(beyond)}: these rows have {most}")
             self._of.setdefault((one.layer, one.site), []).append(one)
         self._info = info
 
@@ -180,9 +185,13 @@ class Interventions:
             tensor = self._changed(one, tensor)
         return tensor
 
-    def _changed(self, one: Intervention, tensor: torch.Tensor) -> torch.Tensor:
+    def _mask_of(self, one: Intervention) -> torch.Tensor:
+        """Which of the tokens along its positions are there: those of k and v may be of another stack."""
         row = TABLE[one.site]
-        mask = self._keys if row.of_keys and not row.square else self._mask
+        return self._keys if row.of_keys and not row.square else self._mask
+
+    def _changed(self, one: Intervention, tensor: torch.Tensor) -> torch.Tensor:
+        row, mask = TABLE[one.site], self._mask_of(one)
         axis = row.dims.index("query" if row.square else "position")
         last = self._start + mask.shape[1]
         asked = range(self._start, last) if one.positions is None else one.positions
@@ -230,16 +239,6 @@ def checked(one: Intervention, info: ModelInfo, sites: Sequence[str]) -> None:
         raise ModelError(f"{at}: there are no {kind} {_listed(unknown)} in view; there are {_listed(known)}")
     if any(n < 0 for n in one.positions or ()):
         raise ModelError(f"{at}: positions count from the first token of a row, from 0")
-
-
-def check_positions(given: Sequence[Intervention], length: int, keys: int | None = None) -> None:
-    """Refuse positions beyond the longest row (``keys``: of what is read beside it), where no more will follow."""
-    for one in given:
-        row = TABLE[one.site]
-        most = length if keys is None or not row.of_keys or row.square else keys
-        beyond = [n for n in one.positions or () if n >= most]
-        if beyond:
-            raise ModelError(f"{_at(one)}: there are no positions {_listed(beyond)}: these rows have {most}")
 
 
 def _at(one: Intervention) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ..contract.batches import Batch, Request, Sink
-from ..contract.engines import Intervention, Interventions, check_positions
+from ..contract.engines import Intervention, Interventions
 from ..contract.model import LayerWeights, ModelInfo, OpenModel
 from ..contract.prompts import Tokens
 from ..contract.sites import MODEL_SITES
@@ -84,7 +84,6 @@ class TinyRunner:
         """
         if sources is not None:
             raise TypeError("the tiny model reads no sources")
-        check_positions(interventions, np.asarray(tokens).shape[1])
         return self._forward(tokens, sites, replace, base, mask, interventions, grad)
 
     def _forward(
@@ -96,12 +95,14 @@ class TinyRunner:
         mask: np.ndarray | None = None,
         interventions: Sequence[Intervention] = (),
         grad: bool = False,
+        more: bool = False,
     ) -> Mapping[Any, torch.Tensor]:
         asked = tuple(sites) or ("logits",)
         ids = torch.as_tensor(tokens)
         held = torch.ones(ids.shape, dtype=torch.bool) if mask is None else torch.as_tensor(mask).bool()
         found: dict[Any, torch.Tensor] = {}
-        changes = Interventions(interventions, self.info, TinyEngine().sites(self.twin.base), held)
+        known = TinyEngine().sites(self.twin.base)
+        changes = Interventions(interventions, self.info, known, held, more=more)
 
         def flow(layer: int | None, site: str, tensor: torch.Tensor) -> torch.Tensor:
             if grad and site == "embed":
@@ -131,7 +132,7 @@ class TinyRunner:
             raise TypeError(f"the tiny model generates greedily; it knows no {', '.join(how)}")
         start = ids = np.atleast_2d(np.asarray(tokens))
         for _ in range(most):
-            found = self._forward(ids, replace=replace, base=base, interventions=interventions)
+            found = self._forward(ids, replace=replace, base=base, interventions=interventions, more=True)
             likeliest = found["logits"][:, -1].argmax(-1).numpy()
             ids = np.concatenate([ids, likeliest[:, None]], axis=1)
         return list(ids[:, start.shape[1] :])

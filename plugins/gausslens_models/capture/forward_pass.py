@@ -23,6 +23,7 @@ from .intervening import (
     form_of,
     hook,
     into_features,
+    laid_out_as,
     plain,
     pre_hook,
     put_given,
@@ -287,7 +288,7 @@ class Capture:
         if beside:  # the module reads the stream, which goes on beside it: both are this one tensor
             held.copy_(back)
             return None
-        back = back.clone() if copied else back
+        back = back.clone() if copied else laid_out_as(held, back)
         return put_into(result, tap.item, back) if tap.end == "out" else put_given(arguments, result, back)
 
     def _as_added(self, layer: int, name: str, tap: Tap, tensor: torch.Tensor) -> torch.Tensor:
@@ -347,7 +348,8 @@ class Capture:
             flows = self.flow(layer, name, ours) if changed else ours
             captured.add(name, flows, wanted)
             if flows is not ours or (changed and self.grad):
-                heads[name] = self._as_theirs(layer, name, call, handed, ours, flows).transpose(1, 2)
+                theirs = self._as_theirs(layer, name, call, handed, ours, flows).transpose(1, 2)
+                heads[name] = laid_out_as(heads[name], theirs)
         same = heads["q_rot"] is call.query and heads["k_rot"] is call.key
         return call if same else dataclasses.replace(call, query=heads["q_rot"], key=heads["k_rot"])
 

@@ -28,6 +28,13 @@ def by_difference(held: torch.Tensor, old: torch.Tensor, new: torch.Tensor, fact
     return held.detach() + (moved if factor == 1 else moved / factor)
 
 
+def laid_out_as(held: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, in memory as the model holds it: matrices that lie otherwise are multiplied with other rounding."""
+    if tensor.stride() == held.stride() or 0 in held.stride():
+        return tensor
+    return torch.empty_strided(held.shape, held.stride(), dtype=held.dtype, device=held.device).copy_(tensor)
+
+
 def into_features(held: torch.Tensor, part: torch.Tensor, form: str, tap: Tap, sizes: Sizes) -> torch.Tensor:
     """The features [..., n] of a module with ours in the places from which they were cut."""
     flat = part.flatten(2)

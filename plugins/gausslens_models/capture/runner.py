@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from gausslens import Interventions, ModelError, check_positions
+from gausslens import Interventions, ModelError
 
 from ..loading.turns import turn_of
 from .attention import with_our_attention
@@ -59,7 +59,6 @@ class TransformersRunner:
         the embedding on, and what is captured lies on it. ``sources``, ids and mask, are what the encoder of a model of
         two stacks reads: ``**tokens.beside(prompts)``.
         """
-        check_positions(interventions, np.asarray(tokens).shape[1], None if sources is None else sources[0].shape[1])
         return self._forward(tokens, sites, replace, base, mask, sources, interventions, grad)
 
     def _forward(
@@ -101,7 +100,9 @@ class TransformersRunner:
         if not given:
             return None
         keys = read[1] if read is not None and self.info.facts.crossed else None
-        changes = Interventions(given, self.info, self.model.sites, mask, keys, start, prompts)
+        changes = Interventions(
+            given, self.info, self.model.sites, mask, keys, start, prompts, more=prompts is not None
+        )
         if start == 0:
             from .intervention_proof import check_they_act
 
@@ -140,9 +141,9 @@ class TransformersRunner:
 
         ``stop`` are tokens that end it (default: the model's own), ``stop_text`` is text that does; both are part of
         what is returned. ``mask`` says which tokens of the rows are there; positions count those alone. With
-        ``replace`` every step runs over the whole text again, and with ``interventions`` where one is ``whole`` or at
-        k_rot, of which what was before is kept elsewhere; else their functions see new tokens alone. ``sources`` are as
-        in ``forward``; the encoder runs once for each prompt.
+        ``replace`` every step runs over the whole text again, and with ``interventions`` where one is ``whole``, or at
+        k_rot (of latent attention v too), of which something else is kept; elsewhere functions see new tokens alone.
+        ``sources`` are as in ``forward``; the encoder runs once for each prompt.
         """
         if not ((self.info.causal or self.info.facts.crossed) and self.model.headed):
             raise ModelError(f"{self.model.name} does not generate: it has no causal language-model head")
@@ -190,7 +191,8 @@ class TransformersRunner:
         number: int,
     ) -> Any:
         """The next token's logits; send the token that was picked to get the following ones."""
-        whole = any(one.whole or one.site == "k_rot" for one in interventions)
+        again = {"k_rot", "v"} if self.model.layout.family.latent else {"k_rot"}
+        whole = any(one.whole or one.site in again for one in interventions)
         if replace is None and self.engine.remembers and not whole:
             yield from self._resumed(start, base, read, interventions, number)
         ids, beside = list(start), None if read is None else (read[0].cpu().numpy(), read[1].cpu().numpy())

@@ -18,7 +18,7 @@ import pytest
 import gausslens
 from gausslens.contract import analyses as shapes
 from gausslens.contract import batches as batch
-from gausslens.contract import descriptors, engines, model, prompts
+from gausslens.contract import descriptors, engines, model, prompts, sites
 from gausslens.contract import hooks as announce
 from gausslens.contract import hooks as hookspecs
 from gausslens.contract.parameters import NoParameters
@@ -26,6 +26,7 @@ from gausslens.contract.reference import resolve
 from gausslens.contract.twin import Twin
 from gausslens.plugins import load
 from gausslens.testing import (
+    TinyEngine,
     TinyModel,
     check_derived,
     check_edit,
@@ -47,6 +48,8 @@ CALLED = [
     prompts.Prompt,
     prompts.Part,
     batch.Request,
+    engines.Intervention,
+    engines.Where,
 ]
 PROTOCOLS = [
     shapes.StreamAnalysis,
@@ -126,6 +129,22 @@ def test_every_descriptor_is_shown_with_all_its_fields(kind: type) -> None:
 @pytest.mark.parametrize("kind", PROTOCOLS, ids=lambda kind: kind.__name__)
 def test_every_class_behind_them_is_shown_with_all_its_methods(kind: type) -> None:
     assert [b.text for b in blocks() if b.text.startswith(f"class {kind.__name__}:")] == [protocol(kind)]
+
+
+def test_the_table_of_sites_is_that_of_the_code() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| `([a-z_ ]+)` \| .+ \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert [(name, tuple(dims.split())) for name, dims in rows] == [(n, s.dims) for n, s in sites.TABLE.items()]
+
+
+def test_the_example_of_an_intervention_patches(norms: ModuleType) -> None:
+    [block] = [b.text for b in blocks() if "def patched(" in b.text]
+    made: dict[str, Any] = {}
+    exec(block, made)
+    runner = TinyEngine().runner(Twin(TinyModel()))
+    clean, corrupted = np.array([[5, 9, 40, 7]]), np.array([[5, 9, 80, 7]])
+    assert (made["patched"](runner, clean, clean, 1, 2, 3) == runner.forward(clean)["logits"]).all()
+    moved = (made["patched"](runner, clean, corrupted, 1, 2, 3) != runner.forward(corrupted)["logits"]).any(-1)
+    assert moved.tolist() == [[False, False, False, True]]
 
 
 def test_every_descriptor_class_is_on_the_page() -> None:

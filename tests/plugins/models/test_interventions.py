@@ -7,14 +7,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import gausslens
 import numpy as np
 import pytest
 import torch
 from plain_gpt import GPT_MAPPING, ROTARY_MAPPING, gpt_twins, rotary_twins
-from random_models import ALL, MODELS
-from tiny_stacks import STACKS
+from random_models import ALL, OTHERS
+from tiny_stacks import STACKED
 
+import gausslens
 from gausslens import Intervention, ModelError, ModelSpec, Twin, Where, site
 from gausslens_models.capture.bridge_engine import BridgeEngine
 from gausslens_models.capture.engine import TransformersEngine
@@ -27,10 +27,11 @@ from gausslens_models.parameters import TransformersParameters
 Opens = Callable[[str], PretrainedModel]
 # Of each way to be unlike: fused, norms behind, latent, sinks, hybrids, parallel, multipliers, one layer, not watched.
 FAST = (
-    *("llama", "gpt2", "gemma2", "bert", "deepseek_v3", "gpt_oss", "jamba", "falcon", "granite", "albert", "deberta"),
+    *("llama", "gpt2", "gemma2", "bert", "deepseek_v3", "gpt_oss", "jamba", "gptj", "granite", "albert", "deberta"),
     *("phi3", "qwen3_next", "esm", "opt"),
 )
-SLOW = tuple(name for name in ALL if name not in FAST)
+KINDS: dict[str, Any] = ALL | OTHERS
+SLOW = tuple(name for name in KINDS if name not in FAST)
 # Where a site is seen is not where the model goes on: refused by name.
 ELSEWHERE = "takes no interventions"
 
@@ -54,10 +55,10 @@ def check_every_site(model: PretrainedModel, engine: Any) -> dict[str, str]:
             try:
                 findings = prove_site(model, engine.capture, name, layer)
             except ModelError as error:
-                assert ELSEWHERE in str(error), name
                 refused[name] = str(error)
             else:
                 assert [f for f in findings if not f.holds] == [], name
+    assert all(ELSEWHERE in said for said in refused.values()), refused
     return refused
 
 
@@ -71,7 +72,7 @@ def test_every_site_of_every_type(kind: str, opened: Opens) -> None:
 @pytest.mark.parametrize(
     ("kind", "stack"),
     [("t5", "cross"), ("bart", "decoder")]
-    + [pytest.param(k, s, marks=pytest.mark.full) for k in STACKS for s in ("encoder", "decoder", "cross")],
+    + [pytest.param(k, s, marks=pytest.mark.full) for k in STACKED for s in ("encoder", "decoder", "cross")],
 )
 def test_every_site_of_two_stacks(kind: str, stack: str, open_stack: Callable[..., PretrainedModel]) -> None:
     assert check_every_site(open_stack(kind, stack), TransformersEngine()) == {}
@@ -92,7 +93,7 @@ def test_a_bridge_acts_or_refuses(kind: str, directory: Callable[[str], Path]) -
     engine = BridgeEngine()
     runner, ids = engine.runner(Twin(model)), np.array([[5, 9, 11, 7, 20]])
     base = runner.forward(ids)["logits"]
-    acting = set()
+    acting, refused = set(), []
     for name in engine.sites(model):
         for layer in layers_with(model, name):
             one = Intervention(name, layer, lambda tensor, where: torch.zeros_like(tensor))
@@ -100,7 +101,8 @@ def test_a_bridge_acts_or_refuses(kind: str, directory: Callable[[str], Path]) -
                 assert not torch.equal(runner.forward(ids, interventions=[one])["logits"], base), name
                 acting.add(name)
             except ModelError as error:
-                assert "do not act as they should" in str(error)
+                refused.append(str(error))
+    assert all("do not act as they should" in said for said in refused), refused
     assert acting >= {"embed", "resid_pre", "q", "v", "z", "attn_out", "mlp_out", "logits"}
 
 
@@ -188,7 +190,7 @@ def compare_with_hooks(model: PretrainedModel, kind: str, ids: np.ndarray, layer
 @pytest.mark.parametrize("kind", HOOKED)
 def test_patching_is_that_of_plain_hooks(kind: str, opened: Opens) -> None:
     ids = np.array([[5, 9, 11, 7, 20, 31]])
-    assert compare_with_hooks(opened(kind), kind, ids, 1, [0, 3]) < 1e-6
+    assert compare_with_hooks(opened(kind), kind, ids, 1, [1, 4]) < 1e-6
 
 
 @pytest.mark.real_model
@@ -256,33 +258,33 @@ def test_attribution_on_smollm2_is_that_of_autograd(real_models: Path) -> None:
         assert float((ours - theirs).abs().max() / theirs.abs().max()) < 1e-5, name
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "gemma2", "deepseek_v3", "falcon", "granite", "bert"])
+@pytest.mark.parametrize("kind", ["gpt2", "gemma2", "deepseek_v3", "gptj", "granite", "bert"])
 def test_gradients_by_every_site(kind: str, opened: Opens) -> None:
-    """What a small step along the gradient does to the end is what the gradient says."""
+    """What a small step does to the end is what the gradient says; norms and softmax are in float32 even here."""
     model = open_as_float64(opened, kind)
     runner = TransformersEngine().runner(Twin(model))
     ids = np.array([[5, 9, 11, 7, 20]])
     end = "logits" if model.headed else "resid_post"
     key: Any = end if model.headed else (model.info.n_layers - 1, end)
     plain = runner.forward(ids, (end,))[key]
-    taken = [s for s in model.sites if not (s == "k" and model.layout.family.latent)]
-    for name in (s for s in taken if s not in (end, "resid_post") and not (s == "pattern" and kind == "falcon")):
+    draw = torch.Generator().manual_seed(1)
+    along = torch.randn(plain.shape, generator=draw).to(plain)
+    left_out = {end, "resid_post"} | ({"k"} if model.layout.family.latent else set())
+    left_out |= {"pattern"} if kind == "gptj" else set()
+    for name in (s for s in model.sites if s not in left_out):
         [layer, *_] = layers_with(model, name)
         found = runner.forward(ids, (name, end), grad=True)
         held = found[name] if layer is None else found[layer, name]
         assert torch.equal(found[key], plain), name
-        [gradient] = torch.autograd.grad(found[key].square().sum(), [held])
-        step = torch.randn(held.shape, generator=torch.Generator().manual_seed(1)).to(held) * 1e-5
+        [gradient] = torch.autograd.grad((found[key] * along).sum(), [held])
+        step = 1e-3 * torch.randn(held.shape, generator=draw).to(held)
         step = torch.where(held.detach().isfinite(), step, 0.0)
-        if name == "pattern":
-            step = step * 1e-2
-        moved = [
-            runner.forward(ids, (end,), interventions=[Intervention(name, layer, lambda t, w, s=s: t + s * step)])[key]
-            for s in (1.0, -1.0)
-        ]
+        ends = []
+        for sign in (1.0, -1.0):
+            moved = Intervention(name, layer, lambda tensor, where, by=sign * step: tensor + by)
+            ends.append(float((runner.forward(ids, (end,), interventions=[moved])[key] * along).sum()))
         told = float((gradient * step).nan_to_num().sum())
-        found_so = float((moved[0].square().sum() - moved[1].square().sum()) / 2)
-        assert found_so == pytest.approx(told, rel=5e-3, abs=1e-9), name
+        assert (ends[0] - ends[1]) / 2 == pytest.approx(told, rel=0.02, abs=1e-5), name
 
 
 def open_as_float64(opened: Opens, kind: str) -> PretrainedModel:
@@ -424,7 +426,7 @@ class TestWhatIsHandedOver:
             (Intervention("z", 0, lambda t, w: t[:, :2]), r"z of layer 0: .* given .*\[2, 5, 4, .*returned"),
             (Intervention("z", 0, lambda t, w: t.long()), "numbers be floating"),
             (Intervention("z", 0, lambda t, w: 0.0), "returned float: return a tensor, or None"),  # type: ignore[arg-type,return-value]
-            (Intervention("z", 0, lambda t, w: t.zero_() and None), "in place and returned None"),
+            (Intervention("z", 0, lambda t, w: None if t.zero_() is t else t), "in place and returned None"),
             (("z", 0, None), "gausslens.Intervention"),
         ],
         ids=range(16),
@@ -436,9 +438,10 @@ class TestWhatIsHandedOver:
         plain = runner.forward(self.IDS)["logits"]
         assert bool(plain.isfinite().all())
 
-    def test_no_number_is_handed_on(self, opened: Opens) -> None:
+    def test_what_is_no_number_is_handed_on(self, opened: Opens) -> None:
         runner = TransformersEngine().runner(Twin(opened("llama")))
-        lost = Intervention("z", 0, lambda t, w: torch.full_like(t, torch.nan), positions=[4])
+        last = runner.info.layers[-1]
+        lost = Intervention("mlp_out", last, lambda t, w: torch.full_like(t, torch.nan), positions=[4])
         found = runner.forward(self.IDS, interventions=[lost])["logits"]
         assert bool(found[:, :4].isfinite().all())
         assert not bool(found[:, 4].isfinite().any())
@@ -452,7 +455,7 @@ class TestWhatIsHandedOver:
         gone = [Intervention(n, 1, lambda t, w: torch.zeros_like(t)) for n in ("mlp_out", "resid_mid")]
         with monkeypatch.context() as patch:
             patch.setattr(forward_pass, "put_into", lambda result, item, tensor: None)
-            with pytest.raises(ModelError, match="mlp_out do not act as they should: the end .* reaches it not"):
+            with pytest.raises(ModelError, match=r"mlp_out do not act as they should: the end .* reaches it not"):
                 runner.forward(self.IDS, interventions=gone[:1])
         with monkeypatch.context() as patch:
             patch.setattr(torch.Tensor, "copy_", lambda held, new: held)
@@ -471,6 +474,4 @@ def test_the_base_and_the_twin_take_interventions(opened: Opens, written: Any) -
 
 
 def test_kinds_of_tests_are_models_of_tests() -> None:
-    assert set(FAST) <= set(ALL)
-    assert set(HOOKED) <= set(ALL)
-    assert set(MODELS) <= set(ALL)
+    assert set(FAST) | set(HOOKED) <= set(KINDS)
