@@ -155,11 +155,12 @@ class LentRunner:
 
     def generate(self, *arguments: Any, **named: Any) -> list[np.ndarray]:
         """As the runner's."""
-        return self._runner.generate(*arguments, **named)
+        found: list[np.ndarray] = self._runner.generate(*arguments, **named)
+        return found
 
     def decode(self, ids: Sequence[int]) -> str:
         """As the runner's."""
-        return self._runner.decode(ids)
+        return str(self._runner.decode(ids))
 
     def weights(self, layer: int | None) -> LayerWeights:
         """Copies of the tensors of a layer."""

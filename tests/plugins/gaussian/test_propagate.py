@@ -33,6 +33,10 @@ class Planted:
         d = self.info.d_model
         self.L = self.rng.normal(size=(d, d)) / np.sqrt(d)
 
+    @property
+    def whole(self) -> Planted:
+        return self
+
     def weights(self, layer: int | None) -> LayerWeights:
         return LayerWeights(self.model, layer)
 
