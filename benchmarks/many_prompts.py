@@ -5,7 +5,7 @@ what each prompt more costs. Texts are of 3 to 12 short words, about 38 tokens o
 
     python benchmarks/many_prompts.py [PROMPTS [plan]]
 
-By default 100,000 prompts; with 1000000 a run takes a quarter of an hour, so `plan` leaves it out. Targets are those of
+By default 100,000 prompts; with 1000000 a run takes long, so `plan` leaves it out. Targets are those of
 1,000,000 prompts: 1.5 GB, and a plan in a minute of one core.
 """
 
