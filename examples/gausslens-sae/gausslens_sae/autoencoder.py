@@ -48,12 +48,6 @@ class Autoencoder:
         """The same for data ``scale`` times as large: f(x) becomes scale f(x / scale), by the biases alone."""
         return replace(self, encoder_bias=self.encoder_bias * scale, decoder_bias=self.decoder_bias * scale)
 
-    def to(self, device: torch.device) -> Autoencoder:
-        """The same on a device."""
-        tensors = (self.encoder, self.encoder_bias, self.decoder, self.decoder_bias)
-        encoder, encoder_bias, decoder, decoder_bias = (tensor.to(device) for tensor in tensors)
-        return Autoencoder(encoder, encoder_bias, decoder, decoder_bias, self.k)
-
 
 def largest(values: Tensor, k: int, least: float = 0.0) -> Tensor:
     """The k largest of each row, those below ``least`` raised to it, and 0 elsewhere."""
@@ -66,8 +60,31 @@ def geometric_median(x: Tensor, rounds: int = 50) -> Tensor:
     at: Tensor = x.mean(0)
     for _ in range(rounds):
         weights = 1 / (x - at).norm(dim=1).clamp(min=1e-12)
-        at = weights @ x / weights.sum()
+        at = (weights[:, None] * x).sum(0) / weights.sum()
     return at
+
+
+@dataclass(frozen=True)
+class Ball:
+    """The vectors that count: those no further than a radius from a centre [d_in].
+
+    A few tokens of a trained transformer have vectors a hundred times as long as all others (Sun et al., "Massive
+    activations in large language models", arXiv 2402.17762, 2024). One is as much variance as ten thousand others.
+    """
+
+    centre: Tensor
+    radius: float
+
+    def holds(self, x: Tensor) -> Tensor:
+        """Which of x [..., d_in] count."""
+        distance: Tensor = (x - self.centre).norm(dim=-1)
+        return distance.le(self.radius)
+
+
+def ball_of(x: Tensor, times: float | None) -> Ball:
+    """The ball about the geometric median of x with so many times the median distance as its radius (None: no end)."""
+    centre = geometric_median(x)
+    return Ball(centre, math.inf if times is None else times * float((x - centre).norm(dim=1).median()))
 
 
 def mean_distance(x: Tensor, centre: Tensor) -> float:
@@ -77,7 +94,7 @@ def mean_distance(x: Tensor, centre: Tensor) -> float:
 
 def unit_rows(matrix: Tensor) -> Tensor:
     """Its rows, each scaled to length 1."""
-    return matrix / matrix.norm(dim=1, keepdim=True).clamp(min=1e-12)
+    return torch.nn.functional.normalize(matrix, dim=1)
 
 
 def across_rows(gradient: Tensor, rows: Tensor) -> Tensor:
@@ -95,8 +112,8 @@ def loss(of: Autoencoder, x: Tensor, silent: Tensor, auxiliary: int, weight: flo
     """What is made small; the residual x - x^ [sample, d_in]; and which features fired [feature].
 
     mean |x - x^|^2 + weight mean |e - e^|^2, where e is the residual, held fixed, and e^ what the ``auxiliary`` largest
-    of the ``silent`` features [feature] make of it (Gao et al., appendix A.2), negative or not: a feature that is below 0
-    everywhere would have no gradient otherwise. Without silent features there is the first term alone.
+    of the ``silent`` features [feature] make of it (Gao et al., appendix A.2), negative or not: a feature that is below
+    0 everywhere would have no gradient otherwise. Without silent features there is the first term alone.
     """
     before = of.before(x)
     codes = largest(before, of.k)

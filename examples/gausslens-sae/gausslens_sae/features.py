@@ -72,11 +72,12 @@ class Features:
         if facts["site"] != self.parameters.site:
             said = f"give this step with: {{site: {facts['site']}}}"
             raise InputError(f"{label} is an autoencoder of {facts['site']}: {said}")
-        sae = of_layer(trained, batch.layer, label).to(batch[self.parameters.site].device)
+        sae, ball = of_layer(trained, batch.layer, label, batch[self.parameters.site].device)
         here = counted(batch.text, int(facts["after"]))
         x = vectors(batch, self.parameters.site, here)
+        near = ball.holds(x)
+        x, places = x[near], here.nonzero()[near].cpu().numpy()
         codes = sae.encode(x)
-        places = here.nonzero().cpu().numpy()
         sample, feature = codes.nonzero(as_tuple=True)
         values = codes[sample, feature].double().cpu().numpy()
         rows, columns = sample.cpu().numpy(), feature.cpu().numpy()
@@ -143,7 +144,7 @@ class Features:
 
 
 def one_token(token: NDArray[Any]) -> float:
-    """The largest share of one token among top tokens [feature, top] (-1: none), mean over features that have them all."""
+    """The largest share of one token among top tokens [feature, top] (-1: none), mean over features."""
     full = token[(token >= 0).all(axis=1)]
     if not len(full):
         return float("nan")

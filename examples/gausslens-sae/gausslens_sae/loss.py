@@ -75,10 +75,18 @@ class Loss:
 
     def _changes(self, trained: xr.Dataset, layer: int, label: str) -> tuple[Change, Change]:
         """What is put in place of the vectors of a layer: their reconstruction, and what stands for nothing."""
-        sae = of_layer(trained, layer, label)
-        nothing = torch.tensor(trained["mean"].sel(layer=layer).values)
-        nothing = nothing if self.parameters.removed == "mean" else torch.zeros_like(nothing)
-        return (lambda x: sae.to(x.device).reconstruct(x)), (lambda x: nothing.to(x.device).expand_as(x))
+        removed = self.parameters.removed
+
+        def reconstructed(x: Tensor) -> Tensor:
+            sae, ball = of_layer(trained, layer, label, x.device)
+            return torch.where(ball.holds(x)[..., None], sae.reconstruct(x), x)
+
+        def nothing(x: Tensor) -> Tensor:
+            _, ball = of_layer(trained, layer, label, x.device)
+            mean = torch.tensor(trained["mean"].sel(layer=layer).values, device=x.device)
+            return torch.where(ball.holds(x)[..., None], mean if removed == "mean" else torch.zeros_like(mean), x)
+
+        return reconstructed, nothing
 
     def _predicted(self, runner: Runner, prompts: Tokens, row: int, *put: Intervention) -> Tensor:
         """log p of every next token, [position, token]."""

@@ -35,6 +35,11 @@ class TrainParameters(Parameters):
     after: int = Field(
         1, ge=0, description="The first position that counts: vectors of the first token are often far from all others."
     )
+    outliers: float | None = Field(
+        10.0,
+        gt=1,
+        description="Vectors do not count that are further from the centre than so many times the median distance.",
+    )
     dead_after: int = Field(16384, ge=1, description="A feature is silent that has not fired for so many vectors.")
     auxiliary: int = Field(256, ge=1, description="How many silent features are trained on what the others leave over.")
     auxiliary_weight: float = Field(1 / 32, ge=0, description="The weight of this in the loss; 0: silent ones stay so.")

@@ -31,12 +31,13 @@ NUMBERS = {
     },
 }
 TITLES = {"sae.features": "What autoencoders explain", "sae.loss": "What autoencoders cost the model"}
+SPREAD = "± is the standard deviation over draws, of a single model the error over prompts."
 CAPTIONS = {
-    "sae.features": "Dead features fire at no token, dense ones at many; of one token is the largest share of one token "
-    "among a feature's top tokens. ± is the standard deviation over draws, of a single model the error over prompts.",
-    "sae.loss": "Loss in nats a token. Loss recovered is 1 where the reconstruction costs nothing and 0 where it costs as "
-    "much as removing the site; none is given where removing costs less than two of its errors. KL is the divergence from "
-    "the model's clean predictions. ± is the standard deviation over draws, of a single model the error over prompts.",
+    "sae.features": "Dead features fire at no token, dense ones at many; of one token is the largest share of one "
+    f"token among a feature's top tokens. {SPREAD}",
+    "sae.loss": "Loss in nats a token. Loss recovered is 1 where the reconstruction costs nothing and 0 where it costs "
+    "as much as removing the site; none is given where removing costs less than two of its errors. KL is the "
+    f"divergence from the model's clean predictions. {SPREAD}",
 }
 SHOWN = 12  # features in a table of top tokens
 POINTS = 200  # of a training curve

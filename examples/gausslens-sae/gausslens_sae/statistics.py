@@ -52,8 +52,8 @@ def explained(residual: float, variance: float) -> float:
 def recovered(clean: ArrayLike, replaced: ArrayLike, removed: ArrayLike) -> tuple[float, float]:
     """Loss recovered, (removed - replaced) / (removed - clean) of mean losses over prompts, and its standard error.
 
-    1: the reconstruction costs nothing; 0: as much as removing the site. Each argument is [prompt]. The error is that of
-    a ratio of means on the same prompts, by linearisation (Cochran, "Sampling Techniques", 1977, 6.4):
+    1: the reconstruction costs nothing; 0: as much as removing the site. Each argument is [prompt]. The error is that
+    of a ratio of means on the same prompts, by linearisation (Cochran, "Sampling Techniques", 1977, 6.4):
     s(a - r b) / (sqrt(m) mean b). Where removing costs less than two of its own standard errors there is nothing to
     recover: NaN.
     """

@@ -52,6 +52,7 @@ class Train:
     def _weights(self, found: list[Training]) -> dict[str, Any]:
         """The artefacts that other steps read."""
         made = [training.trained() for training in found]
+        balls = [training.ball for training in found if training.ball is not None]
         p = self.parameters
         facts: dict[str, Any] = {"site": p.site, "k": made[0].k, "after": p.after, "kind": p.decoder}
 
@@ -66,6 +67,10 @@ class Train:
             "decoder": stacked(("feature", "d_in"), [sae.decoder.cpu() for sae in made], rows, **facts),
             "decoder_bias": stacked(("d_in",), [sae.decoder_bias.cpu() for sae in made], "bias of the decoder"),
             "mean": stacked(("d_in",), [training.spread.mean for training in found], "mean of the vectors seen"),
+            "centre": stacked(("d_in",), [ball.centre.cpu() for ball in balls], "geometric median of the first buffer"),
+            "radius": stacked(
+                (), [ball.radius for ball in balls], "distance from the centre up to which vectors count"
+            ),
         }
 
     def _story(self, found: list[Training]) -> dict[str, Any]:
@@ -75,6 +80,7 @@ class Train:
         return {
             "variance_explained": variable("layer", [training.variance_explained() for training in found], seen),
             "dead": variable("layer", [training.dead() for training in found], "share of features silent at the end"),
+            "left_out": variable("layer", [training.left_out() for training in found], "share of vectors too far away"),
             "curve": variable(("layer", "step"), curves, "variance explained of each batch", against=False),
         }
 
@@ -92,6 +98,7 @@ def recipe(parameters: TrainParameters, wide: int) -> Recipe:
         dead_after=parameters.dead_after,
         auxiliary=parameters.auxiliary,
         auxiliary_weight=parameters.auxiliary_weight,
+        outliers=parameters.outliers,
         frozen=parameters.decoder == "frozen",
     )
 

@@ -9,10 +9,11 @@ import torch
 
 from .autoencoder import (
     Autoencoder,
+    Ball,
     Tensor,
     across_rows,
+    ball_of,
     beginning,
-    geometric_median,
     loss,
     mean_distance,
     unit_rows,
@@ -36,6 +37,7 @@ class Recipe:
     dead_after: int
     auxiliary: int
     auxiliary_weight: float
+    outliers: float | None
     frozen: bool
 
 
@@ -50,7 +52,9 @@ class Training:
         self.now: Autoencoder | None = None
         self.quiet = torch.zeros(0, dtype=torch.int64)  # for each feature: samples since it last fired
         self.errors: list[float] = []  # of each step: mean |x - x^|^2, before it, in the units of the data
-        self.spread = Spread()
+        self.ball: Ball | None = None
+        self.spread = Spread()  # of the vectors that count
+        self.seen = 0
 
     def feed(self, x: Tensor) -> None:
         """Take in vectors [sample, d_in], and train on the buffer whenever it is full."""
@@ -82,24 +86,31 @@ class Training:
         """The mean of the last tenth of the curve: of the stream as it was seen."""
         return float(self.curve()[-max(1, round(LAST * len(self.errors))) :].mean())
 
+    def left_out(self) -> float:
+        """The share of vectors that were too far away to count."""
+        return 1 - self.spread.n / self.seen
+
     def dead(self) -> float:
         """The share of features that have not fired for ``dead_after`` samples."""
         return float((self.quiet >= self.recipe.dead_after).double().mean())
 
     def _learn(self, x: Tensor) -> None:
-        self.spread.add(x.double().cpu().numpy())
         with torch.inference_mode(False), torch.enable_grad():
             x = x.clone()  # what an engine computed in inference mode cannot be differentiated
+            if self.ball is None:
+                self.ball = ball_of(x, self.recipe.outliers)
+            self.seen += len(x)
+            x = x[self.ball.holds(x)]
+            self.spread.add(x.double().cpu().numpy())
             if self.now is None:
-                self._begin(x)
+                self._begin(x, self.ball.centre)
             for _ in range(self.recipe.epochs):
                 order = torch.from_numpy(self.generator.permutation(len(x))).to(x.device)
                 for chosen in torch.split(order, self.recipe.batch):
                     self._step(x[chosen] / self.scale)
 
-    def _begin(self, x: Tensor) -> None:
-        """Centre, unit and directions, from the first vectors; and Adam."""
-        centre = geometric_median(x)
+    def _begin(self, x: Tensor, centre: Tensor) -> None:
+        """Unit and directions, from the first vectors; and Adam."""
         self.scale = mean_distance(x, centre) or 1.0
         drawn = self.generator.standard_normal((self.recipe.features, x.shape[1])).astype(np.float32)
         now = beginning(torch.from_numpy(drawn).to(x.device), centre / self.scale, self.recipe.k)

@@ -10,7 +10,7 @@ import xarray as xr
 
 from gausslens import Batch, Context, InputError, StepRef, site
 
-from .autoencoder import Autoencoder
+from .autoencoder import Autoencoder, Ball
 
 TRAINED = "sae.train"
 
@@ -43,15 +43,18 @@ def chosen(steps: Sequence[StepRef], label: str, context: Context) -> list[StepR
     return found[:1]
 
 
-def of_layer(trained: xr.Dataset, layer: int, label: str) -> Autoencoder:
-    """The autoencoder of a layer, from what sae.train found."""
+def of_layer(trained: xr.Dataset, layer: int, label: str, device: torch.device) -> tuple[Autoencoder, Ball]:
+    """The autoencoder of a layer, and the vectors that it is of, from what sae.train found."""
     if layer not in trained["layer"].values:
         has = ", ".join(map(str, trained["layer"].values))
         raise InputError(f"{label} has no autoencoder of layer {layer}, but of {has}: give both steps the same layers:")
     here = trained.sel(layer=layer)
-    names = ("encoder", "encoder_bias", "decoder", "decoder_bias")
-    encoder, encoder_bias, decoder, decoder_bias = (torch.tensor(here[name].values) for name in names)
-    return Autoencoder(encoder, encoder_bias, decoder, decoder_bias, int(trained["decoder"].attrs["k"]))
+    names = ("encoder", "encoder_bias", "decoder", "decoder_bias", "centre")
+    encoder, encoder_bias, decoder, decoder_bias, centre = (
+        torch.tensor(here[name].values, device=device) for name in names
+    )
+    sae = Autoencoder(encoder, encoder_bias, decoder, decoder_bias, int(trained["decoder"].attrs["k"]))
+    return sae, Ball(centre, float(here["radius"]))
 
 
 def of_training(inputs: Mapping[StepRef, xr.Dataset]) -> tuple[xr.Dataset, str]:

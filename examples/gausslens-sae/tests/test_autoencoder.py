@@ -10,6 +10,7 @@ import torch
 from gausslens_sae.autoencoder import (
     Autoencoder,
     across_rows,
+    ball_of,
     beginning,
     geometric_median,
     largest,
@@ -29,6 +30,7 @@ RECIPE = Recipe(
     dead_after=2048,
     auxiliary=16,
     auxiliary_weight=1 / 32,
+    outliers=10.0,
     frozen=False,
 )
 
@@ -145,7 +147,8 @@ def test_the_auxiliary_loss_brings_dead_features_back():
     dead = {}
     for weight in (0.0, 1 / 32):
         training = Training(replace(RECIPE, auxiliary_weight=weight, epochs=10), np.random.default_rng(1))
-        training._begin(x)
+        training.ball = ball_of(x, None)
+        training._begin(x, training.ball.centre)
         assert training.now is not None
         with torch.no_grad():
             training.now.encoder_bias[:32] = -1.0  # in units of the mean distance
@@ -170,6 +173,19 @@ def test_training_is_the_same_however_vectors_are_handed_in_and_in_inference_mod
     assert torch.equal(one.trained().encoder, other_made.encoder)
     one.finish()  # nothing is left
     assert torch.equal(one.trained().decoder, other_made.decoder)
+
+
+def test_a_vector_a_hundred_times_as_far_away_does_not_count():
+    x = planted(1000)[0]
+    far = x.clone()
+    far[::250] += 1000.0
+    training = trained(replace(RECIPE, epochs=2), far)
+    assert training.left_out() == pytest.approx(4 / 1000)
+    assert training.ball is not None
+    assert training.ball.holds(far).sum() == 996
+    near = far[training.ball.holds(far)]
+    assert training.spread.variance() == pytest.approx(float(near.double().var(dim=0, correction=0).sum()), rel=1e-6)
+    assert trained(replace(RECIPE, epochs=2, outliers=None), far).left_out() == 0
 
 
 def test_units_do_not_matter_to_the_training():
