@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -111,7 +112,7 @@ def test_features_are_what_numpy_makes_of_the_vectors(model, site):
 
 
 def test_a_site_other_than_that_of_the_training_is_refused(trained, model):
-    with pytest.raises(GausslensError, match="sae.train is an autoencoder of resid_post"):
+    with pytest.raises(GausslensError, match="is an autoencoder of resid_post"):
         check_stream(plugin.FEATURES, FeaturesParameters(site="z"), model=model, texts=TEXTS, inputs={STEP: trained})
 
 
@@ -172,9 +173,8 @@ def hooked(llama, ids, site, layer, change):
     else:
         modules = {"resid_post": block, "mlp_out": block.mlp, "attn_out": block.self_attn, "v": block.self_attn.v_proj}
         handle = modules[site].register_forward_hook(at_output)
-    with torch.no_grad():
+    with torch.no_grad(), handle:
         logits = llama(torch.tensor(ids)[None]).logits[0]
-    handle.remove()
     return torch.log_softmax(logits.double(), dim=-1)
 
 
@@ -207,7 +207,7 @@ def test_loss_recovered_is_that_of_plain_torch_hooks(llama, site, tmp_path):
     changes = [
         lambda x: x,
         put(lambda x: by_hand(trained, 1, x)[1]),
-        put(lambda x: np.broadcast_to(trained["mean"].sel(layer=1).values, x.shape)),
+        put(lambda x: np.tile(trained["mean"].sel(layer=1).values, (len(x), 1))),
     ]
     losses, moved = np.zeros((3, len(ids))), np.zeros((3, len(ids)))
     for n, prompt in enumerate(ids):
@@ -235,7 +235,7 @@ STUDY = {
         {"use": "sae.train", "with": SMALL},
         {"use": "sae.train", "as": "frozen", "with": {"decoder": "frozen", **SMALL}},
         {"use": "sae.features", "prompts": {"source": "text", "text": TEXTS[:3]}},
-        {"use": "sae.features", "as": "frozen features", "with": {"of": "frozen"}},
+        {"use": "sae.features", "as": "frozen-features", "with": {"of": "frozen"}},
         {"use": "sae.loss", "with": {"removed": "zero"}},
     ],
     "against": "chance",
@@ -256,7 +256,7 @@ def test_a_run_puts_twins_and_a_frozen_decoder_beside_it(gausslens_run):
     assert titles[:2] == ["What autoencoders explain", "What autoencoders cost the model"]
     assert "How often features fire, layer 1" in titles
     assert "How training went" in titles
-    assert "Top tokens, frozen features, trained, layer 0" in titles
+    assert "Top tokens, frozen-features, trained, layer 0" in titles
 
 
 def test_a_training_that_is_not_there_is_named(gausslens_run):
@@ -282,15 +282,9 @@ def test_two_processes_find_the_same_bits(tmp_path):
     )
     said = []
     for n in range(2):
-        env = {**dict(__import__("os").environ), "PYTHONHASHSEED": str(n), "PYTHONPATH": ":".join(sys.path)}
-        ran = subprocess.run(
-            [sys.executable, "-c", script, f"store{n}"],
-            cwd=tmp_path,
-            env=env,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        env = {**os.environ, "PYTHONHASHSEED": str(n), "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, "-c", script, f"store{n}"]
+        ran = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)  # noqa: S603
         assert ran.returncode == 0, ran.stderr
         said.append(ran.stdout)
     assert said[0] == said[1]
