@@ -54,17 +54,17 @@ def recovered(clean: ArrayLike, replaced: ArrayLike, removed: ArrayLike) -> tupl
 
     1: the reconstruction costs nothing; 0: as much as removing the site. Each argument is [prompt]. The error is that
     of a ratio of means on the same prompts, by linearisation (Cochran, "Sampling Techniques", 1977, 6.4):
-    s(a - r b) / (sqrt(m) mean b). Where removing costs less than two of its own standard errors there is nothing to
-    recover: NaN.
+    s(a - r b) / (sqrt(m) mean b). Where removing costs less than two of its own standard errors, or is a gain,
+    there is nothing to recover: NaN.
     """
     a, b = (np.asarray(removed, dtype=np.float64) - np.asarray(each, dtype=np.float64) for each in (replaced, clean))
     here = np.isfinite(a) & np.isfinite(b)
     a, b, m = a[here], b[here], int(here.sum())
     nothing = float("nan"), float("nan")
-    if m < 2 or abs(b.mean()) <= SURE * b.std(ddof=1) / np.sqrt(m):
+    if m < 2 or b.mean() <= SURE * b.std(ddof=1) / np.sqrt(m):
         return nothing
     ratio = float(a.mean() / b.mean())
-    return ratio, float((a - ratio * b).std(ddof=1) / np.sqrt(m) / abs(b.mean()))
+    return ratio, float((a - ratio * b).std(ddof=1) / np.sqrt(m) / b.mean())
 
 
 @dataclass(frozen=True)

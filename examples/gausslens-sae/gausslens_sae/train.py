@@ -106,7 +106,7 @@ def recipe(parameters: TrainParameters, wide: int) -> Recipe:
 def estimate(parameters: TrainParameters, info: ModelInfo, tokens: Tokens | None) -> Estimate:
     """The buffer and the weights in memory, the weights on disk, and the steps in seconds, six products a vector."""
     seen = sum(int(text[parameters.after :].sum()) for text in tokens.text) if tokens is not None else 0
-    wide = width(parameters.site, Context(info, 0))
+    wide = width(parameters.site, info)
     weights = 2 * 4 * wide * recipe(parameters, wide).features
     held = 2 * 4 * wide * min(parameters.buffer, seen)
     steps = seen * parameters.passes * parameters.epochs

@@ -8,16 +8,16 @@ import numpy as np
 import torch
 import xarray as xr
 
-from gausslens import Batch, Context, InputError, StepRef, site
+from gausslens import Batch, Context, InputError, ModelInfo, StepRef, site
 
 from .autoencoder import Autoencoder, Ball
 
 TRAINED = "sae.train"
 
 
-def width(name: str, context: Context) -> int:
+def width(name: str, info: ModelInfo) -> int:
     """How wide a vector of a site is, those of all heads in view side by side."""
-    _, heads, wide = site(name).vectors(context.model)
+    _, heads, wide = site(name).vectors(info)
     return heads * wide
 
 

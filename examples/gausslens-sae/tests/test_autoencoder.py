@@ -229,6 +229,7 @@ def test_nothing_is_recovered_where_removing_costs_nothing():
     clean = generator.normal(5, 1, 30)
     assert np.isnan(recovered(clean, clean + 1, clean + generator.normal(0, 1, 30) * 1e-3)[0])
     assert np.isnan(recovered([1.0], [1.0], [2.0])[0])
+    assert np.isnan(recovered(clean, clean - 1, clean - 2)[0])  # the model does better without
 
 
 def test_the_strongest_firings_are_the_same_in_any_order_and_any_cut():
