@@ -125,6 +125,10 @@ class Context:
             object.__setattr__(made, name, value)
         return made
 
+    def seeing(self, model: ModelInfo) -> Context:
+        """The same, with these facts of the model. The host's."""
+        return replace(self, model=model).at(self._place, self._knows, self._twin)
+
     @property
     def variant(self) -> str:
         """The name of the variant that the step is on, for analyses that declare it."""

@@ -93,7 +93,7 @@ def copied_info(info: ModelInfo) -> ModelInfo:
 
 def lent_context(context: Context) -> Context:
     """What an outside analysis knows of its step: a copy of the facts. Tokens hand out new arrays to whoever reads."""
-    return replace(context, model=copied_info(context.model))
+    return context.seeing(copied_info(context.model))
 
 
 def analysis_of(use: Use, context: Context, guard: Guard | None = None) -> Any:
