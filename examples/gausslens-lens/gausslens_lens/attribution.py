@@ -26,7 +26,7 @@ class Attribution:
     def run(self, runner: Runner, prompts: Tokens) -> xr.Dataset:
         """The result."""
         asked, info = self.parameters, runner.info
-        sites = tuple(dict.fromkeys(asked.sites))
+        sites: tuple[str, ...] = tuple(dict.fromkeys(asked.sites))
         groups = groups_of(asked, self.context, runner, prompts)
         longest, pairs = max(g.length for g in groups), sum(len(g.numbers) for g in groups)
         dims = {site: dims_of(site, asked.each_position) for site in sites}
@@ -79,7 +79,7 @@ def in_view(runner: Runner, site: str, tensor: torch.Tensor) -> torch.Tensor:
 class Agreement:
     """lens.agreement: how alike the changes of a lens.attribution step and a lens.patching step are, site by site."""
 
-    def __init__(self, parameters: AgreementParameters, context: Context) -> None:
+    def __init__(self, parameters: AgreementParameters, _: Context) -> None:
         self.names = (parameters.patching, parameters.attribution)
 
     def inputs(self, steps: list[StepRef]) -> list[StepRef]:
@@ -98,7 +98,7 @@ class Agreement:
         for name in (str(n) for n in patched.data_vars if str(n).endswith("_change") and n in slopes):
             a, b = patched[name], slopes[name]
             if set(a.dims) != set(b.dims) or dict(a.sizes) != dict(b.sizes):
-                raise InputError(f"lens.agreement: {name} has other cells in the two: give both the same pairs and sites")
+                raise InputError(f"{name} has other cells in the two steps: give both the same pairs and sites")
             site = name.removesuffix("_change")
             ranks, linear = correlations(a.values.ravel(), b.transpose(*a.dims).values.ravel())
             found[f"{site}_rank"] = variable((), ranks, f"rank correlation of {site} by gradient and patched")

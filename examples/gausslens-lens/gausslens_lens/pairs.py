@@ -35,14 +35,16 @@ class Group:
         """Those pairs of it that are among these."""
         rows = [row for row, number in enumerate(self.numbers) if number in numbers]
         kept = tuple(self.numbers[row] for row in rows)
-        return Group(self.clean[rows], self.corrupted[rows], self.answer[rows], self.wrong[rows], kept) if rows else None
+        return (
+            Group(self.clean[rows], self.corrupted[rows], self.answer[rows], self.wrong[rows], kept) if rows else None
+        )
 
 
 def groups_of(parameters: PairsParameters, context: Context, runner: Runner, prompts: Tokens) -> list[Group]:
     """The pairs that the parameters ask for, those of one length together."""
     if parameters.pairs or parameters.swap:
         return _grouped([_tokenised(runner, pair) for pair in _written(parameters)])
-    return [_induction(parameters.induction or Induction(), context, prompts)]
+    return [_induction(parameters.induction or Induction.model_validate({}), context, prompts)]
 
 
 def measured(metric: Metric, logits: torch.Tensor, group: Group, clean: torch.Tensor) -> torch.Tensor:
@@ -80,8 +82,8 @@ def _tokenised(runner: Runner, pair: Pair) -> tuple[np.ndarray, np.ndarray, int,
     )
     if len(clean) != len(corrupted):
         raise InputError(
-            f"pairs: {pair.clean!r} has {len(clean)} tokens and {pair.corrupted!r} has {len(corrupted)}: what is patched "
-            "position by position needs as many; choose other words"
+            f"pairs: {pair.clean!r} has {len(clean)} tokens and {pair.corrupted!r} has {len(corrupted)}: what is "
+            "patched position by position needs as many; choose other words"
         )
     return clean, corrupted, _following(clean, answered, pair.answer), _following(corrupted, misled, pair.wrong)
 
@@ -89,7 +91,9 @@ def _tokenised(runner: Runner, pair: Pair) -> tuple[np.ndarray, np.ndarray, int,
 def _following(prompt: np.ndarray, whole: np.ndarray, answer: str) -> int:
     n = len(prompt)
     if len(whole) <= n or not np.array_equal(whole[:n], prompt):
-        raise InputError(f"pairs: {answer!r} does not begin a token of its own behind its prompt: begin it with a space")
+        raise InputError(
+            f"pairs: {answer!r} does not begin a token of its own behind its prompt: begin it with a space"
+        )
     return int(whole[n])
 
 
@@ -104,7 +108,7 @@ def _grouped(made: Sequence[tuple[np.ndarray, np.ndarray, int, int]]) -> list[Gr
 
 
 def _induction(rule: Induction, context: Context, prompts: Tokens) -> Group:
-    """Clean: x_1 .. x_n x_1 .. x_(j-1), which x_j answers; corrupted: the first x_j is another y, which then answers."""
+    """Clean: x_1 .. x_n x_1 .. x_(j-1), which x_j answers; corrupted: the first x_j is another, which then answers."""
     read = [(np.asarray(ids), np.asarray(text)) for ids, text in zip(prompts.ids, prompts.text, strict=True)]
     known = np.unique(np.concatenate([ids[text] for ids, text in read])) if read else np.array([], dtype=np.int64)
     if len(known) <= rule.length:

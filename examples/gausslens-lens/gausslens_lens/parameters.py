@@ -24,7 +24,9 @@ class Swap(Parameters):
     """A rule: one text, in which a word is swapped."""
 
     text: str = Field(description="A text with {} where the word stands.")
-    words: dict[str, str] = Field(min_length=2, description="Words, and what follows the text with each, with its space.")
+    words: dict[str, str] = Field(
+        min_length=2, description="Words, and what follows the text with each, with its space."
+    )
 
     @model_validator(mode="after")
     def _has_a_place(self) -> Swap:
@@ -62,7 +64,9 @@ class PairsParameters(Parameters):
 class PatchedParameters(PairsParameters):
     """What patching and attribution share. Without pairs, these are drawn by the rule `induction`."""
 
-    sites: tuple[SiteName, ...] = Field(("resid_pre", "z"), min_length=1, description="What is put from one run into the other.")
+    sites: tuple[SiteName, ...] = Field(
+        ("resid_pre", "z"), min_length=1, description="What is put from one run into the other."
+    )
     metric: Literal["logit-difference", "kl"] = Field(
         "logit-difference",
         description="What is measured at the last token: the logit of the answer less that of the wrong one, or minus "
@@ -78,7 +82,9 @@ class PatchingParameters(PatchedParameters):
     """Parameters of lens.patching."""
 
     top: int = Field(4, ge=1, description="So many heads, those of the largest effect, are patched together.")
-    random_sets: int = Field(20, ge=2, description="So many random sets of as many heads of the same layers beside them.")
+    random_sets: int = Field(
+        20, ge=2, description="So many random sets of as many heads of the same layers beside them."
+    )
 
 
 class AttributionParameters(PatchedParameters):

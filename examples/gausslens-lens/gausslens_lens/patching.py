@@ -51,14 +51,14 @@ class Bench:
     @property
     def gaps(self) -> np.ndarray:
         """[pair]: how far it is from the run that is changed to the other."""
-        gap: np.ndarray = self.clean - self.corrupted
-        return gap if self.denoise else -gap
+        found: np.ndarray = np.subtract(self.clean, self.corrupted) * (1 if self.denoise else -1)
+        return found
 
     def changed(self, runner: Runner, interventions: Sequence[Intervention]) -> np.ndarray:
         """[pair]: the metric with these changes, less that without."""
         logits = runner.forward(self.into, interventions=interventions)["logits"]
         found: np.ndarray = measured(self.metric, logits, self.group, self.clean_logits).cpu().numpy()
-        return found - (self.corrupted if self.denoise else self.clean)
+        return np.asarray(found - (self.corrupted if self.denoise else self.clean))
 
 
 def put(
@@ -77,10 +77,10 @@ def put(
     if position is not None:
         whole = whole[:, [position]]
 
-    def function(tensor: torch.Tensor, where: Where) -> torch.Tensor:
+    def given(_: torch.Tensor, __: Where) -> torch.Tensor:
         return whole
 
-    return Intervention(site, layer, function, heads, None if position is None else [position])
+    return Intervention(site, layer, given, heads, None if position is None else [position])
 
 
 class Patching:
@@ -103,7 +103,8 @@ class Patching:
             changes = np.full((pairs, *shape_of(runner.info, dims, longest)), np.nan)
             for bench in benches:
                 for cell, intervention in self._cells(runner.info, bench, site, dims, longest):
-                    changes[(list(bench.group.numbers), *cell)] = bench.changed(runner, [intervention])
+                    where: tuple[Any, ...] = (list(bench.group.numbers), *cell)
+                    changes[where] = bench.changed(runner, [intervention])
             found |= variables(site, dims, changes, gaps, "patched")
             if site == "z":
                 of_heads = np.nansum(changes, axis=3) if "position" in dims else changes
@@ -192,7 +193,7 @@ def _control_variables(together: np.ndarray, gaps: np.ndarray, top: Sequence[Hea
         "top_effect": variable((), effects[0], "effect of the top heads together", against=False),
         "random_change": variable("set", means[1:], "what random heads of the same layers change", against=False),
         "random_effect": variable("set", effects[1:], "effect of random heads of the same layers", against=False),
-        "top_beyond": variable((), beyond, "top heads less random ones, in standard deviations of these", against=False),
+        "top_beyond": variable((), beyond, "top heads less random ones, in their deviations", against=False),
         "top_p": variable((), share, "share of sets that change as much as the top heads", against=False),
         "top_layer": variable("rank", named[:, 0], "layers of the top heads", against=False),
         "top_head": variable("rank", named[:, 1], "numbers of the top heads", against=False),
