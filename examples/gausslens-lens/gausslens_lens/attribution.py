@@ -20,14 +20,14 @@ from .patching import Bench
 class Attribution:
     """Gradients of the metric at every site, times what patching would change there."""
 
-    def __init__(self, parameters: AttributionParameters, context: Context) -> None:
-        self.parameters, self.context = parameters, context
+    def __init__(self, parameters: AttributionParameters, _: Context) -> None:
+        self.parameters = parameters
 
     def run(self, runner: Runner, prompts: Tokens) -> xr.Dataset:
         """The result."""
         asked, info = self.parameters, runner.info
         sites: tuple[str, ...] = tuple(dict.fromkeys(asked.sites))
-        groups = groups_of(asked, self.context, runner, prompts)
+        groups = groups_of(asked, runner, prompts)
         longest, pairs = max(g.length for g in groups), sum(len(g.numbers) for g in groups)
         dims = {site: dims_of(site, asked.each_position) for site in sites}
         changes = {site: np.full((pairs, *shape_of(info, dims[site], longest)), np.nan) for site in sites}

@@ -3,8 +3,8 @@
 The last stream is a sum of parts, x = embed + sum of heads + sum of b_O + sum of MLPs. With s = size(x) frozen, the
 logit along a direction u of W_U is a sum, too:  scale ((sum of parts . centred(gain u)) / s + shift . u) + b_U . u
 (Elhage et al., "A Mathematical Framework for Transformer Circuits", 2021). u is W_U of the token that follows less
-the mean of W_U over all tokens, as what is added to all logits changes nothing; of pairs, W_U of the answer less that of
-the wrong one. A final soft cap is left out: logits are those before it.
+the mean of W_U over all tokens, as what is added to all logits changes nothing; of pairs, W_U of the answer less that
+of the wrong one. A final soft cap is left out: logits are those before it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Row:
 class Direct:
     """Contributions, averaged over the places of each prompt."""
 
-    def __init__(self, parameters: DirectParameters, context: Context) -> None:
-        self.parameters, self.context = parameters, context
+    def __init__(self, parameters: DirectParameters, _: Context) -> None:
+        self.parameters = parameters
 
     def run(self, runner: Runner, prompts: Tokens) -> xr.Dataset:
         """The result: all parts of one prompt sum to its logit."""
@@ -65,7 +65,7 @@ class Direct:
 
     def _rows(self, runner: Runner, prompts: Tokens) -> list[Row]:
         if self.parameters.given:
-            groups = groups_of(self.parameters, self.context, runner, prompts)
+            groups = groups_of(self.parameters, runner, prompts)
             return [
                 Row(ids, np.array([len(ids) - 1]), np.array([answer]), np.array([wrong]), None)
                 for group in groups

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from gausslens import Context, InputError, Part, Prompt, Runner, Tokens
+from gausslens import InputError, Part, Prompt, Runner, Tokens
 
 from .parameters import Induction, Pair, PairsParameters
 
@@ -40,11 +40,11 @@ class Group:
         )
 
 
-def groups_of(parameters: PairsParameters, context: Context, runner: Runner, prompts: Tokens) -> list[Group]:
+def groups_of(parameters: PairsParameters, runner: Runner, prompts: Tokens) -> list[Group]:
     """The pairs that the parameters ask for, those of one length together."""
     if parameters.pairs or parameters.swap:
         return _grouped([_tokenised(runner, pair) for pair in _written(parameters)])
-    return [_induction(parameters.induction or Induction.model_validate({}), context, prompts)]
+    return [_induction(parameters.induction or Induction.model_validate({}), prompts)]
 
 
 def measured(metric: Metric, logits: torch.Tensor, group: Group, clean: torch.Tensor) -> torch.Tensor:
@@ -107,7 +107,7 @@ def _grouped(made: Sequence[tuple[np.ndarray, np.ndarray, int, int]]) -> list[Gr
     return groups
 
 
-def _induction(rule: Induction, context: Context, prompts: Tokens) -> Group:
+def _induction(rule: Induction, prompts: Tokens) -> Group:
     """Clean: x_1 .. x_n x_1 .. x_(j-1), which x_j answers; corrupted: the first x_j is another, which then answers."""
     read = [(np.asarray(ids), np.asarray(text)) for ids, text in zip(prompts.ids, prompts.text, strict=True)]
     known = np.unique(np.concatenate([ids[text] for ids, text in read])) if read else np.array([], dtype=np.int64)
@@ -118,7 +118,8 @@ def _induction(rule: Induction, context: Context, prompts: Tokens) -> Group:
         )
     ids, text = read[0]
     before = ids[:1] if not text[0] else ids[:0]  # BOS, where the model has one
-    generator = context.generator("induction")
+    # Not of the context, whose numbers are those of one step: attribution must have the pairs of patching.
+    generator = np.random.default_rng(rule.seed)
     drawn = np.stack([generator.choice(known, rule.length + 1, replace=False) for _ in range(rule.pairs)])
     tokens, other = drawn[:, :-1], drawn[:, -1]
     place = rule.length // 2

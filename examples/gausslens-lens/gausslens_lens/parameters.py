@@ -40,6 +40,7 @@ class Induction(Parameters):
 
     length: int = Field(8, ge=2, description="How many tokens are repeated.")
     pairs: int = Field(16, ge=1, description="How many pairs are drawn, from the tokens that the prompts hold.")
+    seed: int = Field(0, ge=0, description="Of the draw: steps with the same prompts and rule have the same pairs.")
 
 
 class PairsParameters(Parameters):

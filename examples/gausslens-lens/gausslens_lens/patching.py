@@ -92,7 +92,7 @@ class Patching:
     def run(self, runner: Runner, prompts: Tokens) -> xr.Dataset:
         """The result."""
         asked = self.parameters
-        groups = groups_of(asked, self.context, runner, prompts)
+        groups = groups_of(asked, runner, prompts)
         sites = tuple(dict.fromkeys(asked.sites))
         benches = [Bench.of(runner, group, asked.metric, asked.direction, sites) for group in groups]
         longest, pairs = max(g.length for g in groups), sum(len(g.numbers) for g in groups)

@@ -23,7 +23,6 @@ ATTRIBUTION = Analysis(
     summary="The same to first order: gradient of the metric times what patching would change.",
     parameters="gausslens_lens.parameters:AttributionParameters",
     analysis="gausslens_lens.attribution:Attribution",
-    random=True,
     texts=True,
 )
 AGREEMENT = Analysis(
@@ -49,7 +48,6 @@ DIRECT = Analysis(
     summary="Direct logit attribution: what each head, MLP and the embedding give to a logit.",
     parameters="gausslens_lens.parameters:DirectParameters",
     analysis="gausslens_lens.direct:Direct",
-    random=True,
     texts=True,
 )
 TUNED = Analysis(
