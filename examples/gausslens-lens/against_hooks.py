@@ -49,17 +49,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     chosen = parser.parse_args(argv)
     disable_progress_bar()
     for site, (worst, cells, largest, ours, plain) in compared(chosen.model, chosen.layers).items():
-        print(
-            f"{site:9}  largest difference {worst:.2e}, of changes to {largest:.2f}; {cells} cells, {ours:.0f} s, hooks "
-            f"{plain:.0f} s",
-            flush=True,
-        )
+        differs = f"largest difference {worst:.1e}, of changes to {largest:.2f}"
+        print(f"{site:9}  {differs}; {cells} cells, {ours:.0f} s, hooks {plain:.0f} s", flush=True)
 
 
 def compared(
     directory: Path, layers: Sequence[int], pair: dict[str, str] = PAIR, host: Any = None, dtype: str = "float32"
 ) -> dict[str, tuple[float, int, float, float, float]]:
-    """For each site the largest difference, how many cells, the largest change, and seconds of both ways."""
+    """For each site the largest difference, how many cells, the largest change, seconds of ours and of hooks."""
     hooked = Hooked(directory, pair, dtype)
     found = {}
     for site in SITES:

@@ -42,9 +42,10 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     place = tmp_path_factory.mktemp("llama")
-    made = Tokenizer(models.WordLevel({word: n for n, word in enumerate(WORDS)}, unk_token="?"))
+    unknown = {"unk_token": "?"}
+    made = Tokenizer(models.WordLevel({word: n for n, word in enumerate(WORDS)}, **unknown))
     made.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=made, unk_token="?").save_pretrained(place)
+    PreTrainedTokenizerFast(tokenizer_object=made, **unknown).save_pretrained(place)
     torch.manual_seed(0)
     sizes = {"vocab_size": len(WORDS), "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32}
@@ -54,7 +55,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def host() -> Any:
-    return host_of("models", "text", lens=plugin)
+    return host_of("models", lens=plugin)
 
 
 def test_everything_that_the_plugin_names_exists():
@@ -82,7 +83,7 @@ def test_attribution_is_what_autograd_gives(llama: Path, gausslens_run: Any):
         "prompts": {"source": "text", "text": [PAIR["clean"]]},
         "analyses": [{"use": "lens.attribution", "with": {"pairs": [PAIR], "sites": sites, "each_position": True}}],
     }
-    [data] = gausslens_run(study, "models", "text", lens=plugin).of("lens.attribution")["lens.attribution"].values()
+    [data] = gausslens_run(study, "models", lens=plugin).of("lens.attribution")["lens.attribution"].values()
     hooked = Hooked(llama, PAIR, "float32")
     for site in sites:
         found = data[f"{site}_change"]
@@ -108,7 +109,7 @@ def gradient_by_hand(hooked: Hooked, site: str, layer: int) -> torch.Tensor:
 
 
 def copying(head: int = 2) -> TinyModel:
-    """One head of layer 0 looks at all tokens alike and writes their embeddings out, which W_U reads; others whisper."""
+    """One head of layer 0 looks at all tokens alike and writes out what W_U reads as these; others whisper."""
     model = TinyModel.of(layers=2, heads=4, kv_heads=4, d_model=16, d_head=16)
     embedding = model.tensor(None, "W_E")
     model.tensor(None, "W_U")[:] = embedding.T
@@ -133,7 +134,11 @@ def test_a_head_that_copies_is_found_and_random_heads_are_not():
 
 
 def test_without_structure_the_top_heads_are_no_more_than_random_ones():
-    """On pairs that had no say. 60 sets: a share of sets that change as much is even on 1/61 .. 1 over fresh models."""
+    """Their share of random sets that change as much is judged on other pairs: it is not small on most fresh models.
+
+    With 20 sets it is 1/21 at least. Were the top heads nothing but random ones it would be that in 1 of 21 models; heads
+    that matter on some pairs may well matter on others, so that more than half of 12 is what is refused.
+    """
     shares = []
     for seed in range(12):
         asked = PatchingParameters(
@@ -141,8 +146,7 @@ def test_without_structure_the_top_heads_are_no_more_than_random_ones():
         )
         model = TinyModel.of(seed=seed, layers=3, heads=8, kv_heads=8)
         shares.append(float(check_forward(plugin.PATCHING, asked, model=model, layers=[2])["top_p"]))
-    # Heads that matter on some pairs may matter on others, so it may lean low; what must not be is certainty.
-    assert np.mean(np.array(shares) < 0.06) < 0.7
+    assert np.mean(np.array(shares) < 1.5 / 21) <= 0.5
 
 
 def test_the_logit_lens_ends_in_the_model():
@@ -193,7 +197,7 @@ def test_an_end_that_is_not_the_models_is_refused():
     seen = runner.forward(np.array([[256, 97, 98]]), sites=("resid_post", "logits"))
     end = Unembedding.of(model.info, runner.weights(None))
     end.hold(seen[1, "resid_post"][0], seen["logits"][0])
-    with pytest.raises(ModelError, match="logits differ from the model's own by .*final_soft_cap"):
+    with pytest.raises(ModelError, match=r"logits differ from the model's own by .*final_soft_cap"):
         end.hold(seen[1, "resid_post"][0], 2 * seen["logits"][0])
 
 
@@ -214,7 +218,7 @@ STUDY = {
 
 
 def test_a_run_gives_null_columns_agreement_a_tuned_lens_and_figures(gausslens_run: Any):
-    results = gausslens_run(STUDY, "models", "text", "reinit", lens=plugin)
+    results = gausslens_run(STUDY, "models", "reinit", lens=plugin)
     beside = results.against("trained", "lens.patching")
     assert {"z_change_z", "z_change_q", "resid_pre_change_z", "top_change_p"} <= set(beside)
     agreement = results["trained", "lens.agreement"]
@@ -229,11 +233,11 @@ def test_a_run_gives_null_columns_agreement_a_tuned_lens_and_figures(gausslens_r
 
 def test_what_cannot_be_paired_is_refused_in_words():
     longer = PatchingParameters(pairs=[PAIR | {"corrupted": "The capital of a is"}])
-    with pytest.raises(InputError, match="tokens: what is|choose other words"):
+    with pytest.raises(InputError, match=r"tokens: what is|choose other words"):
         check_forward(plugin.PATCHING, longer, model=TinyModel())
     with pytest.raises(InputError, match="give longer prompts"):
         check_forward(plugin.PATCHING, model=TinyModel(), texts=["aa"])
     with pytest.raises(ValueError, match="one of pairs, swap and induction"):
         PatchingParameters(swap=SWAP, induction=RULE)
-    with pytest.raises(ValueError, match="has no {}"):
+    with pytest.raises(ValueError, match=r"has no \{\}"):
         Swap(text="no place", words=SWAP.words)
