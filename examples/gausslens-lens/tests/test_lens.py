@@ -136,8 +136,8 @@ def test_a_head_that_copies_is_found_and_random_heads_are_not():
 def test_without_structure_the_top_heads_are_no_more_than_random_ones():
     """Their share of random sets that change as much is judged on other pairs: it is not small on most fresh models.
 
-    With 20 sets it is 1/21 at least. Were the top heads nothing but random ones it would be that in 1 of 21 models; heads
-    that matter on some pairs may well matter on others, so that more than half of 12 is what is refused.
+    With 20 sets it is 1/21 at least. Were the top heads nothing but random ones it would be that in 1 of 21 models;
+    heads that matter on some pairs may well matter on others, so that more than half of 12 is what is refused.
     """
     shares = []
     for seed in range(12):
