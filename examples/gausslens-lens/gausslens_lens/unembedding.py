@@ -43,7 +43,7 @@ class Unembedding:
         def tensor(name: str) -> torch.Tensor | None:
             return weights[name].to(dtype) if name in weights else None
 
-        normed = "ln_final.w" in weights or not facts.gains
+        normed = "ln_final.w" in weights or (facts.norm_first and not facts.gains)
         cap = facts.get("final_soft_cap")
         return cls(
             model=info.name,
