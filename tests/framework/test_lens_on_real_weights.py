@@ -1,4 +1,4 @@
-"""examples/gausslens-lens on real weights: patching is what plain hooks of torch do, at each site, head and position."""
+"""examples/gausslens-lens on real weights: patching is what plain hooks of torch do, for each site, head, position."""
 
 from __future__ import annotations
 
