@@ -61,8 +61,7 @@ def check_stream(
     - where it takes row blocks, their size does not matter;
     - the result is well formed (``check_result``).
 
-    An analysis that asks for ``ordered`` is never cut nor merged: of it the first two and the last are checked.
-    ``inputs`` are the results that it finds in ``context.inputs``.
+    One that asks for ``ordered`` is never cut nor merged. ``inputs`` are what it finds in ``context.inputs``.
     """
     chosen = parameters or resolve(analysis.parameters)()
     if model is None:
@@ -83,11 +82,9 @@ def check_stream(
     if analysis.row_blocks:
         with patch.object(passes, "ROW_BLOCK", 3):
             check_same(check.run(), result, "it depends on the size of the blocks of query rows", rtol, atol)
-    check_result(result)
-    given = check.given()
-    check_merge(given, rtol, atol)
+    check_merge(given := check.given(), rtol, atol)
     check_left_out(given, result)
-    return result
+    return check_result(result)
 
 
 def context_of(
