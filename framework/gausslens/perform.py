@@ -13,7 +13,7 @@ from .contract.hooks import RunNews, StepNews
 from .guard import unshown, watched_interrupts
 from .measuring.execute import execute, not_in_store, work
 from .runs.open import Models
-from .runs.outcome import Began, Failure, Finished, Outcome, Progress, failures_in_words, progress
+from .runs.outcome import Began, Failure, Finished, Noted, Outcome, Progress, failures_in_words, progress
 from .runs.plan import make_plan
 from .runs.steps import Plan, Step, manifest_of
 
@@ -126,6 +126,8 @@ def carry_out(plan: Plan, store: Store, host: Host, news: RunNews, shown: bool |
         for event in execute(plan, todo, store):
             if isinstance(event, Progress):
                 advance(event.text)
+            elif isinstance(event, Noted):
+                outcome.notes.append(event.text)
             elif isinstance(event, Began):
                 host.announce("step_started", run=news, step=_news_of(event.step))
             else:

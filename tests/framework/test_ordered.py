@@ -42,7 +42,7 @@ def test_one_instance_sees_every_prompt_once_in_each_pass_in_an_order_of_its_own
     seen = read["trained", "probe.ordered"]["seen"].values.reshape(2, -1)
     assert (np.sort(seen) == np.arange(24)).all()
     assert (seen[0] != seen[1]).any()
-    assert (seen[0] != np.concatenate(next(iter(ran.plan.prompts.values())).shards())).any()
+    assert (seen[0] != np.concatenate(next(step.tokens for step in ran.plan.steps if step.reads).shards())).any()
     # Paired: the same for all variants; the twin's own tensors are those of context.weights.
     assert (read["dose", "probe.ordered"]["seen"].values == seen.ravel()).all()
     edited, plain = (float(read[name, "probe.ordered"]["norm"]) for name in ("dose", "trained"))

@@ -220,7 +220,7 @@ def _gc(root: Path, yes: bool, copied: bool) -> int:
         what = [f"{len(found.kept)} results ({size(sum(found.kept.values())) or '0 B'})"] if found.kept else []
         what += [f"{len(found.kept_manifests)} plans"] if found.kept_manifests else []
         print(f"kept: {' and '.join(what)} that were copied here and no plan needs; --copied removes them too")
-    if not found.manifests and not found.parts and not found.records:
+    if not (found.manifests or found.parts or found.records or found.progress):
         print("nothing is superseded")
         return 0
     _show(root, found)
@@ -242,6 +242,10 @@ def _show(root: Path, found: Superseded) -> None:
         names = [f"{run}: {s.variant}, {s.label} {s.member}" for run, s in found.steps[path]]
         what = names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "") if names else "named by no plan"
         rows.append(("result", str(path.relative_to(root))[:60], what, size(bytes_)))
+    rows += [
+        ("progress", str(path.relative_to(root))[:60], "of a step that is done, or was left", size(path.stat().st_size))
+        for path in found.progress
+    ]
     rows += [("record", str(path.relative_to(root)), "of what was copied here", "") for path in found.records]
     print_table(("", "", "what it is", "size"), rows, right=(3,))
     print(f"{len(found.manifests)} plans and {len(found.parts)} results, {size(found.bytes) or '0 B'}")

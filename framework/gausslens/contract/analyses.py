@@ -185,6 +185,9 @@ class StreamAnalysis(Protocol):
     For errors over prompts states are merged again and again, of all groups of prompts but one: ``merge`` leaves
     ``other`` as it was and shares nothing with it that either will change, and ``result`` gives numbers of those
     prompts that the state has seen.
+
+    With ``state()``, which gives all that was seen as plain numpy arrays by name, and ``restore(state)``, which puts it
+    into a fresh instance, long passes commit on the way: a run that was killed goes on from there.
     """
 
     def request(self) -> Request: ...

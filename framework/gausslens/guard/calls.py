@@ -126,6 +126,15 @@ class Guard:
         """That of what a plugin contributes."""
         return cls(f"plugin {owner.plugin} ({owner.distribution})", is_outside(owner), seed, limit)
 
+    @property
+    def random(self) -> list[Any] | None:
+        """The generators that its calls see, as plain lists; None where they have none of their own."""
+        return None if self._random is None else self._random.plain()
+
+    @random.setter
+    def random(self, plain: list[Any] | None) -> None:
+        self._random = None if plain is None else Random.of_plain(plain)
+
     def call(self, function: Callable[..., T], *arguments: Any) -> T:
         """Call it; what it raises is an Exception, unless the run itself is to end."""
         try:

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -207,6 +207,23 @@ class Random:
             np.random.seed(seed % 2**32)
         if torch is not None:
             torch.manual_seed(seed % 2**63)
+
+    def plain(self) -> list[Any]:
+        """The same as lists and numbers, as JSON takes them."""
+        numpy = None if self.numpy is None else [self.numpy[0], self.numpy[1].tolist(), *self.numpy[2:]]
+        return [self.python, numpy, None if self.torch is None else self.torch.tolist()]
+
+    @classmethod
+    def of_plain(cls, plain: Sequence[Any]) -> Random:
+        """From what ``plain`` gave."""
+        python, numpy, states = plain
+        torch: Any = sys.modules.get("torch")
+        version, internal, gauss = python
+        return cls(
+            (version, tuple(internal), gauss),
+            None if numpy is None else tuple(numpy),
+            None if states is None or torch is None else torch.tensor(states, dtype=torch.uint8),
+        )
 
     def put_back(self) -> None:
         """Set them as they were."""

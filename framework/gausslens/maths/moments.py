@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -79,3 +82,40 @@ def _added(a: Floats, b: Floats) -> tuple[Floats, Floats]:
     total = a + b
     seen = total - a
     return total, (a - (total - seen)) + (b - seen)
+
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def arrays_of(state: Any) -> Arrays:
+    """All numbers and arrays of a running state, and of states in it, by their path: ``vectors/scatter``.
+
+    They are the state's own, not copies. A ``state()`` of a stream analysis may give them.
+    """
+    found: Arrays = {}
+    for name, value in (state if isinstance(state, Mapping) else vars(state)).items():
+        if isinstance(value, np.ndarray | int | float):
+            found[str(name)] = np.asarray(value)
+        elif value is not None:
+            found |= {f"{name}/{path}": array for path, array in arrays_of(value).items()}
+    return found
+
+
+def put_arrays(state: Any, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Put what ``arrays_of`` gave into a fresh state that has the same states in it; the arrays are then its own."""
+    inner = parted(arrays)
+    for name, value in vars(state).items():
+        if name in arrays:
+            vars(state)[name] = arrays[name] if isinstance(value, np.ndarray) else type(value)(arrays[name])
+        elif name in inner:
+            put_arrays(value, inner[name])
+
+
+def parted(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Arrays]:
+    """Arrays by the first part of their paths, each with the rest of its path; those of one part are left out."""
+    found: dict[str, Arrays] = {}
+    for path, array in arrays.items():
+        first, _, rest = path.partition("/")
+        if rest:
+            found.setdefault(first, {})[rest] = array
+    return found

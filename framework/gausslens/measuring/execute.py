@@ -17,10 +17,11 @@ from ..runs.compare import against
 from ..runs.inputs import Results, lost, waves
 from ..runs.lending import analysis_of, lent_context
 from ..runs.open import proved
-from ..runs.outcome import Began, Failure, Finished, Measured, Progress, labelled
+from ..runs.outcome import Began, Failure, Finished, Measured, Noted, Progress, labelled
 from ..runs.provenance import Stopwatch, of_step
 from ..runs.steps import Plan, Step, step_seed
 from .held_weights import HeldWeights
+from .on_the_way import OnTheWay, commit_seconds
 from .twin import measured, units
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def work(plan: Plan, todo: Sequence[Step]) -> int:
     return reading + sum(units(group, group[0].info) for group in measuring)
 
 
-def execute(plan: Plan, todo: Sequence[Step], store: Store) -> Iterator[Began | Progress | Finished]:
+def execute(plan: Plan, todo: Sequence[Step], store: Store) -> Iterator[Began | Progress | Noted | Finished]:
     """Compute steps that are not in the store; those that read results come after what they read.
 
     Each model is used for all its twins and let go before the next. A result must be committed before the next one is
@@ -116,7 +117,7 @@ def _twin(
     store: Store,
     proof: Mapping[str, float] | None,
     held: HeldWeights,
-) -> Iterator[Began | Progress | Finished]:
+) -> Iterator[Began | Progress | Noted | Finished]:
     """All steps of one twin."""
     seed = plan.study.seed
     read = [Results(store, {ref: plan.by_ref[ref] for ref in refs}) for refs in steps[0].of_edits]
@@ -144,7 +145,8 @@ def _twin(
         def given(step: Step) -> Results:
             return Results(store, {ref: plan.by_ref[ref] for ref in step.given})
 
-        for done in measured(opened, twin, ready, seed, writers, held, given):
+        way = OnTheWay(store.writer, commit_seconds(), held.intact)
+        for done in measured(opened, twin, ready, seed, writers, held, given, way):
             if isinstance(done, Measured):
                 yield _finished(plan, done, writers.pop(done.step.key, None), watch, proof)
             else:

@@ -55,6 +55,13 @@ class HeldWeights:
             self._put_back(now)
         return sorted(found)
 
+    def intact(self) -> bool:
+        """Whether what is in memory is what it was; nothing is put back."""
+        if self._held is None or not self._sums:
+            return True
+        now = self._held()
+        return not now or all(name in now and _crc(now[name]) == crc for name, crc in self._sums.items())
+
     def _put_back(self, now: Mapping[str, torch.Tensor]) -> None:
         for name, tensor in now.items():
             if name in self._copies:

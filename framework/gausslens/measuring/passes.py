@@ -8,8 +8,9 @@ errors over prompts shards are cut within groups of prompts, and each group has 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ..contract.batches import Batch, Request
@@ -20,6 +21,7 @@ from ..guard import Guard, settled
 from ..maths.resampling import dealt
 from ..runs.lending import LentBatch, Spoiled, copied_batch
 from ..runs.requests import layers_given, layers_skipped
+from .on_the_way import Arrays, OnTheWay, Reached, agreement, plain_arrays
 
 if TYPE_CHECKING:
     import numpy as np
@@ -132,9 +134,15 @@ class Job:
     all_layers: bool = False
     shared: tuple[Any, ...] = ()  # what copies of the state share: context, tokens, the writer of large arrays
     error: BaseException | None = None
+    at_fault: bool = False  # the error is of its own code, not of the engine
     layer: int | None = None
     guard: Guard = field(default_factory=Guard)  # how its calls are made
     groups: list[Any] = field(default_factory=list)  # where prompts are in groups: the state of each, of the last pass
+    place: str = ""  # what it is in words, for notes
+    made: Callable[[], Any] | None = None  # makes an instance anew
+    can_commit: bool = False  # it has ``state`` and ``restore``, and all that it saw is in them
+    start: tuple[int, int] = (0, 0)  # the pass, and the shard of it, from which it is fed
+    restored: dict[int, Any] = field(default_factory=dict)  # its states there, by group
 
     @property
     def layers(self) -> tuple[int | None, ...]:
@@ -155,8 +163,50 @@ class Job:
         return copy.deepcopy(state, {id(one): one for one in self.shared})
 
     def failed(self, error: BaseException, layer: int | None = None) -> None:
-        """Take the job out of the pass; the others go on."""
-        self.error, self.layer = error, layer
+        """Take the job out of the pass, by its own fault; the others go on."""
+        self.error, self.layer, self.at_fault = error, layer, True
+
+    def reached(self, index: int, shards: int, merged: Mapping[int, Any]) -> Reached:
+        """Where it is after so many shards of a pass, as plain arrays."""
+
+        def arrays(state: Any) -> Arrays:
+            return plain_arrays(self.guard.call(state.state))
+
+        random = self.guard.random
+        began = arrays(self.state) if index and not self.request.ordered else None
+        groups = {g: arrays(s) for g, s in merged.items()}
+        self.guard.random = random  # what it draws does not depend on when it is committed
+        return Reached(index, shards, began, groups, random)
+
+    def go_on(self, reached: Reached) -> None:
+        """Take up what was reached; where that fails it is as it was, still at the beginning."""
+        random = self.guard.random
+        try:
+            self._take_up(reached)
+        except BaseException:
+            self.guard.random = random
+            raise
+
+    def _take_up(self, reached: Reached) -> None:
+
+        def restored(empty: Any, arrays: Arrays) -> Any:
+            self.guard.call(empty.restore, {name: array.copy(order="K") for name, array in arrays.items()})
+            return empty
+
+        anew = self.copied(self.state) if self.made is None else self.made()
+        if self.request.ordered:
+            began = restored(anew, reached.groups[0])
+            groups = {0: began}
+        else:
+            began = anew if reached.began is None else restored(anew, reached.began)
+            groups = {g: restored(self.guard.call(self.copied, began), arrays) for g, arrays in reached.groups.items()}
+        self.guard.random = reached.random
+        self.state, self.restored, self.start = began, groups, (reached.index, reached.shards)
+
+
+def offers_state(state: Any) -> bool:
+    """Whether an analysis has ``state`` and ``restore``."""
+    return callable(getattr(state, "state", None)) and callable(getattr(state, "restore", None))
 
 
 def cut(tokens: Tokens, groups: int | None) -> list[tuple[int, np.ndarray]]:
@@ -196,37 +246,57 @@ def run_passes(
     jobs: Sequence[Job],
     groups: int | None = None,
     order: int | None = None,
+    way: OnTheWay | None = None,
 ) -> Iterator[str]:
     """Run as many passes as the jobs want, saying after each shard how far it is.
 
     Once it is exhausted, each job has its final state, or an error; with ``groups`` of prompts the last pass of a job
     gives a state of each group instead. ``order`` is the seed by which ordered jobs, which are all of them, see it.
+    ``way`` commits jobs on the way: one that goes on is not fed again what it has seen, and shards that all have seen
+    are left out.
     """
     shards = cut(tokens, groups) if order is None else []
+
+    @cache
+    def agreed(passes: int) -> str:
+        return agreement(shards if order is None else shuffled(tokens, order, 0), passes, groups, order)
+
+    if way is not None:
+        for job in jobs:
+            way.begin(job, agreed)
     for index in range(max((j.request.passes for j in jobs), default=0)):
         shards = shards if order is None else shuffled(tokens, order, index)
         active = [j for j in jobs if j.request.passes > index and j.error is None]
         if not active:
             return
-        merged: dict[str, dict[int, Any]] = {job.name: {} for job in active}
+        merged = {job.name: dict(job.restored) if job.start[0] == index else {} for job in active}
         for number, (group, shard) in enumerate(shards):
-            copies = _run_shard(engine, twin, tokens, shard, active)
-            for job in active:
+            fed = [job for job in active if job.start <= (index, number)]
+            copies = _run_shard(engine, twin, tokens, shard, fed) if fed else {}
+            for job in fed:
                 # All passes but the last see all prompts: what they find is fixed, and the same for every group.
                 _merge(job, copies.get(job.name), merged[job.name], group if index + 1 == job.request.passes else 0)
+            if way is not None:
+                way.commit(fed, index, number + 1, merged, agreed)
             yield f"pass {index + 1}, shard {number + 1} of {len(shards)}"
             active = [j for j in active if j.error is None]
             if not active:
                 return
         for job in active:
-            if index + 1 < job.request.passes:
-                job.state = merged[job.name][0]
-                if hasattr(job.state, "end_pass"):
-                    _guarded(job, None, job.state.end_pass, index)
-            elif groups is None:
-                job.state = merged[job.name][0]
-            else:
-                job.groups = list(merged[job.name].values())
+            if job.start[0] <= index:
+                _end_pass(job, index, merged[job.name], groups)
+
+
+def _end_pass(job: Job, index: int, merged: dict[int, Any], groups: int | None) -> None:
+    job.restored = {}
+    if index + 1 < job.request.passes:
+        job.state = merged[0]
+        if hasattr(job.state, "end_pass"):
+            _guarded(job, None, job.state.end_pass, index)
+    elif groups is None:
+        job.state = merged[0]
+    else:
+        job.groups = list(merged.values())
 
 
 def _run_shard(
@@ -277,7 +347,7 @@ def _run_shard(
     except BaseException as error:
         for job in jobs:
             if job.error is None:
-                job.failed(settled(error))
+                job.error = settled(error)
     return copies
 
 

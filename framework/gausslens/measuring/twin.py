@@ -14,10 +14,10 @@ from ..contract.model import ModelInfo, NoTensor
 from ..contract.twin import Copies
 from ..guard import Guard, is_outside
 from ..runs.lending import LentRunner, Spoiled, analysis_of, copied_info
-from ..runs.outcome import Failure, Measured, Progress, labelled
+from ..runs.outcome import Failure, Measured, Noted, Progress, in_words, labelled
 from ..runs.steps import Step, step_seed
 from .errors import jackknifed
-from .passes import Job, cut, run_passes
+from .passes import Job, cut, offers_state, run_passes
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from ..runs.open import Opened
     from ..store.write_parts import PartWriter
     from .held_weights import HeldWeights
+    from .on_the_way import OnTheWay
 
-    Events: TypeAlias = Iterator[Measured | Progress]
+    Events: TypeAlias = Iterator[Measured | Progress | Noted]
 
     Given = Mapping[StepRef, xr.Dataset]
 
@@ -41,17 +42,18 @@ def measured(
     writers: Mapping[str, PartWriter],
     held: HeldWeights,
     given: Callable[[Step], Given],
-) -> Iterator[Measured | Progress]:
+    way: OnTheWay,
+) -> Events:
     """The steps of one twin, each as soon as it is done; ``writers`` take the large arrays of some, by key.
 
     ``held`` are the weights in memory, looked at after what an outside plugin did. ``given`` makes what a step reads,
-    which goes when it is done.
+    which goes when it is done. ``way`` commits long passes before they are done.
     """
     by_shape: dict[str, list[Step]] = {"stream": [], "weights": [], "forward": []}
     for step in steps:
         by_shape[_shape(step)].append(step)
     runs: list[tuple[list[Step], Callable[[Twin, Sequence[Step]], Events]]] = [
-        (sharing, lambda now, some: _streamed(opened, now, some, seed, writers, given))
+        (sharing, lambda now, some: _streamed(opened, now, some, seed, writers, given, way))
         for sharing in _sharing(by_shape["stream"])
     ]
     runs += [([step], lambda now, some: _forward(opened, now, some, seed, given)) for step in by_shape["forward"]]
@@ -65,7 +67,7 @@ def measured(
 
 def _looked_after(
     run: Callable[[Twin, Sequence[Step]], Events], twin: Twin, steps: Sequence[Step], held: HeldWeights
-) -> Iterator[Measured | Progress]:
+) -> Events:
     """Measure some steps; where an outside plugin changed the model's weights, its steps fail and ours run again."""
     edits = [call.edit for call in twin.edits if is_outside(call.edit.owner)]
     outside = [step for step in steps if is_outside(step.use.analysis.owner)]
@@ -140,7 +142,8 @@ def _streamed(
     seed: int,
     writers: Mapping[str, PartWriter],
     given: Callable[[Step], Given],
-) -> Iterator[Measured | Progress]:
+    way: OnTheWay,
+) -> Events:
     """All stream analyses that see the same tokens, in the same passes."""
     assert opened.running is not None
     tokens = steps[0].tokens  # shuffled ones are there as long as someone holds them
@@ -152,10 +155,14 @@ def _streamed(
         except Exception as error:
             yield Measured(step, Failure(step, error), len(steps))
     order = seed if _is_ordered(steps[0]) else None
-    for text in run_passes(opened.running, twin, tokens, list(jobs.values()), steps[0].groups, order):
+    for text in run_passes(opened.running, twin, tokens, list(jobs.values()), steps[0].groups, order, way):
+        yield from map(Noted, way.told())
         yield Progress(text)
+    yield from map(Noted, way.told())
     for step in steps:
         if step.key in jobs:
+            if jobs[step.key].at_fault:
+                way.drop(jobs[step.key])  # its code will be another when it is run again
             yield Measured(step, _result(step, jobs.pop(step.key)), len(steps))
 
 
@@ -192,6 +199,9 @@ def _job(step: Step, twin: Twin, seed: int, inputs: Given, writer: PartWriter | 
         row_blocks=descriptor.row_blocks,
         all_layers=descriptor.all_layers,
         shared=shared,
+        place=in_words(step.ref),
+        made=lambda: analysis_of(step.use, context, guard),
+        can_commit=writer is None and offers_state(state),
     )
 
 
@@ -288,9 +298,7 @@ class _Weighed:
             return Failure(self.step, error)
 
 
-def _layer_by_layer(
-    twin: Twin, steps: Sequence[Step], seed: int, given: Callable[[Step], Given]
-) -> Iterator[Measured | Progress]:
+def _layer_by_layer(twin: Twin, steps: Sequence[Step], seed: int, given: Callable[[Step], Given]) -> Events:
     """Weights analyses: the edited tensors of one layer serve all of them, then are let go.
 
     A layer that the model says lacks something (a hybrid's), and that does not have a tensor asked for, is skipped.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..contract.analyses import StepRef
 from ..contract.errors import GausslensError, InputError
 from ..contract.reference import resolve
-from ..guard import Guard
+from ..guard import Guard, is_outside
 from .lending import analysis_of
 
 if TYPE_CHECKING:
@@ -100,7 +100,9 @@ def picked(
             return None
         raise PlanError(f"{use.mark}: {use.label}: {error}") from error
     except Exception as error:
-        raise PlanError(f"{use.mark}: {use.label} cannot say what it reads: {error!r}") from error
+        owner = use.analysis.owner
+        whose = f" of plugin {owner.plugin} ({owner.distribution})" if is_outside(owner) else ""
+        raise PlanError(f"{use.mark}: {use.label}{whose} cannot say what it reads: {error!r}") from error
     if not refs and left_out and _could_read(analysis, (*candidates, *left_out)):
         return None
     unknown = next((ref for ref in refs if ref not in candidates), None)

@@ -14,9 +14,17 @@ from ..guard import Stopped
 if TYPE_CHECKING:
     import xarray as xr
 
+    from ..contract.analyses import StepRef
     from ..contract.model import ModelInfo
     from ..store.write_parts import PartWriter
     from .steps import Step
+
+
+def in_words(ref: StepRef) -> str:
+    """Which step it is."""
+    place = f"{ref.label} on {ref.variant}"
+    place += f", draw {ref.draw}" if ref.draw is not None else ""
+    return place + "".join(f", {name} {value}" for name, value in ref.sweep)
 
 
 @dataclass(frozen=True)
@@ -29,9 +37,7 @@ class Failure:
 
     def __str__(self) -> str:
         ref, owner = self.step.ref, self.step.use.analysis.owner
-        place = f"{ref.label} on {ref.variant}"
-        place += f", draw {ref.draw}" if ref.draw is not None else ""
-        place += "".join(f", {name} {value}" for name, value in ref.sweep)
+        place = in_words(ref)
         place += f", layer {self.layer}" if self.layer is not None else ""
         plain = isinstance(self.error, GausslensError | Stopped)
         what = str(self.error) if plain else f"{type(self.error).__name__}: {self.error}"
@@ -51,6 +57,13 @@ class Began:
 @dataclass(frozen=True)
 class Progress:
     """A unit of work is done."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Noted:
+    """Something that whoever runs it should know."""
 
     text: str
 

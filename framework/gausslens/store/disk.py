@@ -21,8 +21,8 @@ _SPACE = "free some space and run again; what was finished is kept"
 _MISSING = "its directory is not there: was it moved or removed?"
 # Names of temporary files; what is called otherwise is not ours to remove.
 _OURS = re.compile(r"[0-9a-f]{16}\.(h5|json|try)")
-# Where a file system has no locks, a temporary file this old is stale.
-_STALE = 7 * 24 * 3600
+# What no live writer can have left: a temporary file where there are no locks, progress of a step.
+STALE = 7 * 24 * 3600
 
 
 @contextmanager
@@ -69,7 +69,7 @@ class Writer:
         except BlockingIOError:
             pass  # others are writing: nothing is swept
         except OSError:
-            self._sweep(_STALE)  # a file system without locks
+            self._sweep(STALE)  # a file system without locks
         with suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_SH)
 

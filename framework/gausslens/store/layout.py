@@ -19,6 +19,7 @@ PARTS = "parts"
 RUNS = "runs"
 KEPT = "kept"
 TEMPORARY = "tmp"
+PROGRESS = "progress"
 LOCK = "index.lock"
 
 # Runs, variants and keys; labels and analyses also hold dots.
@@ -80,6 +81,11 @@ def check_array_name(name: object) -> str:
 def part_path(root: Path, analysis: str, key: str) -> Path:
     """Where the part of this key is."""
     return root / PARTS / check_name(analysis, "analysis", dotted=True) / f"{check_name(key, 'key')}.h5"
+
+
+def progress_path(root: Path, key: str) -> Path:
+    """Where the state of the step of this key is, while it is computed."""
+    return root / PROGRESS / check_name(key, "key")
 
 
 def entry_of(analysis: str, key: str) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import stat
+import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from ..contract.digests_and_seeds import digest
 from ..contract.errors import StoreError
 from . import checksums as seal
 from .codec import TEXT, content, crc_of
-from .disk import Temporary, Writer, explain_failure, is_file, locked
+from .disk import STALE, Temporary, Writer, explain_failure, is_file, locked
 from .hdf5_writing import kind_of
 from .index import links, listed, parts
 from .layout import (
@@ -27,12 +29,14 @@ from .layout import (
     KEPT,
     LOCK,
     PARTS,
+    PROGRESS,
     RUNS,
     TEMPORARY,
     NewerStore,
     check_name,
     check_version,
     entry_of,
+    is_name,
 )
 from .manifest import MOST_BYTES, Manifest, PlannedStep, manifest_paths, read_manifest, superseded_plans
 from .pack import PackReader
@@ -80,7 +84,7 @@ def count(path: Path) -> int:
 
 
 def _store_checks(root: Path) -> Iterator[tuple[str, list[Damage]]]:
-    for name in (PARTS, RUNS, KEPT, TEMPORARY):
+    for name in (PARTS, RUNS, KEPT, PROGRESS, TEMPORARY):
         if os.path.lexists(root / name) and (not (root / name).is_dir() or (root / name).is_symlink()):
             yield name, [Damage(name, "is not a directory: a link, or a file, in the place of one")]
     for below, check in ((PARTS, _part_findings), (RUNS, _manifest_findings), (KEPT, _kept_findings)):
@@ -307,7 +311,8 @@ def _read_kept(root: Path, path: Path) -> frozenset[Named]:
 class Superseded:
     """What ``gc`` would remove: manifests, and parts with their sizes and the steps that they were.
 
-    ``kept`` are parts that only a copy put there: they stay, unless their ``records`` were asked to go.
+    ``kept`` are parts that only a copy put there: they stay, unless their ``records`` were asked to go. ``progress`` is
+    what runs committed on the way, of steps that are finished, or that no run has touched for a week.
     """
 
     manifests: tuple[Manifest, ...]
@@ -317,6 +322,7 @@ class Superseded:
     kept_manifests: tuple[Manifest, ...] = ()
     records: tuple[Path, ...] = ()
     copied: bool = False
+    progress: tuple[Path, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -358,7 +364,17 @@ def superseded(root: Path, copied: bool = False, records: Collection[Path] | Non
         tuple(m for m in old if m.path not in leaving),
         tuple(sorted(going)),
         copied,
+        tuple(_left_on_the_way(root, {key for _, key in there})),
     )
+
+
+def _left_on_the_way(root: Path, finished: Collection[str]) -> Iterator[Path]:
+    """A live run writes its own again within minutes, and should one go, a killed run merely begins anew."""
+    for path, error in files_below(root, PROGRESS, 1):
+        if error is None and is_file(path) and is_name(path.name):
+            with suppress(OSError):
+                if path.name in finished or time.time() - path.stat().st_mtime > STALE:
+                    yield path
 
 
 def _all_manifests(root: Path) -> list[Manifest]:
@@ -380,8 +396,9 @@ def remove(root: Path, shown: Superseded) -> int:
         still = superseded(root, shown.copied, shown.records)
         manifests_gone = {m.path for m in shown.manifests} & {m.path for m in still.manifests}
         parts_gone = shown.parts.keys() & still.parts.keys()
+        progress_gone = set(shown.progress) & set(still.progress)
         with explain_failure("remove from", root):
             # Records last: what a gc that was killed left is still told apart from what was never copied.
-            for path in (*manifests_gone, *parts_gone, *still.records):
+            for path in (*manifests_gone, *parts_gone, *progress_gone, *still.records):
                 path.unlink(missing_ok=True)
-    return len(manifests_gone) + len(parts_gone) + len(still.records)
+    return len(manifests_gone) + len(parts_gone) + len(progress_gone) + len(still.records)

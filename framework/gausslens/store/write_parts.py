@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +29,7 @@ from .layout import (
     KEPT,
     LOCK,
     PARTS,
+    PROGRESS,
     RUNS,
     TEMPORARY,
     TYPE,
@@ -38,6 +40,7 @@ from .layout import (
     check_array_name,
     entry_of,
     part_path,
+    progress_path,
 )
 from .manifest import is_manifest, manifest_paths, write_manifest
 
@@ -102,9 +105,12 @@ class Store:
                 with NewFile(temporary.descriptor, "store-part", part_attributes(entry)) as out:
                     extents = write_result(out, out.group(entry, {}), attrs, arrays, (), self.compression)
                 seal.seal(temporary.descriptor, extents)
-            return temporary.commit(final)
+            first = temporary.commit(final)
         finally:
             temporary.drop()
+        with suppress(OSError):
+            progress_path(self.path, key).unlink()  # what was committed on the way is of no use any more
+        return first
 
     def begin(self, analysis: str, key: str, meta: Mapping[str, Any], most: int | None = None) -> PartWriter:
         """Begin a part whose large arrays are written as they come; ``most`` caps its bytes."""
@@ -139,7 +145,7 @@ def _is_ours(path: Path) -> bool:
     if (path / PARTS).is_dir() and any(seal.sealed(found) for _, found in parts(path)):
         return True
     beginnings = (PARTS, RUNS, TEMPORARY)
-    if not {entry.name for entry in path.iterdir()} <= {*beginnings, KEPT, INDEX, LOCK}:
+    if not {entry.name for entry in path.iterdir()} <= {*beginnings, KEPT, PROGRESS, INDEX, LOCK}:
         return False
     return not any(any((path / name).iterdir()) for name in beginnings[:2] if (path / name).is_dir())
 

@@ -21,6 +21,7 @@ from ..contract.prompts import SHARD_TOKENS, Part, Prompt, Tokens
 from ..contract.reference import resolve
 from ..contract.twin import Twin
 from ..measuring import passes
+from ..measuring.on_the_way import Merged, OnTheWay, Reached
 from ..runs.outcome import labelled
 from ..runs.requests import check_request
 from .merge_checks import Given, check_left_out, check_merge
@@ -59,6 +60,8 @@ def check_stream(
     - ``result`` may be asked of a state that has not seen all prompts: the same variables and cells, NaN (or no row)
       along ``prompt`` for those not seen; a refusal (``GausslensError``) of some is let pass, of all is not;
     - where it takes row blocks, their size does not matter;
+    - where it has ``state`` and ``restore``: the state is plain arrays, asking for it changes nothing, and whoever goes
+      on from it after any shard of any pass gets the same bits, beside another that does so too;
     - the result is well formed (``check_result``).
 
     One that asks for ``ordered`` is never cut nor merged. ``inputs`` are what it finds in ``context.inputs``.
@@ -71,20 +74,25 @@ def check_stream(
     check_same(check.run(), result, "a second run differs: is state shared between copies of the analysis?")
     hostile = check.run(engine=_HostileEngine())
     check_same(hostile, result, "it differs where layers come in another order, or arrays are reused after update()")
+    check.on_the_way()
     if check.request.ordered:
         return check_result(result)
-    for size in (1, 64, 10**9):
-        cut = check.run(shards=check.tokens.shards(size))
-        check_same(cut, result, f"it depends on how prompts are cut into shards (of {size} tokens)", rtol, atol)
-    left = check.folded(lambda states: reduce(_merged, states))
-    right = check.folded(lambda states: reduce(lambda late, early: _merged(early, late), reversed(states)))
-    check_same(left, right, "merge() is not associative: (a + b) + c differs from a + (b + c)", rtol, atol)
+    _check_cuts(check, result, rtol, atol)
     if analysis.row_blocks:
         with patch.object(passes, "ROW_BLOCK", 3):
             check_same(check.run(), result, "it depends on the size of the blocks of query rows", rtol, atol)
     check_merge(given := check.given(), rtol, atol)
     check_left_out(given, result)
     return check_result(result)
+
+
+def _check_cuts(check: _Check, result: xr.Dataset, rtol: float, atol: float) -> None:
+    for size in (1, 64, 10**9):
+        cut = check.run(shards=check.tokens.shards(size))
+        check_same(cut, result, f"it depends on how prompts are cut into shards (of {size} tokens)", rtol, atol)
+    left = check.folded(lambda states: reduce(_merged, states))
+    right = check.folded(lambda states: reduce(lambda late, early: _merged(early, late), reversed(states)))
+    check_same(left, right, "merge() is not associative: (a + b) + c differs from a + (b + c)", rtol, atol)
 
 
 def context_of(
@@ -138,6 +146,32 @@ class _HostileEngine(TinyEngine):
                 array.fill_(torch.nan)
 
 
+class _Remembers(OnTheWay):
+    """In place of files: keeps what is committed, and lets jobs go on from the last of what it has."""
+
+    def __init__(self, places: Sequence[Reached] = ()) -> None:
+        self.places = list(places)
+
+    def begin(self, job: passes.Job, agreed: object) -> None:  # noqa: ARG002
+        if self.places:
+            job.go_on(self.places[-1])
+
+    def commit(
+        self,
+        jobs: Sequence[passes.Job],
+        index: int,
+        shards: int,
+        merged: Merged,
+        agreed: object,  # noqa: ARG002
+    ) -> None:
+        for job in jobs:
+            if job.error is None:
+                try:
+                    self.places.append(copy.deepcopy(job.reached(index, shards, merged[job.name])))
+                except TypeError as error:
+                    raise AssertionError(str(error)) from error
+
+
 class _Check:
     """One analysis with its parameters on one model, run in several ways."""
 
@@ -153,7 +187,8 @@ class _Check:
         self.model = model
         self.tokens = model.tokenise([Prompt((Part(text),)) for text in texts])
         self.context = context_of(analysis, model, inputs, self.tokens)
-        self.empty = resolve(analysis.analysis)(parameters, self.context)
+        self.made: Callable[[], Any] = lambda: resolve(analysis.analysis)(parameters, self.context)
+        self.empty = self.made()
         self.request: Request = self.empty.request()
 
     def run(self, engine: TinyEngine | None = None, shards: Sequence[np.ndarray] | None = None) -> xr.Dataset:
@@ -192,8 +227,13 @@ class _Check:
     def _passed(
         self, state: Any, request: Request, shards: Sequence[np.ndarray], engine: TinyEngine | None = None
     ) -> Any:
+        job = self._job("check", state, request)
+        self._through([job], shards, engine)
+        return job.state
+
+    def _job(self, name: str, state: Any, request: Request) -> passes.Job:
         job = passes.Job(
-            name="check",
+            name=name,
             title=self.analysis.name,
             state=state,
             request=request,
@@ -201,17 +241,45 @@ class _Check:
             row_blocks=self.analysis.row_blocks,
             all_layers=self.analysis.all_layers,
             shared=self._shared,
+            made=self.made,
+            can_commit=passes.offers_state(state) and not self.analysis.bulk,
         )
         if request.ordered:
             job.state = job.copied(state)
-        running = engine or TinyEngine()
-        check_request(state, running, self.model)
-        order = 0 if request.ordered else None
-        for _ in passes.run_passes(running, Twin(self.model), sharded(self.tokens, shards), [job], order=order):
+        return job
+
+    def _through(
+        self,
+        jobs: Sequence[passes.Job],
+        shards: Sequence[np.ndarray],
+        engine: TinyEngine | None = None,
+        way: OnTheWay | None = None,
+    ) -> None:
+        running, tokens = engine or TinyEngine(), sharded(self.tokens, shards)
+        check_request(jobs[0].state, running, self.model)
+        order = 0 if jobs[0].request.ordered else None
+        for _ in passes.run_passes(running, Twin(self.model), tokens, jobs, order=order, way=way):
             pass
-        if job.error is not None:
-            raise job.error
-        return job.state
+        for job in jobs:
+            if job.error is not None:
+                raise job.error
+
+    def on_the_way(self) -> None:
+        """Commit after each shard, of one prompt, and go on from each of these places."""
+        shards = self._one_by_one()
+        job, reached = self._job("check", self.empty, self.request), _Remembers()
+        if not job.can_commit:
+            return
+        whole = self.run(shards=shards)
+        self._through([job], shards, way=reached)
+        check_same(self._result(job.state), whole, "asking for state() changes the result")
+        for place in reached.places:
+            both = [self._job(name, self.empty, self.request) for name in ("check", "beside")]
+            self._through(both, shards, way=_Remembers([place]))
+            where = f"after shard {place.shards} of pass {place.index + 1}"
+            for one in both:
+                said = f"what goes on by restore() from state() {where} gives another result"
+                check_same(self._result(one.state), whole, said)
 
 
 class _Kept:

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from gausslens import Batch, Context, Estimate, GausslensError, ModelInfo, Request, Tokens, merge_each, site, variable
-from gausslens.maths.moments import Floats, RunningMoments
+from gausslens.maths.moments import Arrays, Floats, RunningMoments, arrays_of, parted, put_arrays
 from gausslens.maths.spectra import anisotropy, effective_rank, rank, spectrum, support_entropy
 
 from ..maths.geometry import leading
@@ -152,14 +152,52 @@ class Moments:
         merge_each(self.first, other.first)
         merge_each(self.second, other.second)
 
+    def state(self) -> Arrays:
+        """All that was seen, by paths as ``first/3/vectors/scatter``."""
+        found = arrays_of({"first": self.first, "second": self.second, "fixed": self.fixed.first})
+        # Omega is made again: it is as large as all the rest.
+        return {path: array for path, array in found.items() if not path.endswith("/omega")} | {
+            "heads": np.array(self.heads, dtype=np.int64)
+        }
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take up what ``state`` gave. A copy of what a pass began with has the fixed part, and shares it."""
+        parts = {name: {_layer(n): arrays for n, arrays in parted(of).items()} for name, of in parted(state).items()}
+        self.heads = tuple(state["heads"].tolist())
+        self.first = {layer: self._first(arrays) for layer, arrays in parts.get("first", {}).items()}
+        self.second = {layer: self._second(arrays) for layer, arrays in parts.get("second", {}).items()}
+        if not self.fixed.first:
+            self._fix({layer: self._first(arrays) for layer, arrays in parts.get("fixed", {}).items()})
+
+    def _first(self, arrays: Arrays) -> FirstPass:
+        made = FirstPass(robust=self.parameters.robust)
+        put_arrays(made, arrays)
+        made.vectors = self._vectors(parted(arrays)["vectors"])
+        return made
+
+    def _second(self, arrays: Arrays) -> SecondPass:
+        made = SecondPass()
+        put_arrays(made.shape, parted(arrays)["shape"])
+        for place, vectors in parted(parted(arrays).get("bulk", {})).items():
+            made.bulk[int(place)] = self._vectors(vectors)
+        return made
+
+    def _vectors(self, arrays: Arrays) -> Vectors:
+        made = _running(self._sketch(arrays["mean"]) if "product" in arrays else None)
+        put_arrays(made, arrays)
+        return made
+
     def end_pass(self, index: int) -> None:  # noqa: ARG002
         """Fix the principal directions and the bulk that the first pass found."""
         self._check(self.first)
-        count = self.parameters.principal
-        principal = {layer: one.principal(count) for layer, one in self.first.items()} if count else {}
-        balls = {layer: one.bulk() for layer, one in self.first.items()} if self.parameters.robust else {}
-        self.fixed = _Fixed(self.first, principal, balls)
+        self._fix(self.first)
         self.first = {}
+
+    def _fix(self, first: dict[int | None, FirstPass]) -> None:
+        count = self.parameters.principal
+        principal = {layer: one.principal(count) for layer, one in first.items()} if count else {}
+        balls = {layer: one.bulk() for layer, one in first.items()} if self.parameters.robust else {}
+        self.fixed = _Fixed(first, principal, balls)
 
     def result(self) -> xr.Dataset:
         """The Gaussians of all layers."""
@@ -225,6 +263,10 @@ class Moments:
         """The random matrix of the sketch, where one is asked for and is narrower than the vectors."""
         width, wanted = values.shape[-1], self.parameters.sketch
         return omega(width, wanted) if wanted is not None and wanted < width else None
+
+
+def _layer(name: str) -> int | None:
+    return None if name == "None" else int(name)
 
 
 def _running(omega: Floats | None) -> Vectors:

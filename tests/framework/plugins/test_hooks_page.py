@@ -215,6 +215,11 @@ def test_its_ordered_analysis(norms: ModuleType) -> None:
     assert (few["centre"] != many["centre"]).any()
 
 
+def test_its_analysis_that_commits_on_the_way(norms: ModuleType) -> None:
+    result = check_stream(norms.MOMENTS, model=TinyModel(dtype="float64"))
+    np.testing.assert_allclose(result["length"], check_stream(norms.ACTIVATIONS)["length"], rtol=1e-5)
+
+
 def test_its_weights_analysis(norms: ModuleType) -> None:
     model = TinyModel()
     result = check_weights(norms.WEIGHTS, model=model)

@@ -42,6 +42,19 @@ def test_it_does_not_matter_how_prompts_are_cut(site: str) -> None:
     assert result["trace"].dims[1:] == {"q": ("head",), "z": ("head",), "v": ("kv_head",)}.get(site, ())
 
 
+@pytest.mark.parametrize(
+    ("site", "more"),
+    [
+        ("embed", {"robust": True, "principal": 2}),
+        ("q", {"robust": True, "principal": 2}),
+        ("resid_pre", {"robust": True, "principal": 2, "sketch": 8, "keep": 4}),
+    ],
+)
+def test_its_state_is_committed_on_the_way(site: str, more: dict[str, Any]) -> None:
+    parameters = MomentsParameters(site=site, covariance=True, **more)
+    check_stream(MOMENTS, parameters, model=TinyModel(dtype="float64"), rtol=1e-6, atol=1e-6)
+
+
 def test_layers_without_attention_are_left_out() -> None:
     model = TinyModel(TinyParameters(layers=3, attention_free=[1]))
     result = check_stream(MOMENTS, MomentsParameters(site="q"), model=model, atol=1e-6)
