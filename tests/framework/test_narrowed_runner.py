@@ -134,3 +134,16 @@ def test_a_step_of_one_head_gives_the_number_of_that_head(gausslens_run: Callabl
     assert one["head"].values.tolist() == [4]
     assert one["layer"].values.tolist() == [1]
     assert float(one[0, 0]) == float(every.sel(layer=1, head=4)) != float(every.sel(layer=1, head=0))
+
+
+def test_an_engine_of_before_is_named_where_it_would_have_to_intervene(whole: Any) -> None:
+    class Before:
+        info = whole.info
+
+        def forward(self, tokens: Any, sites: Any = (), base: bool = False, mask: Any = None) -> Any:
+            return whole.forward(tokens, sites, base=base, mask=mask)
+
+    runner = NarrowedRunner(Before(), whole.twin, whole.info)
+    assert torch.equal(runner.forward(IDS)["logits"], whole.forward(IDS)["logits"])
+    with pytest.raises(ModelError, match="written before there were interventions"):
+        runner.forward(IDS, interventions=[Intervention("z", 1, lambda z, _: z)])

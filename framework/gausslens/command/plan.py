@@ -102,8 +102,8 @@ def _nulls(plan: Plan) -> list[str]:
 
 def _lacking(what: str, draws: int, seconds: float) -> str:
     cost = duration(seconds * draws)
-    cost = cost.replace("< ", "under ") if cost.startswith("<") else f"about {cost}"
-    return f"{what} need{'s' if what.startswith('the') else ''} {draws} draw{'s' if draws > 1 else ''} more, {cost}"
+    told = f", {cost.replace('< ', 'under ')}" if cost else ""
+    return f"{what} need{'s' if what.startswith('the') else ''} {draws} draw{'s' if draws > 1 else ''} more{told}"
 
 
 def _row(steps: list[Step], store: Store) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .errors import ModelError
@@ -355,10 +356,19 @@ class NarrowedRunner:
         given = dict(how)
         changes = [self._narrowed(one) for one in given.pop("interventions", ())]
         if changes:
+            self._check_intervenes()
             given["interventions"] = changes
         if old is not None:
             given["replace"] = self._replacing(old)
         return given
+
+    def _check_intervenes(self) -> None:
+        known = signature(self._runner.forward).parameters
+        if "interventions" not in known and all(p.kind is not p.VAR_KEYWORD for p in known.values()):
+            raise ModelError(
+                f"{self.info.name}: the capture engine that runs it was written before there were interventions: its "
+                "runner takes none"
+            )
 
     def _narrowed(self, one: Intervention) -> Intervention:
         checked(one, self.info, tuple(TABLE) if one.site in TABLE else (one.site,))
