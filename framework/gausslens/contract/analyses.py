@@ -155,7 +155,9 @@ class Context:
             raise ModelError(
                 "context.weights is there while a stream or forward analysis runs: call it in update, run or result"
             )
-        return self._twin.copies(layer, self.model)
+        from .twin import Copies
+
+        return Copies.of(self._twin.weights(layer, self.model))
 
     def _here(self, what: str) -> StepRef:
         if what not in self._knows or self._place is None:

@@ -109,10 +109,6 @@ class Twin:
         """The tensors of a layer as the edits leave them, narrowed to the heads in ``info``."""
         return LayerWeights(self.base, layer, self.overlay(layer), info)
 
-    def copies(self, layer: int | None, info: ModelInfo) -> LayerWeights:
-        """The same as copies, for whoever must not be able to change them."""
-        return Copies(self.base, layer, self.overlay(layer), info)
-
     def adopt(self, layer: int | None, name: str, tensor: torch.Tensor) -> None:
         """Keep an edited tensor in an engine's storage, which holds the same values, so that it is in memory once."""
         self._made[self._place(layer)][name] = tensor

@@ -13,7 +13,7 @@ from ..contract.errors import ModelError
 from ..contract.model import ModelInfo, NoTensor
 from ..contract.twin import Copies
 from ..guard import Guard, is_outside
-from ..runs.lending import LentRunner, Spoiled, analysis_of, copied_info
+from ..runs.lending import LentRunner, Spoiled, analysis_of, lent_context
 from ..runs.outcome import Failure, Measured, Noted, Progress, in_words, labelled
 from ..runs.steps import Step, step_seed
 from .errors import jackknifed
@@ -173,9 +173,9 @@ def _guard(step: Step, seed: int) -> Guard:
 
 def _context(step: Step, twin: Twin, seed: int, inputs: Given, bulk: PartWriter | None = None) -> Context:
     """What the analysis of a step is given; one of an outside plugin has facts of its own."""
-    view = _view(step, twin.info)
-    view = copied_info(view) if is_outside(step.use.analysis.owner) else view
-    context = Context(view, step_seed(step, seed), step.tokens, bulk, inputs)
+    context = Context(_view(step, twin.info), step_seed(step, seed), step.tokens, bulk, inputs)
+    if is_outside(step.use.analysis.owner):
+        context = lent_context(context)
     runs = _shape(step) in ("stream", "forward")
     return context.at(step.ref, step.use.analysis.descriptor.knows, twin if runs else None)
 
