@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import time
 import urllib.error
@@ -12,6 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+CHROMIUM, CHROMEDRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+# The marks of tests that use a browser.
+IN_A_BROWSER = [
+    pytest.mark.full,
+    pytest.mark.skipif(CHROMIUM is None or CHROMEDRIVER is None, reason="chromium and chromedriver are not installed"),
+]
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 # A busy machine starts a browser slowly.
 PATIENCE = 120.0

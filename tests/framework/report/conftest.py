@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +17,8 @@ from gausslens.contract.digests_and_seeds import digest
 from gausslens.runs.compare import against
 from gausslens.store import Store
 from gausslens.testing import host_of
+
+from .browser import CHROMEDRIVER, CHROMIUM, Browser, browser
 
 CREATED = "2026-01-02T03:04:05+00:00"
 META = {"plugin": "probe", "plugin_version": "0", "version": 1, "object_id": "0" * 32}
@@ -145,3 +147,11 @@ def host_with(section: str, analyses: tuple[str, ...] = ("probe.scores",)) -> An
         return [described]
 
     return host_of(probe=SimpleNamespace(report_sections=report_sections))
+
+
+@pytest.fixture(scope="module")
+def driven(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    assert CHROMIUM is not None
+    assert CHROMEDRIVER is not None
+    with browser(CHROMEDRIVER, CHROMIUM, tmp_path_factory.mktemp("chromium")) as made:
+        yield made

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,24 +9,12 @@ import pytest
 from gausslens.report import write
 
 from . import sections
-from .browser import Browser, browser
+from .browser import IN_A_BROWSER, Browser
 from .conftest import host_with
 
-CHROMIUM, CHROMEDRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = [
-    pytest.mark.full,
-    pytest.mark.skipif(CHROMIUM is None or CHROMEDRIVER is None, reason="chromium and chromedriver are not installed"),
-]
+pytestmark = IN_A_BROWSER
 HERE = sections.__name__
 CELL = "figure.TokenMap svg .cell"
-
-
-@pytest.fixture(scope="module")
-def driven(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    assert CHROMIUM is not None
-    assert CHROMEDRIVER is not None
-    with browser(CHROMEDRIVER, CHROMIUM, tmp_path_factory.mktemp("chromium")) as made:
-        yield made
 
 
 def opened(driven: Browser, store: Path, section: str) -> Path:

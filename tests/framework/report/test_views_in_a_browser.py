@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 import threading
 from collections.abc import Iterator
@@ -17,28 +16,16 @@ from gausslens.report import write
 from gausslens.report.colours import SERIES_DARK, SERIES_LIGHT, stops
 
 from . import views
-from .browser import Browser, browser
+from .browser import IN_A_BROWSER, Browser
 from .conftest import host_with
 from .sections import HOSTILE
 
-CHROMIUM, CHROMEDRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = [
-    pytest.mark.full,
-    pytest.mark.skipif(CHROMIUM is None or CHROMEDRIVER is None, reason="chromium and chromedriver are not installed"),
-]
+pytestmark = IN_A_BROWSER
 HERE = views.__name__
 STILL = "return [...document.querySelectorAll('.instead')].map(e => e.offsetHeight > 60)"
 FRAMES = "return [...document.querySelectorAll('.view')].map(v => v.querySelectorAll('iframe').length)"
 SAID = "return [...document.querySelectorAll('.view')].map(v => v.querySelector('.failed')?.textContent ?? null)"
 INSTEAD = "The view failed, and this stands in for it: "
-
-
-@pytest.fixture(scope="module")
-def driven(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    assert CHROMIUM is not None
-    assert CHROMEDRIVER is not None
-    with browser(CHROMEDRIVER, CHROMIUM, tmp_path_factory.mktemp("chromium")) as made:
-        yield made
 
 
 def opened(driven: Browser, store: Path, section: str) -> Path:
