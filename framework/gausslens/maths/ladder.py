@@ -68,13 +68,15 @@ def ladder_order(names: Sequence[str]) -> list[int]:
     return sorted(range(len(names)), key=lambda i: (order.get(names[i], order[""]), i))
 
 
+@np.errstate(divide="ignore", invalid="ignore")
 def explained(values: NDArray[np.generic], departs: NDArray[np.bool_], rungs: Sequence[Rung]) -> Explained:
     """Which null of a ladder explains each value; ``departs`` says which values depart from the first null.
 
     With d_k = x - mean_k, null k explains a value where the interval of d_k, by the spread of draws and by the prompts'
     error each, lies within a tenth of d_1. Where an interval lies neither within nor wholly beyond, or beyond and the
     value is not called, it is undecided: not to be told from a null is no explanation. What departs from all is
-    arrangement; what does not depart from the first has its name. share_k = 1 - d_k / d_1.
+    arrangement; what does not depart from the first has its name. share_k = 1 - d_k / d_1. Infinite values, as an exponent
+    of a tail can be, never depart.
     """
     x = np.asarray(values, dtype=np.float64)
     first, *others = rungs
@@ -86,8 +88,7 @@ def explained(values: NDArray[np.generic], departs: NDArray[np.bool_], rungs: Se
     open_ = np.asarray(departs, dtype=bool).copy()
     rung[~open_] = first.name
     for place, other in enumerate(others, start=1):
-        with np.errstate(divide="ignore", invalid="ignore"):
-            share[place] = np.where(departure != 0, 1 - (x - other.mean) / departure, np.nan)
+        share[place] = np.where(departure != 0, 1 - (x - other.mean) / departure, np.nan)
         within, beyond = _within_and_beyond(x, other, near)
         rung[open_ & within] = other.name
         unclear = open_ & ~within & ~beyond

@@ -124,3 +124,12 @@ def test_what_lies_beyond_a_null_and_is_not_called_is_undecided():
     other = Rung("scale", 8, np.full(2, 5.0), np.full(2, 4.0), np.full(2, 6.0), called=called)
     found = explained(x, np.ones(2, dtype=bool), [first, other]).rung
     assert found.tolist() == ["arrangement", "undecided"]
+
+
+def test_infinite_values_do_not_depart_and_warn_of_nothing():
+    x = np.array([np.inf, 9.0])
+    draws = np.random.default_rng(0).normal(size=(8, 2))
+    draws[3, 0] = np.inf
+    each = [compare(x, draws + shift) for shift in (0.0, 1.0)]
+    ladder = [Rung(n, 8, c.mean, c.low, c.high) for n, c in zip(("before", "scale"), each, strict=True)]
+    assert explained(x, each[0].p < 0.05, ladder).rung.tolist() == ["before", ARRANGEMENT]
