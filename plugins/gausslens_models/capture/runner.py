@@ -106,7 +106,7 @@ class TransformersRunner:
         before = (kept.cumsum(1) == 0) & kept.any(1, keepdim=True)
         if not bool(before.any()):
             return
-        tokens = tuple(int(i) for i in ids[before].unique()[:2])
+        tokens = tuple(sorted(set(ids[before].tolist()))[:2])
         proved = _BEHIND.setdefault(self.model, {})
         if tokens not in proved:
             proved[tokens] = self._reads_behind(tokens)

@@ -1,4 +1,4 @@
-"""What a runner is given that it cannot read as it is meant: padding before the tokens of a row, numbers of no token."""
+"""What a runner cannot read as it is meant: padding before the tokens of a row, numbers of no token."""
 
 from __future__ import annotations
 
