@@ -19,10 +19,11 @@ import math
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .contract.batches import Batch, Request
+from .contract.engines import Intervention, several, whole_numbers
 from .contract.errors import InputError, ModelError, did_you_mean
 from .contract.model import LayerWeights, ModelInfo
 from .contract.prompts import Part, Prompt, Tokens
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-    from .contract.engines import CaptureEngine, Intervention
+    from .contract.engines import CaptureEngine
     from .figures import Figure
     from .plugins.host import Host
     from .report import Undrawn
@@ -174,13 +175,19 @@ class Model:
         """Prompts as the tokens that the model would see: a text or several, or ``gausslens.Prompt``."""
         if isinstance(prompts, Tokens):
             return prompts
-        each = [prompts] if isinstance(prompts, str | Prompt) else list(prompts)
-        wrong = next((one for one in each if not isinstance(one, str | Prompt)), None)
-        if wrong is not None:
+        given: Any = prompts
+        alone = isinstance(given, str | bytes | Prompt) or not isinstance(given, Iterable)
+        each = [given] if alone else list(given)
+        wrong = [type(one).__name__ for one in each if not isinstance(one, str | Prompt)]
+        if wrong:
             raise InputError(
-                f"prompts are texts, gausslens.Prompt or Tokens, and not {type(wrong).__name__}; of token numbers it "
-                "is Prompt(ids=(...))"
+                f"prompts are texts, gausslens.Prompt or Tokens, and not {wrong[0]}; of token numbers it is "
+                "Prompt(ids=(...))"
             )
+        known = range(self.info.vocabulary)
+        no_such = [i for one in each if isinstance(one, Prompt) for i in one.ids or () if i not in known]
+        if no_such:
+            raise InputError(f"{self.info.name} has no token {no_such[0]}: it has 0 to {known[-1]}")
         return self._opened.model.tokenise([Prompt((Part(p),)) if isinstance(p, str) else p for p in each])
 
     def run(
@@ -205,7 +212,7 @@ class Model:
         if running is None:
             raise ModelError(f"{self.info.name}: no engine runs models of this loader: it has weights alone")
         names = self._named(running, [sites] if isinstance(sites, str) else list(sites))
-        tokens, info, twin = self.tokenise(prompts), self.info.narrowed(layers, heads), Twin(self._opened.model)
+        tokens, info, twin = self.tokenise(prompts), self._seen(layers, heads), Twin(self._opened.model)
         if not len(tokens) or not max(tokens.lengths):
             raise InputError("there are no tokens in these prompts")
         if max(tokens.lengths) > (info.max_positions or math.inf):
@@ -217,13 +224,22 @@ class Model:
                 running.run(twin, tokens, shard, Request(names, info.layers), room.take)
             return room.dataset()
         runner: Any = running.runner(twin)
-        how = {"interventions": interventions} if interventions else {}
+        changes = several(interventions)
         for prompt, ids in enumerate(tokens.ids):
+            how = {"interventions": [_told(one, prompt) for one in changes]} if changes else {}
             found = runner.forward(ids[None], sites=names, **tokens.beside([prompt]), **how)
             for key, array in found.items():
                 layer, name = key if isinstance(key, tuple) else (None, key)
                 room.put([prompt], layer, name, array)
         return room.dataset()
+
+    def _seen(self, layers: Sequence[int] | None, heads: Sequence[int] | None) -> ModelInfo:
+        """What is shown of the model; numbers of layers and heads may come as an array."""
+        named = (
+            None if each is None else whole_numbers(each, f"{what}=")
+            for what, each in (("layers", layers), ("heads", heads))
+        )
+        return self.info.narrowed(*named)
 
     def _named(self, running: CaptureEngine, sites: Sequence[str]) -> tuple[str, ...]:
         """The sites that are asked for, each once; one that the model does not have is refused."""
@@ -241,6 +257,13 @@ class Model:
         info = self.info
         shape = f"{info.n_layers} layers of {info.n_heads} heads, {info.n_parameters:,} parameters"
         return f"<{info.name}: {info.family}, {shape}>"
+
+
+def _told(one: Intervention, prompt: int) -> Intervention:
+    """The intervention in a pass of one prompt; its function is told which of the prompts that is."""
+    if not isinstance(one, Intervention):
+        return one  # the engine refuses it
+    return replace(one, function=lambda tensor, where: one.function(tensor, replace(where, prompts=(prompt,))))
 
 
 class _Room:

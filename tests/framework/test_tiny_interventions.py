@@ -74,3 +74,22 @@ def test_generation_is_that_of_forward(runner: Any) -> None:
     assert first == runner.generate(IDS, 1)[0].tolist()  # there is no position 5 yet
     with pytest.raises(ModelError, match="no positions 5, 6: these rows have 5"):
         runner.forward(IDS, interventions=late)
+
+
+def test_heads_and_positions_are_numbers_and_no_mask() -> None:
+    def same(tensor: torch.Tensor, where: gausslens.Where) -> torch.Tensor:
+        return tensor
+
+    for named in (np.array([0, 2]), torch.tensor([0, 2]), range(0, 3, 2), [np.int64(0), 2]):
+        one = Intervention("z", 1, same, heads=named, positions=named)
+        assert one.heads == one.positions == (0, 2)
+    for wrong in ([True, False], np.array([True, False]), 1, slice(0, 2), "01", [0.5], torch.tensor([0.0])):
+        for what in ("heads", "positions"):
+            with pytest.raises(ModelError, match=f"intervention at z of layer 1: {what} are whole numbers in a list"):
+                Intervention("z", 1, same, **{what: wrong})
+
+
+def test_a_function_that_cannot_be_called_is_refused_where_it_is_given() -> None:
+    for function in (torch.zeros(3), lambda tensor: tensor, 3):
+        with pytest.raises(ModelError, match=r"at z of layer 1: its function is called as function\(tensor, where\)"):
+            Intervention("z", 1, function)  # type: ignore[arg-type]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
+from operator import index
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .errors import ModelError
@@ -56,6 +57,14 @@ class Intervention:
     heads: Sequence[int] | None = None
     positions: Sequence[int] | None = None
     whole: bool = False
+
+    def __post_init__(self) -> None:
+        for what in ("heads", "positions"):
+            named = getattr(self, what)
+            if named is not None:
+                object.__setattr__(self, what, whole_numbers(named, f"{_at(self)}: {what}"))
+        if not _takes_two(self.function):
+            raise ModelError(f"{_at(self)}: its function is called as function(tensor, where), and cannot be")
 
 
 class Runner(Protocol):
@@ -169,11 +178,11 @@ class Interventions:
         prompts: Sequence[int] | None = None,
         more: bool = False,
     ) -> None:
-        self.given = given
+        self.given = several(given)
         self._mask, self._keys, self._start = mask.bool(), mask.bool() if keys is None else keys.bool(), start
         self._prompts = tuple(range(len(mask)) if prompts is None else prompts)
         self._of: dict[tuple[int | None, str], list[Intervention]] = {}
-        for one in given:
+        for one in self.given:
             checked(one, info, sites)
             most = self._mask_of(one).shape[1]
             beyond = [n for n in one.positions or () if n >= most]
@@ -215,6 +224,37 @@ class Interventions:
         seen = mask[:, [n - self._start for n in positions]].clone()
         where = Where(one.site, one.layer, heads, self._prompts, positions, seen)
         return _put(tensor, list(places.items()), lambda part: _answer(one, part.clone(), where))
+
+
+def several(given: Iterable[Intervention]) -> list[Intervention]:
+    """Interventions as a list, which can be read again at each prompt and token."""
+    if isinstance(given, Intervention):
+        raise ModelError("interventions are several: write [Intervention(...)], in brackets")
+    return list(given)
+
+
+def whole_numbers(named: Any, what: str) -> tuple[int, ...]:
+    """Heads or positions as numbers; a mask would be taken for the numbers 0 and 1."""
+    each = getattr(named, "tolist", lambda: named)()
+    try:
+        numbers = list(each)
+        if not any(isinstance(number, bool | str) for number in numbers):
+            return tuple(index(number) for number in numbers)
+    except TypeError:
+        pass
+    raise ModelError(f"{what} are whole numbers in a list, as [0, 3]; of a mask they are numpy.flatnonzero(mask)")
+
+
+def _takes_two(function: Any) -> bool:
+    if not callable(function):
+        return False
+    try:
+        signature(function).bind(None, None)
+    except ValueError:  # of C, without a signature
+        return True
+    except TypeError:
+        return False
+    return True
 
 
 def checked(one: Intervention, info: ModelInfo, sites: Sequence[str]) -> None:
@@ -354,7 +394,7 @@ class NarrowedRunner:
     def _given(self, how: Mapping[str, Any], old: Callable[..., torch.Tensor | None] | None) -> dict[str, Any]:
         """What the engine's runner is given; an engine of before is not told of what it does not know."""
         given = dict(how)
-        changes = [self._narrowed(one) for one in given.pop("interventions", ())]
+        changes = [self._narrowed(one) for one in several(given.pop("interventions", ()))]
         if changes:
             self._check_intervenes()
             given["interventions"] = changes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import torch
 
 from gausslens import Interventions, ModelError
 
+from ..loading.eager_answer import proof_prompt, proof_sources
 from ..loading.turns import turn_of
 from .attention import with_our_attention
 from .engine import wanted_sites
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from .engine import TransformersEngine
 
 Replacing = Callable[..., torch.Tensor | None]
+# Whether a model reads a row alike behind padding, for each set of tokens that stood there.
+_BEHIND: weakref.WeakKeyDictionary[Any, dict[tuple[int, ...], bool]] = weakref.WeakKeyDictionary()
 
 
 class TransformersRunner:
@@ -81,13 +85,59 @@ class TransformersRunner:
             found.update({(layer, site): array for site, array in captured.arrays.items()})
 
         ids = torch.as_tensor(tokens, dtype=torch.long, device=self.model.device)
+        no_such = ids[(ids < 0) | (ids >= self.info.vocabulary)]
+        if len(no_such):
+            raise ModelError(
+                f"{self.model.name} has no token {int(no_such[0])}: it has 0 to {self.info.vocabulary - 1}; what mask "
+                "leaves out is one of these too"
+            )
         kept = torch.ones_like(ids) if mask is None else torch.as_tensor(mask).to(ids)
         read = None if sources is None else self._on_device(sources)
+        if mask is not None:
+            self._check_padding(ids, kept.bool())
         changes = self._changes(interventions, kept, read, prompts=prompts)
         capture = self.engine.capture(self.model, wanted, done, eager=True, replace=replace, changes=changes, grad=grad)
         with self._applied(base):
             found.update(capture.run(ids, kept, "logits" in asked, "embed" in asked, sources=read))
         return found
+
+    def _check_padding(self, ids: torch.Tensor, kept: torch.Tensor) -> None:
+        """Refuse padding before the tokens of a row where it would move them: learned positions count it."""
+        before = (kept.cumsum(1) == 0) & kept.any(1, keepdim=True)
+        if not bool(before.any()):
+            return
+        tokens = tuple(sorted(set(ids[before].tolist()))[:2])
+        proved = _BEHIND.setdefault(self.model, {})
+        if tokens not in proved:
+            proved[tokens] = self._reads_behind(tokens)
+        if not proved[tokens]:
+            raise ModelError(
+                f"{self.model.name}: a row begins with padding, behind which this model reads the same tokens "
+                "otherwise: its positions count padding. Put padding at the end of rows, as tokens.padded does, or run "
+                "each row alone"
+            )
+
+    def _reads_behind(self, tokens: Sequence[int]) -> bool:
+        """Whether the stream of a short row begins alike with these tokens as padding behind it and before it."""
+        model, found = self.model, dict[int, torch.Tensor]()
+        if not getattr(model, "bears_padding", True):
+            return False
+        row = proof_prompt(model)[0][0]
+        row = row[: max(1, len(row) // 2)]
+        padding = torch.tensor(tokens).to(row)
+        ids = torch.stack([torch.cat([row, padding]), torch.cat([padding, row])])
+        mask = torch.ones_like(ids)
+        mask[0, len(row) :] = mask[1, : len(padding)] = 0
+
+        def done(layer: int, captured: Captured) -> None:
+            found[layer] = captured.arrays["resid_pre"].double()
+
+        sources = proof_sources(model, 2)
+        read = None if sources is None else (sources[0], sources[1].long())
+        with turn_of(model.module):
+            self.engine.capture(model, {0: ("resid_pre",)}, done, eager=True).run(ids, mask, sources=read)
+        behind, before = found[0][0, : len(row)], found[0][1, len(padding) :]
+        return bool((behind - before).abs().max() <= 4 * torch.finfo(model.dtype).eps * behind.abs().max())
 
     def _changes(
         self,
@@ -106,7 +156,7 @@ class TransformersRunner:
         if start == 0:
             from .intervention_proof import check_they_act
 
-            check_they_act(self.model, self.engine.capture, given)
+            check_they_act(self.model, self.engine.capture, changes.given)
         return changes
 
     def _on_device(self, sources: tuple[np.ndarray, np.ndarray]) -> Sources:

@@ -151,3 +151,35 @@ def test_keys_of_another_stack_have_their_own_text(open_stack: Any) -> None:
         assert "".join(found.key_piece.values[0]) == "".join(tokens.keys.pieces[0])
         rows = found.pattern.sum("key", skipna=True, min_count=1).isel(prompt=0)
         np.testing.assert_allclose(rows.isel(query=slice(tokens.lengths[0])), 1.0, rtol=0, atol=1e-5)
+
+
+def test_a_function_is_told_which_prompt_it_acts_on(model: Any) -> None:
+    tokens = model.tokenise(["abcd", "efgh", "ijkl"])
+    clean = torch.from_numpy(model.run(["mnop", "qrst", "uvwx"], "z", layers=[1], interventions=()).z.values[0])
+    told = []
+
+    def put(tensor: torch.Tensor, where: gausslens.Where) -> torch.Tensor:
+        told.append(where.prompts)
+        return clean[list(where.prompts)]
+
+    # As a generator, which can be read once.
+    found = model.run(tokens, "z", interventions=(gausslens.Intervention("z", 1, put) for _ in range(1)))
+    assert told == [(0,), (1,), (2,)]
+    np.testing.assert_array_equal(found.z.sel(layer=1).values, clean.numpy())
+
+
+def test_what_cannot_be_named_is_refused_in_a_line(model: Any) -> None:
+    for prompts, said in (
+        (3, "and not int"),
+        (None, "and not NoneType"),
+        (b"Ant", "and not bytes"),
+        (Prompt(ids=(1, 99_999)), "has no token 99999: it has 0 to 257"),
+        (Prompt(ids=(1, -1)), "has no token -1"),
+    ):
+        with pytest.raises(InputError, match=said):
+            model.run(prompts, "z")
+    with pytest.raises(ModelError, match=r"layers= are whole numbers in a list, as \[0, 3\]"):
+        model.run("Ant", "z", layers=2)
+    assert list(model.run("Ant", "z", heads=np.array([1, 3]), layers=range(1))["head"]) == [1, 3]
+    with pytest.raises(ModelError, match="in brackets"):
+        model.run("Ant", "z", interventions=gausslens.Intervention("z", 1, lambda tensor, where: tensor))
