@@ -75,7 +75,10 @@ def test_numbers_of_a_twin_do_not_depend_on_whether_it_was_run(
     def sums(twin: Twin) -> list[bytes]:
         tensors = [twin.weights(layer)[name].double() for layer, name in places]
         axes = [list(range(tensor.ndim))[-2:] for tensor in tensors]
-        return [(t * t).sum(axis).numpy().tobytes() + t.sum().numpy().tobytes() for t, axis in zip(tensors, axes, strict=True)]
+        return [
+            (t * t).sum(axis).numpy().tobytes() + t.sum().numpy().tobytes()
+            for t, axis in zip(tensors, axes, strict=True)
+        ]
 
     twin = twin_of(model, (plugin.GAUSSIAN, {}))
     before = sums(twin)
