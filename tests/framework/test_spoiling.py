@@ -169,6 +169,35 @@ def test_all_of_a_shape_at_once(host, plain, tmp_path, shape):
     assert len(ran.outcome.failed) == 2 * len(failed)
 
 
+# A model of files, and a module that is passed from Python, of which nothing can be read again.
+OF_A_MODULE = [("stream", "data"), ("stream", "facts"), ("stream", "memory")]
+OF_A_MODULE += [("weights", how) for how in ("W_V", "base", "memory of W_K", "embeddings", "info")]
+OF_A_MODULE += [("forward", how) for how in ("weights", "weights outside", "module", "info")]
+
+
+def plain_module() -> Any:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    sizes = {"n_layer": 2, "n_head": 4, "n_embd": 32, "vocab_size": 90, "n_positions": 32}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)).eval()
+
+
+@pytest.mark.parametrize("model", ["builtin:tiny", long("live")])
+def test_models_of_our_own_loaders_are_put_back(host, tmp_path, model):
+    live = {"model": plain_module()} if model == "live" else {}
+    of = {"prompts": {"source": "repeated-random", "prompts": 4, "length": 6}, "model": {} if live else {"path": model}}
+    entries = [entry(*way) | {"as": f"way-{n}"} for n, way in enumerate(OF_A_MODULE)]
+    before = perform(study(**of), store=tmp_path / "before", host=host, **live)
+    ran = perform(study(*entries, **of), store=tmp_path / "store", host=host, **live)
+    again = perform(study(**of), store=tmp_path / "again", host=host, **live)
+    equal(results(ran), results(before))
+    equal(results(again), results(before))
+    failed = {OF_A_MODULE[int(f.step.ref.label.removeprefix("way-"))] for f in ran.outcome.failed}
+    assert failed == {("stream", "data"), ("stream", "memory"), ("forward", "module")}
+
+
 EDITS = [*spoilers_at_work.EDITS, "later", *ENDING, "hang", *SETTING, "parameters"]
 
 

@@ -99,10 +99,11 @@ class Twin:
         layer = self._place(layer)
         if layer not in self._made:
             made: dict[str, torch.Tensor] = {}
+            strides: dict[str, Sequence[int]] = {}
             for number, call in enumerate(self.edits):
                 inputs = self.inputs[number] if self.inputs else {}
-                made |= _edited(self, call, layer, made, inputs)
-            self._made[layer] = made
+                made |= _edited(self, call, layer, made, inputs, strides)
+            self._made[layer] = {name: _laid_out(tensor, strides[name]) for name, tensor in made.items()}
         return self._made[layer]
 
     def weights(self, layer: int | None, info: ModelInfo | None = None) -> LayerWeights:
@@ -194,8 +195,12 @@ def _edited(
     layer: int | None,
     made: Mapping[str, torch.Tensor],
     inputs: Mapping[StepRef, xr.Dataset],
+    strides: dict[str, Sequence[int]],
 ) -> dict[str, torch.Tensor]:
-    """What one edit makes of one layer that earlier edits left as ``made``; checked."""
+    """What one edit makes of one layer that earlier edits left as ``made``; checked.
+
+    ``strides`` takes down how the model's own tensors lie in memory.
+    """
     allowed = set(_touches(call))
     if call.layers is not None and layer not in call.layers:
         return {}
@@ -224,10 +229,21 @@ def _edited(
         where = f"{call.mark}: edit {name}, layer {layer}, {tensor_name}"
         if tensor_name not in allowed:
             raise EditFailed(f"{where}: it says that it touches only {', '.join(sorted(allowed))}")
-        checked = _checked(where, call, current, tensor_name, tensor)
+        checked = _checked(where, call, current, tensor_name, tensor, strides)
         if checked is not None:
             result[tensor_name] = checked
     return result
+
+
+def _laid_out(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+    """The tensor with its axes in memory in the order of these strides, as an engine keeps it (``Twin.adopt``).
+
+    Sums of the same numbers in another order differ in their last digits: what is found of an edited tensor would
+    depend on whether the twin was run before.
+    """
+    order = sorted(range(tensor.ndim), key=lambda axis: -strides[axis])
+    back = sorted(range(tensor.ndim), key=lambda axis: order[axis])
+    return tensor.permute(order).contiguous().permute(back)
 
 
 class Copies(LayerWeights):
@@ -251,13 +267,21 @@ class Copies(LayerWeights):
         return Copies.of(super().base(layer))
 
 
-def _checked(where: str, call: EditCall, weights: LayerWeights, name: str, tensor: torch.Tensor) -> torch.Tensor | None:
+def _checked(
+    where: str,
+    call: EditCall,
+    weights: LayerWeights,
+    name: str,
+    tensor: torch.Tensor,
+    strides: dict[str, Sequence[int]],
+) -> torch.Tensor | None:
     """The tensor as it is laid over the model; None for one without heads, where only some heads are edited."""
     import torch
 
     if name not in weights:
         raise ModelError(f"{where}: the model has no such tensor{did_you_mean(name, weights.names)}")
     before = weights[name]
+    strides.setdefault(name, before.stride())
     if tensor.shape != before.shape:
         raise EditFailed(f"{where}: its shape is {tuple(tensor.shape)}, the model's is {tuple(before.shape)}")
     if not bool(torch.isfinite(tensor).all()):

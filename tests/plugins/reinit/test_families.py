@@ -65,6 +65,28 @@ def test_what_is_asked_for_is_drawn_and_all_else_stays(
     assert torch.equal(outputs(model, Twin(model), family_tokens), before)
 
 
+def test_numbers_of_a_twin_do_not_depend_on_whether_it_was_run(
+    family: str, family_model: Opens, family_tokens: Tokens, twin_of: Any
+) -> None:
+    """A run takes its tensors into the module's storage: sums over other strides would differ in their last digits."""
+    model = family_model(family)
+    places = [(layer, name) for layer in (*model.info.layers, None) for name in model.names(layer)]
+
+    def sums(twin: Twin) -> list[bytes]:
+        tensors = [twin.weights(layer)[name].double() for layer, name in places]
+        axes = [list(range(tensor.ndim))[-2:] for tensor in tensors]
+        return [
+            (t * t).sum(axis).numpy().tobytes() + t.sum().numpy().tobytes()
+            for t, axis in zip(tensors, axes, strict=True)
+        ]
+
+    twin = twin_of(model, (plugin.GAUSSIAN, {}))
+    before = sums(twin)
+    outputs(model, twin, family_tokens)
+    after = sums(twin)
+    assert [place for place, one, other in zip(places, before, after, strict=True) if one != other] == []
+
+
 def test_the_same_seed_gives_the_same_twin_from_files_and_from_a_module(
     family: str, family_model: Opens, family_files: Any, twin_of: Any
 ) -> None:
