@@ -136,11 +136,21 @@ def text_of(row: Any, field: str, where: str) -> str:
     """The text under a name in a row, empty where nothing stands there; an error where there is no such name."""
     found = row.get(field) if isinstance(row, Mapping) else None
     if isinstance(found, str):
-        return found
+        return whole(found, field, where)
     if isinstance(row, Mapping) and field in row and found is None:
         return ""
     known = ", ".join(str(key) for key in row) if isinstance(row, Mapping) else type(row).__name__
     raise InputError(f"{where}: no text {field!r} in it: it has {known}")
+
+
+def whole(text: str, field: str, where: str) -> str:
+    """The text, of whole characters: JSON may hold half of one, as "\\ud83d", which no tokenizer takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = ascii(text[error.start])
+        raise InputError(f"{where}: {field!r} holds {half}, half of a character: the text was cut there") from error
+    return text
 
 
 def value_of(row: Any, column: str, where: str) -> Any:

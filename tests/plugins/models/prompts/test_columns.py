@@ -299,3 +299,12 @@ def test_quotes_that_do_not_fit_are_told_with_their_line(row: str, tmp_path: Pat
     (tmp_path / "t.csv").write_text(f"text,id\nfirst,0\n{row}\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"t\.csv:3: quotes that do not fit"):
         texts(tmp_path, path="t.csv")
+
+
+@pytest.mark.parametrize(
+    "source", [texts, lambda place, path: list(file(FileParameters(path=path), SourceContext(place)))]
+)
+def test_half_of_a_character_is_told_with_its_line(source: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text('{"text": "a"}\n{"text": "cut \\ud83d"}\n', encoding="utf-8")
+    with pytest.raises(InputError, match=r"t\.jsonl:2: 'text' holds '\\ud83d', half of a character"):
+        source(tmp_path, path="t.jsonl")
