@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_run import host, study
 
-from gausslens import Part, Prompt, PromptSource, Tokens, hookimpl
+from gausslens import InputError, Part, Prompt, PromptSource, Tokens, hookimpl
 from gausslens.contract import prompts as contract
 from gausslens.contract.errors import ModelError
 from gausslens.contract.prompts import tokenised
@@ -172,11 +172,48 @@ def nothing(parameters: Any, context: Any) -> Iterator[Prompt]:
     yield from ()
 
 
+def breaking(parameters: Any, context: Any) -> Iterator[Prompt]:
+    """Good for longer than is taken at once, then none."""
+    yield from short_texts(1500)
+    raise ValueError("the disk is on fire")
+
+
+def refusing(parameters: Any, context: Any) -> Iterator[Prompt]:
+    yield Prompt((Part("one"),))
+    raise InputError("row 2 has no text")
+
+
+def bare(parameters: Any, context: Any) -> Iterator[Any]:
+    yield "a text"
+
+
+def bare_parts(parameters: Any, context: Any) -> Iterator[Any]:
+    yield Prompt(("a text",))  # type: ignore[arg-type]
+
+
+def halved(parameters: Any, context: Any) -> Iterator[Prompt]:
+    yield Prompt((Part("cut \ud83d"),))
+
+
+def below(parameters: Any, context: Any) -> Iterator[Prompt]:
+    yield Prompt(ids=(3, -1))
+
+
 @hookimpl
 def prompt_sources() -> list[PromptSource]:
-    """The three above, which are found in this module by its name."""
-    names = ("generated", "listed", "nothing")
+    """Those above, which are found in this module by their names."""
+    names = ("generated", "listed", "nothing", *WRONG)
     return [PromptSource(name=n, version=1, summary="texts", prompts=f"test_many_prompts:{n}") for n in names]
+
+
+WRONG = {
+    "breaking": "ValueError: the disk is on fire",
+    "refusing": "row 2 has no text",
+    "bare": "it gave 'a text': prompts are made as",
+    "bare_parts": r"it gave Prompt\(.*: prompts are made as",
+    "halved": "a text holds .*, half of a character",
+    "below": "it gave the token -1: numbers of tokens begin at 0",
+}
 
 
 def planned(source: str) -> Any:
@@ -192,3 +229,9 @@ def test_a_source_may_be_an_iterator_and_keys_are_those_of_a_list(monkeypatch: p
     assert len(one.tokens) == 40
     with pytest.raises(PlanError, match="the prompt source nothing gave no prompts"):
         planned("nothing")
+
+
+@pytest.mark.parametrize("source", WRONG)
+def test_what_a_source_does_wrong_is_told_with_its_name_and_line(source: str) -> None:
+    with pytest.raises(InputError, match=rf"^<dict>: the prompt source {source} of plugin sources .*: {WRONG[source]}"):
+        planned(source)

@@ -152,9 +152,18 @@ class TakesTheFirstLayer(probe_analyses.MeanSquare):
         return super().result() + self.first
 
 
+class ChangesTokens(probe_analyses.MeanSquare):
+    """Numbers of its own that are right, and those of whoever reads the tokens after it wrong."""
+
+    def update(self, batch: Any) -> None:
+        super().update(batch)
+        batch.tokens.fill_(0)
+
+
 @pytest.mark.parametrize(
     ("made", "said"),
     [
+        (ChangesTokens, "it changes batch.tokens in place"),
         (CountsPadding, "how prompts are cut"),
         (KeepsArrays, "arrays are reused"),
         (ForgetsToAdd, "how prompts are cut|associative"),

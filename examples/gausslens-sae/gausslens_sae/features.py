@@ -16,7 +16,7 @@ import numpy as np
 from gausslens import Batch, Context, InputError, Request, StepRef, merge_each, variable
 
 from .statistics import Firings, Spread, best, explained
-from .vectors import chosen, counted, dataset, of_layer, of_training, vectors
+from .vectors import chosen, counted, dataset, hold, of_layer, of_training, vectors
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -72,6 +72,7 @@ class Features:
         if facts["site"] != self.parameters.site:
             said = f"give this step with: {{site: {facts['site']}}}"
             raise InputError(f"{label} is an autoencoder of {facts['site']}: {said}")
+        hold(trained, self.context.model, label)
         sae, ball = of_layer(trained, batch.layer, label, batch[self.parameters.site].device)
         here = counted(batch.text, int(facts["after"]))
         x = vectors(batch, self.parameters.site, here)

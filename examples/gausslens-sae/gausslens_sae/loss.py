@@ -29,7 +29,7 @@ from gausslens import (
 )
 
 from .statistics import recovered
-from .vectors import chosen, counted, dataset, of_layer, of_training
+from .vectors import chosen, counted, dataset, hold, of_layer, of_training
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -51,6 +51,7 @@ class Loss:
 
     def run(self, runner: Runner, prompts: Tokens) -> xr.Dataset:
         trained, label = of_training(self.context.inputs)
+        hold(trained, self.context.model, label)
         layers, after = list(self.context.model.layers), int(trained["decoder"].attrs["after"])
         changes = {layer: self._changes(trained, layer, label) for layer in layers}
         losses = np.full((len(prompts.ids), len(layers), 3), np.nan)  # clean, reconstructed, removed

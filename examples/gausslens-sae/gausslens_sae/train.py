@@ -9,7 +9,7 @@ import numpy as np
 from gausslens import Batch, Context, Estimate, InputError, ModelInfo, Request, Tokens, variable
 
 from .training import Recipe, Training
-from .vectors import counted, dataset, vectors, width
+from .vectors import counted, dataset, heads_of, vectors, width
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -55,6 +55,8 @@ class Train:
         balls = [training.ball for training in found if training.ball is not None]
         p = self.parameters
         facts: dict[str, Any] = {"site": p.site, "k": made[0].k, "after": p.after, "kind": p.decoder}
+        if heads := heads_of(p.site, self.context.model):
+            facts["heads"] = heads
 
         def stacked(dims: tuple[str, ...], arrays: list[Any], words: str, **more: Any) -> Any:
             values = np.stack([np.asarray(array, dtype=np.float32) for array in arrays])

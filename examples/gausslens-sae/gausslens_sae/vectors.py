@@ -21,6 +21,24 @@ def width(name: str, info: ModelInfo) -> int:
     return heads * wide
 
 
+def heads_of(name: str, info: ModelInfo) -> list[int]:
+    """The numbers of the heads in view whose vectors are side by side; none of a site without heads."""
+    return list(site(name).heads(info)) if {"head", "kv_head"} & set(site(name).dims) else []
+
+
+def hold(trained: xr.Dataset, info: ModelInfo, label: str) -> None:
+    """Refuse an autoencoder of other heads than those in view: their vectors may be as wide, and are not the same."""
+    facts = trained["decoder"].attrs
+    heads, here = np.atleast_1d(facts.get("heads", [])).tolist(), heads_of(facts["site"], info)
+    if heads and heads != here:
+        of, view = (", ".join(map(str, each)) for each in (heads, here))
+        raise InputError(f"{label} is an autoencoder of heads {of}, here are {view}: give both steps the same heads:")
+    if trained.sizes["d_in"] != (wide := width(facts["site"], info)):
+        raise InputError(
+            f"{label} is an autoencoder of vectors of {trained.sizes['d_in']} numbers, here they have {wide}"
+        )
+
+
 def counted(text: torch.Tensor, after: int) -> torch.Tensor:
     """Which tokens [prompt, position] count: those of real text, from a position on."""
     found = text.clone()

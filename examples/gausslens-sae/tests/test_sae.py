@@ -116,6 +116,28 @@ def test_a_site_other_than_that_of_the_training_is_refused(trained, model):
         check_stream(plugin.FEATURES, FeaturesParameters(site="z"), model=model, texts=TEXTS, inputs={STEP: trained})
 
 
+@pytest.mark.parametrize("site", ["z", "v"])
+@pytest.mark.parametrize("heads", [[1], [0, 1]])
+def test_heads_other_than_those_of_the_training_are_refused(site, heads, gausslens_run):
+    """Vectors of one head are as wide as those of another: nothing else would tell."""
+    study = {
+        "prompts": {"source": "text", "text": TEXTS},
+        "variants": {"trained": []},
+        "analyses": [
+            {"use": "sae.train", "heads": [0], "with": {"site": site, **SMALL}},
+            {"use": "sae.features", "heads": [0], "with": {"site": site}},
+            {"use": "sae.loss", "heads": [0]},
+        ],
+    }
+    model = {"path": "builtin:testing", "heads": 2}
+    gausslens_run({**study, "model": model}, "models", sae=plugin)
+    for other in (1, 2):
+        study["analyses"][other]["heads"] = heads
+        with pytest.raises(GausslensError, match=r"of heads 0, here are .*1: give both steps the same heads:"):
+            gausslens_run({**study, "model": model}, "models", sae=plugin)
+        study["analyses"][other]["heads"] = [0]
+
+
 def test_prompts_that_are_too_short_are_said_to_be(model):
     with pytest.raises(GausslensError, match="give longer prompts"):
         check_stream(plugin.TRAIN, TrainParameters(after=500, **SMALL), model=model, texts=TEXTS)

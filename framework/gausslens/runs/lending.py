@@ -6,6 +6,7 @@ Our own analyses are given the arrays themselves, and are held to leaving them a
 from __future__ import annotations
 
 import copy
+import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..contract.errors import GausslensError, InputError
+from ..contract.prompts import Part, Prompt
 from ..contract.reference import resolve
 from ..contract.twin import Copies
 from ..guard import Guard, Stopped
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from ..contract.analyses import Context
     from ..contract.batches import Batch, Request
     from ..contract.model import LayerWeights, ModelInfo
-    from ..contract.prompts import Prompt, SourceContext
+    from ..contract.prompts import SourceContext
     from .study import PromptCall, Use
 
 # Prompts that are taken from an outside source in one call.
@@ -123,12 +125,33 @@ def prompts_of(call: PromptCall, context: SourceContext) -> Iterator[Prompt]:
     try:
         each = guard.call(lambda: iter(resolve(call.source.descriptor.prompts)(parameters, context)))
         while some := guard.call(lambda: list(islice(each, AT_A_TIME))):
+            if guard.outside:
+                _check_prompts(some)
             yield from some
-    except Stopped as error:
+    except Exception as error:
+        if not guard.outside:
+            raise
         name = call.source.descriptor.name
+        kind = "" if isinstance(error, (GausslensError, Stopped)) else f"{type(error).__name__}: "
         raise InputError(
-            f"{call.mark}: the prompt source {name} of plugin {owner.plugin} ({owner.distribution}): {error}"
+            f"{call.mark}: the prompt source {name} of plugin {owner.plugin} ({owner.distribution}): {kind}{error}"
         ) from error
+
+
+def _check_prompts(prompts: Sequence[object]) -> None:
+    """Refuse what is no prompt, before a tokenizer stumbles over it."""
+    for prompt in prompts:
+        is_one = isinstance(prompt, Prompt) and all(
+            isinstance(p, Part) and isinstance(p.text, str) for p in prompt.parts
+        )
+        if not isinstance(prompt, Prompt) or not is_one:
+            raise InputError(f"it gave {reprlib.repr(prompt)}: prompts are made as Prompt((Part('text'),))")
+        try:
+            "".join(part.text for part in prompt.parts).encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"a text holds {error.object[error.start]!r}, half of a character") from error
+        if (least := min(prompt.ids or (0,))) < 0:
+            raise InputError(f"it gave the token {least}: numbers of tokens begin at 0")
 
 
 class LentRunner:

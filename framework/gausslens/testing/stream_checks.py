@@ -52,6 +52,7 @@ def check_stream(
     - without ``model``, it runs on each of ``TinyModel.kinds()`` that has its sites, or refuses a kind by a
       GausslensError; the first that has them is the one on which all that follows is checked;
     - a second run gives the same bits: no state is shared between copies;
+    - it changes no ``tokens``, ``text`` or ``mask`` of a batch;
     - it keeps no array that is valid only during ``update``, and layers may come in any order: the same bits;
     - prompts may be cut into shards in any way, and the merge of shards is associative: equal within the tolerance,
       which is that of sums in another order;
@@ -141,7 +142,10 @@ class _HostileEngine(TinyEngine):
         super().run(twin, tokens, shard, request, batches.append)
         for batch in reversed(batches):
             arrays = {site: array.clone() for site, array in batch.arrays.items()}
-            sink(replace(batch, arrays=arrays))
+            lent = {name: getattr(batch, name).clone() for name in ("tokens", "text", "mask")}
+            sink(replace(batch, arrays=arrays, **lent))
+            for name, array in lent.items():
+                assert torch.equal(array, getattr(batch, name)), f"it changes batch.{name} in place: work on a copy"
             for array in arrays.values():
                 array.fill_(torch.nan)
 

@@ -20,6 +20,8 @@ TABLES = (".csv", ".tsv", ".json", ".jsonl", *ARROW)
 _BATCH = 1024
 _LONGEST_FIELD = 2**31 - 1
 _SHARD = re.compile(r"(?:(?P<split>.+)-)?(?P<number>\d{5})-of-(?P<count>\d{5})")
+# What files of one split are called, by itself or between other words.
+_SPLIT = re.compile(r"(?<![a-z])(train|test|valid|val|dev|eval)(?:ing|ation|uation)?(?![a-z])", re.IGNORECASE)
 Row = tuple[str, Any]
 
 
@@ -31,21 +33,16 @@ def rows_of(path: Path, columns: Sequence[str] | None = None) -> Iterator[Row]:
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file")
-    reading: dict[str, Callable[[Path], Iterator[Row]]] = {
+    reading: dict[str, Callable[[Path, Sequence[str] | None], Iterator[Row]]] = {
         ".csv": _delimited,
         ".tsv": _delimited,
         ".json": _entries,
         ".jsonl": _lines,
     }
     try:
-        if path.suffix in ARROW:
-            yield from _of_arrow(path, columns)
-        else:
-            yield from reading[path.suffix](path)
+        yield from reading.get(path.suffix, _of_arrow)(path, columns)
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}: not JSON: {error}") from error
 
 
 def tables_of(path: Path, split: str | None) -> list[Path]:
@@ -53,6 +50,7 @@ def tables_of(path: Path, split: str | None) -> list[Path]:
     if path.is_file():
         if path.suffix not in TABLES:
             raise InputError(f"{path}: columns are read from {', '.join(TABLES)}, or a directory of these")
+        _refuse_split(path, split, None)
         return [path]
     if not path.is_dir():
         raise InputError(f"{path}: no such file or directory")
@@ -62,11 +60,14 @@ def tables_of(path: Path, split: str | None) -> list[Path]:
         return tables_of(path / _one_of(path, splits, split), None)
     state = _json_of(path / "state.json")
     if state is not None:
+        _refuse_split(path, split, state.get("_split"))
         return [_there(path / str(one["filename"])) for one in state.get("_data_files", ())]
     files = sorted(one for one in path.iterdir() if one.suffix in TABLES and not one.name.startswith((".", "_")))
     files = [one for one in files if one.name not in ("dataset_info.json", "dataset_infos.json")]
     if not files:
-        raise InputError(f"{path}: none of its files is called *{', *'.join(TABLES)}")
+        within = sorted({one.parent.name for end in TABLES for one in path.glob(f"*/*{end}")})
+        here = f"; its folders {', '.join(within)} hold some: name one of them in `path:`" if within else ""
+        raise InputError(f"{path}: none of its files is called *{', *'.join(TABLES)}{here}")
     kinds = sorted({one.suffix for one in files})
     if len(kinds) > 1:
         raise InputError(f"{path}: holds files of several kinds, {', '.join(kinds)}: give one of them")
@@ -74,11 +75,12 @@ def tables_of(path: Path, split: str | None) -> list[Path]:
 
 
 def _of_split(path: Path, files: Sequence[Path], split: str | None) -> list[Path]:
-    """Those called <split>-00000-of-00002.parquet, all of which must be there; files of other names are one table."""
+    """Those called <split>-00000-of-00002.parquet, all of which must be there, or by splits; others are one table."""
     found = {one: _SHARD.fullmatch(one.stem) for one in files}
     names = {one: (shard["split"] or "" if shard else one.stem) for one, shard in found.items()}
     shards = {name for one, name in names.items() if found[one]}
-    if not shards and split is None:
+    splits = {told[1].lower() for name in names.values() if (told := _SPLIT.search(name))}
+    if not shards and split is None and len(splits) < 2:
         return list(files)
     name = next(iter(shards)) if split is None and set(names.values()) == shards and len(shards) == 1 else None
     name = _one_of(path, sorted(set(names.values())), split) if name is None else name
@@ -89,6 +91,13 @@ def _of_split(path: Path, files: Sequence[Path], split: str | None) -> list[Path
             f"{path}: holds {len(chosen)} files of {name or 'the table'}, and their names say {max(counts)}"
         )
     return chosen
+
+
+def _refuse_split(path: Path, split: str | None, own: str | None) -> None:
+    """What is one split, or none, has no others to choose from."""
+    if split is not None and split != own:
+        what = "one file" if path.is_file() else f"the split {own}" if own else "one table"
+        raise InputError(f"{path}: is {what}: there is no split {split!r} in it, leave out `split:`")
 
 
 def _one_of(path: Path, splits: Sequence[str], split: str | None) -> str:
@@ -127,11 +136,21 @@ def text_of(row: Any, field: str, where: str) -> str:
     """The text under a name in a row, empty where nothing stands there; an error where there is no such name."""
     found = row.get(field) if isinstance(row, Mapping) else None
     if isinstance(found, str):
-        return found
+        return whole(found, field, where)
     if isinstance(row, Mapping) and field in row and found is None:
         return ""
     known = ", ".join(str(key) for key in row) if isinstance(row, Mapping) else type(row).__name__
     raise InputError(f"{where}: no text {field!r} in it: it has {known}")
+
+
+def whole(text: str, field: str, where: str) -> str:
+    """The text, of whole characters: JSON may hold half of one, as "\\ud83d", which no tokenizer takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = ascii(text[error.start])
+        raise InputError(f"{where}: {field!r} holds {half}, half of a character: the text was cut there") from error
+    return text
 
 
 def value_of(row: Any, column: str, where: str) -> Any:
@@ -144,36 +163,52 @@ def value_of(row: Any, column: str, where: str) -> Any:
     return row[column]
 
 
-def _delimited(path: Path) -> Iterator[Row]:
+def _delimited(path: Path, columns: Sequence[str] | None) -> Iterator[Row]:
     csv.field_size_limit(_LONGEST_FIELD)
     plain: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix == ".tsv" else {"strict": True}
     with path.open(newline="", encoding="utf-8-sig") as stream:
         rows = csv.DictReader(stream, **plain)
         try:
+            _refuse_twice(f"{path}:1", rows.fieldnames or (), columns)
             for row in rows:
                 where = f"{path}:{rows.line_num}"
                 if None in row:
                     raise InputError(f"{where}: {len(row[None])} more columns than the first line names")
                 yield where, row
         except csv.Error as error:
-            raise InputError(f"{path}:{rows.line_num}: quotes that do not fit: {error}") from error
+            # The lines of the reader behind it, for those of `rows` are of the row before.
+            raise InputError(f"{path}:{rows.reader.line_num}: quotes that do not fit: {error}") from error
 
 
-def _entries(path: Path) -> Iterator[Row]:
-    found = json.loads(path.read_text("utf-8-sig"))
+def _entries(path: Path, _: Sequence[str] | None) -> Iterator[Row]:
+    found = _json(path.read_text("utf-8-sig"), str(path))
     if not isinstance(found, list):
         raise InputError(f"{path}: holds a {type(found).__name__}, not a list of texts")
     yield from ((f"{path}: entry {number}", entry) for number, entry in enumerate(found))
 
 
-def _lines(path: Path) -> Iterator[Row]:
+def _lines(path: Path, _: Sequence[str] | None) -> Iterator[Row]:
     with path.open(encoding="utf-8-sig") as stream:
         for number, line in enumerate(stream, 1):
             if line.strip():
-                try:
-                    yield f"{path}:{number}", json.loads(line)
-                except json.JSONDecodeError as error:
-                    raise InputError(f"{path}:{number}: not JSON: {error.msg} at character {error.pos}") from error
+                where = f"{path}:{number}"
+                yield where, _json(line, where)
+
+
+def _json(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{where}: not JSON: {error.msg} at character {error.pos}") from error
+    except (RecursionError, ValueError) as error:  # a thousand lists in each other, a number of thousands of digits
+        raise InputError(f"{where}: JSON that is too much to read: {error}") from error
+
+
+def _refuse_twice(where: str, names: Sequence[str], columns: Sequence[str] | None) -> None:
+    """Of two columns of one name nothing says which is meant."""
+    for name in columns or ():
+        if names.count(name) > 1:
+            raise InputError(f"{where}: {names.count(name)} columns are called {name!r}: rename all but one")
 
 
 def _of_arrow(path: Path, columns: Sequence[str] | None) -> Iterator[Row]:
@@ -203,7 +238,7 @@ def _batches_of_arrow(path: Path, columns: Sequence[str] | None) -> Iterator[Any
 
         with parquet.ParquetFile(path) as file:
             names = file.schema_arrow.names
-            yield from file.iter_batches(_BATCH, columns=_wanted(names, columns))
+            yield from file.iter_batches(_BATCH, columns=_wanted(path, names, columns))
         return
     with pa.memory_map(str(path)) as source:
         # Files begin with this mark; what `datasets` saves are streams, which do not.
@@ -216,10 +251,12 @@ def _batches_of_arrow(path: Path, columns: Sequence[str] | None) -> Iterator[Any
             batches = stream = pa.ipc.open_stream(source)
             names = stream.schema.names
         for batch in batches:
-            yield batch.select(_wanted(names, columns) or names)
+            wanted = _wanted(path, names, columns)
+            yield batch if wanted is None else batch.select(wanted)
 
 
-def _wanted(names: Sequence[str], columns: Sequence[str] | None) -> list[str] | None:
+def _wanted(path: Path, names: Sequence[str], columns: Sequence[str] | None) -> list[str] | None:
+    _refuse_twice(str(path), names, columns)
     if columns is None or any(name not in names for name in columns):
         return None
     return list(dict.fromkeys(columns))

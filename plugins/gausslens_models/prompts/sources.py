@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gausslens import InputError, Part, Prompt
 
-from .rows import TABLES, lines_of, rows_of, tables_of, text_of, value_of
+from .rows import TABLES, lines_of, rows_of, tables_of, text_of, value_of, whole
 
 if TYPE_CHECKING:
     from gausslens import SourceContext
@@ -80,7 +80,7 @@ def _texts(path: Path, field: str) -> Iterator[str]:
         yield from lines_of(path)
         return
     for where, row in rows_of(path, [field]):
-        yield row if isinstance(row, str) else text_of(row, field, where)
+        yield whole(row, "text", where) if isinstance(row, str) else text_of(row, field, where)
 
 
 def columns(parameters: ColumnsParameters, context: SourceContext) -> Iterator[Prompt]:
@@ -131,7 +131,7 @@ def _text(row: Any, column: str, where: str) -> str:
     value = _given(row, column, where)
     if not isinstance(value, str):
         raise InputError(f"{where}: {column!r} is {reprlib.repr(value)}, which is no text")
-    return value
+    return whole(value, column, where)
 
 
 def _sample(prompts: Iterator[Prompt], count: int, seed: int) -> list[Prompt]:

@@ -233,3 +233,78 @@ def test_what_is_no_table_is_told(path: str, tmp_path: Path) -> None:
     (tmp_path / "t.xlsx").write_bytes(b"PK")
     with pytest.raises(InputError, match=r"no such file or directory|columns are read from|none of its files"):
         texts(tmp_path, path=path)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow file", "arrow stream", "csv", "tsv"])
+def test_of_two_columns_of_one_name_none_is_chosen(kind: str, tmp_path: Path) -> None:
+    name, _ = FORMATS[kind]
+    table = pa.table([["mine"], ["other"], ["a"]], names=["text", "text", "id"])
+    if kind == "parquet":
+        parquet.write_table(table, tmp_path / name)
+    elif kind in ("csv", "tsv"):
+        between = "," if kind == "csv" else "\t"
+        lines = (["text", "text", "id"], ["mine", "other", "a"])
+        (tmp_path / name).write_text("".join(f"{between.join(line)}\n" for line in lines), encoding="utf-8")
+    else:
+        made = pa.ipc.new_file if kind == "arrow file" else pa.ipc.new_stream
+        with pa.OSFile(str(tmp_path / name), "wb") as sink, made(sink, table.schema) as writer:
+            writer.write_table(table)
+    with pytest.raises(InputError, match=f"{name}.*: 2 columns are called 'text': rename all but one"):
+        texts(tmp_path, path=name)
+    assert texts(tmp_path, path=name, field="id") == ["a"]
+    with pytest.raises(InputError, match="no column 'txt'"):
+        texts(tmp_path, path=name, field="txt")
+
+
+def test_files_called_as_splits_are_not_mixed(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    for name in ("train-1", "train-2"):
+        as_lines(tmp_path / "d" / f"{name}.jsonl", [{"text": name}])
+    assert texts(tmp_path, path="d") == ["train-1", "train-2"]
+    as_lines(tmp_path / "d" / "contest.jsonl", [{"text": "contest"}])
+    assert len(texts(tmp_path, path="d")) == 3
+    as_lines(tmp_path / "d" / "test.jsonl", [{"text": "tested"}])
+    with pytest.raises(InputError, match="holds the splits contest, test, train-1, train-2: choose one with `split:`"):
+        texts(tmp_path, path="d")
+    assert texts(tmp_path, path="d", split="test") == ["tested"]
+
+
+def test_a_split_of_what_has_none_is_refused(tmp_path: Path) -> None:
+    as_lines(tmp_path / "train.jsonl", ROWS)
+    with pytest.raises(InputError, match="is one file: there is no split 'test' in it"):
+        texts(tmp_path, path="train.jsonl", split="test")
+    saved(tmp_path / "one", ROWS, 2)
+    with pytest.raises(InputError, match="there is no split 'test' in it"):
+        texts(tmp_path, path="one", split="test")
+
+
+def test_tables_one_folder_further_down_are_told(tmp_path: Path) -> None:
+    (tmp_path / "d" / "data").mkdir(parents=True)
+    as_parquet(tmp_path / "d" / "data" / "train-00000-of-00001.parquet", ROWS)
+    with pytest.raises(InputError, match="its folders data hold some: name one of them in `path:`"):
+        texts(tmp_path, path="d")
+
+
+@pytest.mark.parametrize("value", ["[" * 100_000 + "]" * 100_000, "9" * 5000])
+@pytest.mark.parametrize("name", ["t.jsonl", "t.json"])
+def test_json_that_python_does_not_read_is_told_with_its_place(name: str, value: str, tmp_path: Path) -> None:
+    row = f'{{"text": "a", "more": {value}}}'
+    (tmp_path / name).write_text(f"{row}\n" if name == "t.jsonl" else f"[{row}]", encoding="utf-8")
+    with pytest.raises(InputError, match=rf"{name}(:1)?: JSON that is too much to read"):
+        texts(tmp_path, path=name)
+
+
+@pytest.mark.parametrize("row", ['"a"b,1', '"a,1'])
+def test_quotes_that_do_not_fit_are_told_with_their_line(row: str, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(f"text,id\nfirst,0\n{row}\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"t\.csv:3: quotes that do not fit"):
+        texts(tmp_path, path="t.csv")
+
+
+@pytest.mark.parametrize(
+    "source", [texts, lambda place, path: list(file(FileParameters(path=path), SourceContext(place)))]
+)
+def test_half_of_a_character_is_told_with_its_line(source: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text('{"text": "a"}\n{"text": "cut \\ud83d"}\n', encoding="utf-8")
+    with pytest.raises(InputError, match=r"t\.jsonl:2: 'text' holds '\\ud83d', half of a character"):
+        source(tmp_path, path="t.jsonl")
