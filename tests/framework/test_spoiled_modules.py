@@ -11,12 +11,12 @@ import spoilers_at_work
 import torch
 import transformers
 import xarray as xr
-from gausslens_models.loading.config_and_tokenizer import directory_of_builtin
 
 from gausslens import plugins
 from gausslens.perform import perform
 from gausslens.store import Store
 from gausslens.testing import wiring
+from gausslens_models.loading.config_and_tokenizer import directory_of_builtin
 
 
 def module_of(at: Any) -> Any:
@@ -114,4 +114,4 @@ def test_hooks_are_taken_off_a_live_module(host, tmp_path, monkeypatch):
 def linear_hook(model: Any) -> Any:
     """A hook of the caller's own, which stays."""
     one = next(m for m in model.modules() if isinstance(m, torch.nn.Linear))
-    return one.register_forward_hook(lambda _m, _i, found: found * 0.5)
+    return one.register_forward_hook(lambda *_: None)
