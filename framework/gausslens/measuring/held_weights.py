@@ -23,7 +23,7 @@ class HeldWeights:
     """The weights in memory of one model, by their CRC-32.
 
     They are those that the model's ``held()`` tells; a model without it has none to look at. Where it has ``code()``,
-    what that gives is looked at, too: hooks, and numbers of its modules. What was changed is let go of, and read from its
+    what that gives is looked at, too: hooks, numbers of its modules. What was changed is let go of, and read from its
     files again; of a model that is passed from Python copies are kept.
     """
 
