@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -289,3 +290,10 @@ def test_ours_change_nothing_of_what_they_are_given(monkeypatch, tmp_path, plugi
 
 def looks_at_a_model(owned: Any) -> bool:
     return owned.descriptor.shape != "derived" and owned.descriptor.differences != "only"
+
+
+def test_an_update_that_ends_when_it_is_looked_up_fails_its_step_alone(host, plain, tmp_path, monkeypatch):
+    monkeypatch.setattr(spoilers_at_work.Stream, "update", property(lambda _: sys.exit(3)))
+    ran = ran_with(host, tmp_path, study(entry("stream", "nothing")))
+    equal(results(ran), plain)
+    assert {failure.step.ref.label for failure in ran.outcome.failed} == {"spoil.stream"}
