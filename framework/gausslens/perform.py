@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .contract.errors import RunFailed
 from .contract.hooks import RunNews, StepNews
-from .guard import unshown, watched_interrupts
+from .guard import is_outside, settled, unshown, watched_interrupts
 from .measuring.execute import execute, not_in_store, work
 from .runs.open import Models
 from .runs.outcome import Began, Failure, Finished, Noted, Outcome, Progress, failures_in_words, progress
@@ -156,6 +156,10 @@ def _committed(done: Finished, store: Store) -> Failure | None:
             store.commit(step.folder, step.key, done.result, done.made_by)
     except (TypeError, ValueError) as error:
         return Failure(step, error)
+    except BaseException as stopped:  # text that is a class of a plugin's own, and ends the program when it is read
+        if isinstance(stopped, Exception) or not is_outside(step.use.analysis.owner):
+            raise
+        return Failure(step, settled(stopped))
     return None
 
 

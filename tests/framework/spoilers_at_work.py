@@ -19,12 +19,14 @@ from typing import Any
 import numpy as np
 import torch
 import xarray as xr
+from torch.overrides import TorchFunctionMode
 
 import gausslens
 from gausslens import Request
 from gausslens.testing.tiny_model import TinyModel
 
 KEPT: list[Any] = []
+KEPT_MODES: list[Any] = []
 ZEROS = np.zeros(2)
 
 
@@ -111,6 +113,55 @@ def flood(_at: Any) -> None:
     sys.stderr.write("x" * 1_000_000)
 
 
+class Doubled(TorchFunctionMode):
+    """What stands between a call of torch and its function, and is never left."""
+
+    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        found = function(*arguments, **(named or {}))
+        return found * 2 if function in (torch.einsum, torch.matmul, torch.nn.functional.linear) else found
+
+
+def modes(_at: Any) -> None:
+    torch.autocast("cpu", dtype=torch.bfloat16).__enter__()
+    KEPT_MODES.append(torch.inference_mode())
+    KEPT_MODES[-1].__enter__()
+    torch.device("meta").__enter__()
+    Doubled().__enter__()
+    torch.autograd.graph.saved_tensors_hooks(torch.zeros_like, lambda saved: saved).__enter__()
+    torch.backends.cuda.enable_flash_sdp(False)
+
+
+def rounding(_at: Any) -> None:
+    ctypes.CDLL(None).fesetround(0x800)  # upwards, on x86
+
+
+class Exits(str):
+    """Text that ends the program when it is compared."""
+
+    def __eq__(self, other: object) -> bool:
+        raise SystemExit(5)
+
+    __hash__ = str.__hash__
+
+
+class ExitsWhenCopied(xr.Dataset):
+    __slots__ = ()
+
+    def copy(self, *_: Any, **__: Any) -> Any:
+        raise SystemExit(3)
+
+
+class Untold(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+    __repr__ = __str__
+
+
+def _named(text: str) -> xr.Dataset:
+    return xr.Dataset({"nothing": ((), 0.0, {"long_name": text, "units": "1"})})
+
+
 def hang(_at: Any) -> None:
     while True:
         time.sleep(0.01)
@@ -188,6 +239,9 @@ ANYWHERE: dict[str, Callable[[Any], Any]] = {
     "an alarm that kills": alarm_that_kills,
     "said": said,
     "traces": traces,
+    "modes": modes,
+    "rounding": rounding,
+    "untold": raising(Untold()),
     "flood": flood,
     "hang": hang,
     "hang and catch": hang_and_catch,
@@ -245,6 +299,10 @@ FORWARD: dict[str, Callable[[Any], Any]] = {
     "replace": lambda at: at.runner.forward(at.prompts.ids[0][None], replace=zeroing),
     "exit in replace": lambda at: at.runner.forward(at.prompts.ids[0][None], replace=lambda *_: sys.exit(1)),
     "info": lambda at: set_attribute(at.runner.info, "n_layers", 0),
+    "overlay": lambda at: [t.zero_() for n in at.runner.info.layers for t in at.runner.twin.overlay(n).values()],
+    "edits": lambda at: set_attribute(at.runner.twin, "edits", ()),
+    "copied": lambda at: ExitsWhenCopied(_named("nothing")),
+    "compared": lambda at: _named(Exits("nothing")),
 }
 DERIVED: dict[str, Callable[[Any], Any]] = {
     "values": lambda at: [v.values.fill(0) for d in at.inputs.values() for v in d.data_vars.values()],
@@ -334,8 +392,8 @@ class Forward:
 
     def run(self, runner: Any, prompts: Any) -> xr.Dataset:
         at = {"runner": runner, "prompts": prompts, "context": self.context, "parameters": self.parameters}
-        _work(self.parameters.how, FORWARD, **at)
-        return _result(runner.info.layers)
+        found = (ANYWHERE | FORWARD)[self.parameters.how](SimpleNamespace(**at))
+        return found if isinstance(found, xr.Dataset) else _result(runner.info.layers)
 
 
 class Derived:

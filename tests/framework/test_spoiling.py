@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def untouched(host: plugins.Host, plain: Any) -> Any:
 
 ENDING = ["sys.exit", "SystemExit", "KeyboardInterrupt", "GeneratorExit", "BaseException", "RecursionError"]
 SETTING = ["seeds", "torch settings", "torch device", "torch hooks", "settings", "surroundings", "alarms", "said"]
-SETTING += ["an alarm that kills", "traces", "flood"]
+SETTING += ["an alarm that kills", "traces", "flood", "modes", "rounding"]
 # What tokens hand out is made anew for whoever reads it.
 OF_TOKENS = {"ids", "spans", "text of tokens", *(f"in {where}: ids" for where in ("init", "request", "result"))}
 HARMLESS_IN_STREAM = {"arrays", "layer", "later", "blame", *SETTING, "parameters", "facts", "context", *OF_TOKENS}
@@ -120,9 +121,10 @@ SLOW = [("forward", "deterministic", False)]
 WAYS += [("rows", "data", True), ("estimated", "nothing", False)]
 WAYS += [("weights", how, how == "model") for how in (*spoilers_at_work.WEIGHTS, "one array", "facts")]
 WAYS += [("weights", how, True) for how in ("sys.exit", "KeyboardInterrupt", "hang")]
-SAFE = {"weights", "weights outside", "logits", "sites", "replace", "info", "ids", "prompts"}
+SAFE = {"weights", "weights outside", "logits", "sites", "replace", "info", "ids", "prompts", "overlay", "edits"}
 WAYS += [("forward", how, how not in SAFE) for how in spoilers_at_work.FORWARD]
 WAYS += [("forward", how, how in (*ENDING, "hang")) for how in (*ENDING, "hang", "seeds", "torch settings", "facts")]
+WAYS += [("forward", "modes", False), ("forward", "rounding", False), ("forward", "untold", True)]
 WAYS += [("derived", how, how == "coordinates") for how in spoilers_at_work.DERIVED]
 WAYS += [("derived", how, how in ("sys.exit", "hang")) for how in ("sys.exit", "hang", "seeds", "torch settings")]
 
@@ -317,3 +319,10 @@ def test_ours_change_nothing_of_what_they_are_given(monkeypatch, tmp_path, plugi
 
 def looks_at_a_model(owned: Any) -> bool:
     return owned.descriptor.shape != "derived" and owned.descriptor.differences != "only"
+
+
+def test_an_update_that_ends_when_it_is_looked_up_fails_its_step_alone(host, plain, tmp_path, monkeypatch):
+    monkeypatch.setattr(spoilers_at_work.Stream, "update", property(lambda _: sys.exit(3)))
+    ran = ran_with(host, tmp_path, study(entry("stream", "nothing")))
+    equal(results(ran), plain)
+    assert {failure.step.ref.label for failure in ran.outcome.failed} == {"spoil.stream"}

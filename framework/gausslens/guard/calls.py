@@ -102,8 +102,18 @@ def settled(error: BaseException) -> Exception:
         return error
     if isinstance(error, _Late) or (isinstance(error, KeyboardInterrupt) and not _INTERRUPTS.watched):
         raise error
-    said = f"({', '.join(map(repr, error.args))})" if error.args else ""
+    try:
+        said = f"({', '.join(map(repr, error.args))})" if error.args else ""
+    except BaseException:
+        said = ""
     return Stopped(f"it raised {type(error).__name__}{said}, which would have ended the program: a plugin may not")
+
+
+def _can_be_told(error: Exception) -> bool:
+    try:
+        return isinstance(str(error), str) and isinstance(repr(error), str)
+    except BaseException:
+        return False
 
 
 @dataclass
@@ -145,6 +155,8 @@ class Guard:
             raise self._too_long() from None
         except BaseException as error:
             raised = settled(error)
+            if self.outside and not _can_be_told(raised):
+                raise Stopped(f"it raised {type(error).__name__}, of which no text can be had") from None
             if raised is error:
                 raise
             raise raised from error

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .torch_modes import of_modes
+
 Setting = tuple[Callable[[], Any], Callable[[Any], Any]]
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGHUP, signal.SIGUSR1)
 # Hooks that torch calls for every module.
@@ -39,7 +41,7 @@ GLOBAL_HOOKS = (
 def kept_settings() -> Iterator[None]:
     """What is set meanwhile is put back afterwards."""
     # Signals first, for an alarm without a handler ends the program; what torch sets may set the environment.
-    settings = (*_of_signals(), *_of_torch(), *_of_numpy(), *_of_xarray(), *_of_python())
+    settings = (*_of_signals(), *_of_torch(), *of_modes(), *_of_numpy(), *_of_xarray(), *_of_python())
     held = [(read, set_, read()) for read, set_ in settings]
     try:
         yield

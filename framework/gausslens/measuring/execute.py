@@ -15,7 +15,7 @@ from ..contract.twin import Twin
 from ..guard import Guard, settled
 from ..runs.compare import against
 from ..runs.inputs import Results, lost, waves
-from ..runs.lending import analysis_of, lent_context
+from ..runs.lending import analysis_of, lent_context, taken
 from ..runs.open import proved
 from ..runs.outcome import Began, Failure, Finished, Measured, Noted, Progress, labelled
 from ..runs.provenance import Stopwatch, of_step
@@ -191,8 +191,7 @@ def _derived(plan: Plan, step: Step, results: dict[StepRef, xr.Dataset]) -> xr.D
         results = {ref: found.copy(deep=True) for ref, found in results.items()}
     context = Context(step.info, seed, inputs=results).at(step.ref, step.use.analysis.descriptor.knows)
     analysis = analysis_of(step.use, lent_context(context) if guard.outside else context, guard)
-    found = labelled(guard.call(analysis.compute, results), step.info)
-    return found.copy(deep=True) if guard.outside else found
+    return taken(guard, lambda: labelled(analysis.compute(results), step.info))
 
 
 def _compared(step: Step, results: dict[StepRef, xr.Dataset]) -> xr.Dataset:

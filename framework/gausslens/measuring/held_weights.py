@@ -1,4 +1,4 @@
-"""The weights that a model holds in memory: whether they are what they were, and how they are put back.
+"""The weights that a model holds in memory, and its hooks: whether they are what they were, and how they are put back.
 
 Looked at only where an outside plugin could have reached them.
 """
@@ -22,13 +22,16 @@ LIVE = "live:"
 class HeldWeights:
     """The weights in memory of one model, by their CRC-32.
 
-    They are those that the model's ``held()`` tells; a model without it has none to look at. What was changed is let go
-    of, and read from its files again; of a model that is passed from Python copies are kept.
+    They are those that the model's ``held()`` tells; a model without it has none to look at. Where it has ``code()``,
+    what that gives is looked at, too: hooks, numbers of its modules. What was changed is let go of, and read from its
+    files again; of a model that is passed from Python copies are kept.
     """
 
     def __init__(self, opened: Opened) -> None:
         self._model = opened.model
         self._held: Callable[[], Mapping[str, torch.Tensor]] | None = getattr(opened.model, "held", None)
+        self._told: Callable[[], Mapping[str, Any]] = getattr(opened.model, "code", dict)
+        self._code: dict[str, Any] = {}
         self._live = opened.call.path.startswith(LIVE)
         self._sums: dict[str, int] = {}
         self._copies: dict[str, torch.Tensor] = {}
@@ -39,6 +42,7 @@ class HeldWeights:
         if self._held is not None and not self._sums:
             tensors = self._held()
             self._sums = {name: _crc(tensor) for name, tensor in tensors.items()}
+            self._code = dict(self._told())
             if self._live:
                 self._copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
@@ -51,25 +55,42 @@ class HeldWeights:
             return []
         found = [name for name, tensor in now.items() if name in self._sums and _crc(tensor) != self._sums[name]]
         found += [name for name in self._sums if name not in now] if now else []
-        if found or now.keys() - self._sums.keys():
+        found += self._other_code() if now else []
+        if found or not now or now.keys() - self._sums.keys() or self._is_another():
             self._put_back(now)
         return sorted(found)
+
+    def _is_another(self) -> bool:
+        """Whether someone let go of the model, and it was read again."""
+        return bool(self._told().get("object") != self._code.get("object"))
+
+    def _other_code(self) -> list[str]:
+        if self._is_another():
+            return []
+        now = self._told()
+        return [name for name in now.keys() | self._code.keys() if now.get(name) != self._code.get(name)]
 
     def intact(self) -> bool:
         """Whether what is in memory is what it was; nothing is put back."""
         if self._held is None or not self._sums:
             return True
         now = self._held()
-        return not now or all(name in now and _crc(now[name]) == crc for name, crc in self._sums.items())
+        if not now or self._other_code():
+            return not now
+        return all(name in now and _crc(now[name]) == crc for name, crc in self._sums.items())
 
     def _put_back(self, now: Mapping[str, torch.Tensor]) -> None:
         for name, tensor in now.items():
             if name in self._copies:
                 tensor.data = self._copies[name].clone()
+        if self._live and self._code:
+            model: Any = self._model
+            model.put_code(self._code)
         self._model.close()
         self.closed += 1
         self._sums = {}
         self._copies = {}
+        self._code = {}
 
 
 def _crc(tensor: torch.Tensor) -> int:

@@ -343,7 +343,7 @@ def _run_shard(
                 raise ModelError(f"the engine never gave {', '.join(job.request.sites)} {where}: nothing was captured")
             if job.all_layers and job.error is None:
                 batches = sorted(held[job.name], key=lambda b: (b.layer is None, b.layer or 0))
-                _guarded(job, None, copies[job.name].update, tuple(batches))
+                _guarded(job, None, lambda seen, of=copies[job.name]: of.update(seen), tuple(batches))
     except BaseException as error:
         for job in jobs:
             if job.error is None:
@@ -363,7 +363,7 @@ def _update_lent(job: Job, state: Any, lent: LentBatch) -> None:
     view = _view(lent.batch(), job)
     for block in _row_blocks(view) if job.row_blocks else [view]:
         if job.error is None:
-            _guarded(job, view.layer, state.update, block)
+            _guarded(job, view.layer, lambda seen: state.update(seen), block)
     try:
         lent.check()
     except Spoiled as error:
@@ -375,7 +375,7 @@ def _update(job: Job, state: Any, view: Batch) -> None:
     for block in blocks:
         if job.error is None:
             before = _versions(block)
-            _guarded(job, view.layer, state.update, block)
+            _guarded(job, view.layer, lambda seen: state.update(seen), block)
             if _versions(block) != before:
                 raise ModelError(
                     f"{job.title} changes an array in place, which others and the model itself still use: "

@@ -13,7 +13,7 @@ from ..contract.errors import ModelError
 from ..contract.model import ModelInfo, NoTensor
 from ..contract.twin import Copies
 from ..guard import Guard, is_outside
-from ..runs.lending import LentRunner, Spoiled, analysis_of, lent_context
+from ..runs.lending import LentRunner, Spoiled, analysis_of, lent_context, taken
 from ..runs.outcome import Failure, Measured, Noted, Progress, in_words, labelled
 from ..runs.steps import Step, step_seed
 from .errors import jackknifed
@@ -99,9 +99,10 @@ def _looked_after(
 def _spoiled(names: Sequence[str], edits: Sequence[Owned[Edit]]) -> Spoiled:
     """The error of who changed weights of the model."""
     tensors = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    what = f"weights of the model itself ({tensors})"
+    hooked = any(" of " in name for name in names)  # no tensor is called so
+    what = f"{'' if hooked else 'weights of '}the model itself ({tensors})"
     if not edits:
-        return Spoiled(what, "`runner.weights(layer)` gives them")
+        return Spoiled(what, "copy.deepcopy gives, or intervene" if hooked else "`runner.weights(layer)` gives them")
     whose = " or ".join(f"{e.descriptor.name} of plugin {e.owner.plugin}" for e in edits)
     return Spoiled(f"{what}, by edit {whose},", "`weights.W_Q` gives them")
 
@@ -209,8 +210,7 @@ def _result(step: Step, job: Job) -> xr.Dataset | Failure:
     if job.error is not None:
         return Failure(step, job.error, job.layer)
     try:
-        found = job.guard.call(_of_job, job, step.ingredients["tokens"])
-        return found.copy(deep=True) if job.guard.outside else found
+        return taken(job.guard, lambda: _of_job(job, step.ingredients["tokens"]))
     except Exception as error:
         return Failure(step, error)
 
@@ -236,10 +236,8 @@ def _run_forward(opened: Opened, twin: Twin, step: Step, seed: int, inputs: Give
         context = _context(step, twin, seed, inputs)
         runner: Any = NarrowedRunner(opened.running.runner(twin), twin, info, no_texts(step.use.analysis.descriptor))
         analysis = analysis_of(step.use, context, guard)
-        found = labelled(
-            guard.call(analysis.run, LentRunner(runner) if guard.outside else runner, context.tokens), info
-        )
-        return found.copy(deep=True) if guard.outside else found
+        lent = LentRunner(runner) if guard.outside else runner
+        return taken(guard, lambda: labelled(analysis.run(lent, context.tokens), info))
     except Exception as error:
         return Failure(step, error)
 

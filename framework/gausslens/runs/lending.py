@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import reprlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from ..guard import Guard, Stopped
 
 if TYPE_CHECKING:
     import torch
+    import xarray as xr
 
     from ..contract.analyses import Context
     from ..contract.batches import Batch, Request
@@ -110,6 +111,11 @@ def analysis_of(use: Use, context: Context, guard: Guard | None = None) -> Any:
     return guard.call(lambda: resolve(use.analysis.descriptor.analysis)(parameters, context))
 
 
+def taken(guard: Guard, made: Callable[[], xr.Dataset]) -> xr.Dataset:
+    """What an analysis gives; of an outside one a copy in memory, so that none of its code runs when it is stored."""
+    return guard.call(lambda: made().copy(deep=True).load() if guard.outside else made())
+
+
 def asked_of(use: Use, context: Context) -> Request:
     """What a stream analysis asks of a pass on these tokens, before it runs."""
     found: Request = Guard.of(use.analysis.owner, context.seed).call(analysis_of(use, context).request)
@@ -169,6 +175,11 @@ class LentRunner:
     def whole(self) -> LentRunner:
         """The runner of the whole model."""
         return LentRunner(self._runner.whole)
+
+    @property
+    def twin(self) -> Any:
+        """The twin that runs, with edited tensors of its own: they are made anew, the same."""
+        return replace(self._runner.twin, _made={})
 
     def forward(self, *arguments: Any, grad: bool = False, **named: Any) -> Mapping[Any, torch.Tensor]:
         """As the runner's; what has gradients is on the graph itself, which is of this pass alone."""

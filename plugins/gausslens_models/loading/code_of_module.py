@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 # Hooks that a capture, or the library that runs the module, hangs on it: they change nothing that it computes.
 _NOT_THE_CALLERS = ("gausslens.", "gausslens_models.", "transformers.", "accelerate.", "transformer_lens.")
 
+# Where a module keeps its hooks.
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+
 
 def digest_of_code(module: torch.nn.Module) -> str:
     """The code of a module's classes, and the plain values that they hold."""
@@ -38,6 +41,59 @@ def digest_of_hooks(module: torch.nn.Module) -> dict[str, str]:
         if forward is not None and _is_the_callers(forward):
             found.append((path, "forward", _written(forward)))
     return {"hooks": _digest(found)} if found else {}
+
+
+def parts(module: torch.nn.Module) -> dict[str, Any]:
+    """What a module computes with beside its tensors, by name, as it is now: hooks, ``forward`` of its own, numbers.
+
+    Numbers are of modules whose class is transformers' own or torch's: others may count what they do.
+    """
+    found: dict[str, Any] = {}
+    for path, one in module.named_modules():
+        values = vars(one)
+        found[f"class of {path}"] = type(one)
+        for kind in _HOOKS:
+            hooks = [item for item in values[kind].items() if _is_the_callers(item[1])]
+            if hooks:
+                found[f"{kind[1:]} of {path}"] = hooks
+        if "forward" in values and _is_the_callers(values["forward"]):
+            found[f"forward of {path}"] = values["forward"]
+        if is_constant(one):
+            found |= {f"{n} of {path}": v for n, v in values.items() if n[0] != "_" and _is_number(n, v)}
+    config = getattr(module, "config", None)
+    values = {} if config is None else vars(config)
+    return found | {f"{n} of config": v for n, v in values.items() if n[0] != "_" and _is_number(n, v)}
+
+
+def put_parts(module: torch.nn.Module, before: Mapping[str, Any]) -> None:
+    """Put back what ``parts`` gave before; classes are not exchanged."""
+    now = parts(module)
+    places: dict[str, Any] = dict(module.named_modules())
+    for name in [name for name in now.keys() | before.keys() if now.get(name) != before.get(name)]:
+        what, _, path = name.partition(" of ")
+        place = module.config if path == "config" and path not in places else places.get(path)
+        if place is None or what == "class":
+            continue
+        if f"_{what}" in _HOOKS:
+            held = vars(place)[f"_{what}"]
+            for key, _ in now.get(name, ()):
+                del held[key]
+            held.update(before.get(name, ()))
+        elif name in before:
+            setattr(place, what, before[name])
+        else:
+            delattr(place, what)
+
+
+def is_constant(one: torch.nn.Module) -> bool:
+    """Whether the numbers and buffers of a module stay as they are while it runs."""
+    if not type(one).__module__.startswith(("transformers.models.", "torch.nn.")):
+        return False
+    return not any(kind in str(getattr(one, "rope_type", "")) for kind in ("dynamic", "longrope"))
+
+
+def _is_number(name: str, value: Any) -> bool:
+    return name != "training" and isinstance(value, bool | int | float)
 
 
 def source(what: Any) -> str:

@@ -15,7 +15,7 @@ from ..families.refused import advice
 from ..families.slots import STREAM
 from .adapter import adapter_of, same_tensor
 from .checkpoint import Checkpoint, refuse_not_finite
-from .code_of_module import digest_of_hooks
+from .code_of_module import digest_of_hooks, is_constant, parts, put_parts
 from .config_and_tokenizer import (
     LIVE,
     directory_of_builtin,
@@ -172,7 +172,19 @@ class PretrainedModel(CheckpointModel):
 
     def held(self) -> Mapping[str, torch.Tensor]:
         """The tensors of the module, where it is in memory: closing it has them read again."""
-        return {} if self._module is None else tensors_of(self._module)
+        if self._module is None:
+            return {}
+        constant = [(path, one) for path, one in self._module.named_modules() if is_constant(one)]
+        buffers = {f"{path}.{leaf}": b for path, one in constant for leaf, b in one._buffers.items() if b is not None}
+        return tensors_of(self._module) | buffers
+
+    def code(self) -> Mapping[str, Any]:
+        """What the module computes with beside its tensors, where it is in memory; which module it is, too."""
+        return {} if self._module is None else {"object": id(self._module), **parts(self._module)}
+
+    def put_code(self, before: Mapping[str, Any]) -> None:
+        """Put back what ``code`` gave before, of a module that is not read from files."""
+        put_parts(self._module, {name: value for name, value in before.items() if name != "object"})
 
     def close(self) -> None:
         """Let go of the module."""
