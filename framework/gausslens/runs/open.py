@@ -260,8 +260,9 @@ def steps_out_of_line(variants: Sequence[Variant], twins: Mapping[str, Sequence[
     """What is to be told of sweeps over models by a number: steps whose weights lie where they should not.
 
     Weights are looked at in a sample (``sampled``): at most 32 MiB of a model are read, and 1 GiB of all. A sweep for
-    which that is too little for one matrix of each model is not looked at, nor one over models of several sizes, or
-    over more than a thousand.
+    which that is too little for one matrix of each model is not looked at, nor for all of a model that no file holds
+    tensor by tensor (a module that a loader makes, GGUF); nor one over models of several sizes, or over more than a
+    thousand.
     """
     told: list[str] = []
     seen: set[str] = set()
@@ -340,8 +341,11 @@ def _looked_at(models: Sequence[Opened]) -> list[tuple[int, str]]:
     """A few matrices of attention, spread over the layers, as far as the bytes to be read allow; the same always."""
     first = models[0].model
     info = first.info
-    if any(getattr(opened.model, "checkpoint", first) is None for opened in models):
-        return []  # there is no file to read a tensor of: the whole model would be built
+    least = min(OF_EACH, OF_ALL // len(models))
+    # Where there is no file to read a tensor of, the whole model is made.
+    whole = [opened.model.info for opened in models if getattr(opened.model, "checkpoint", first) is None]
+    if any(4 * one.n_parameters > least for one in whole):
+        return []
     if len({tuple(getattr(opened.model.info, size) for size in SIZES) for opened in models}) > 1:
         return []
     having = [layer for layer in info.layers if set(MATRICES) & set(first.names(layer))]
@@ -355,7 +359,6 @@ def _looked_at(models: Sequence[Opened]) -> list[tuple[int, str]]:
         heads = info.n_kv_heads if name in ("W_K", "W_V") else info.n_heads
         return 4 * heads * info.d_model * info.d_head
 
-    least = min(OF_EACH, OF_ALL // len(models))
     found.sort(key=lambda place: size(place[1]))
     while found and sum(size(name) for _, name in found) > least:
         found.pop()

@@ -8,6 +8,7 @@ import os
 import sys
 import weakref
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from test_plain_module import SAMPLE, assert_equal, every_type, of
 
 import gausslens
 from gausslens import GausslensError, Loader, ModelError, ModelSpec, OpenAs, hookimpl
+from gausslens.perform import prepare
 from gausslens.plugins import Host
+from gausslens.runs import open as open_models
 from gausslens.testing import host_of
 
 ROOT = Path(__file__).parents[3]
@@ -27,6 +30,8 @@ TIER = os.environ.get("GAUSSLENS_FULL")
 MADE: list[weakref.ref[Any]] = []
 # What the next path that is opened gives; a test sets it.
 NEXT: dict[str, Any] = {}
+# Modules of some paths; of all others `made` is.
+OF_PATH: dict[str, Any] = {}
 
 
 def claims(path: str) -> bool:
@@ -40,8 +45,9 @@ def made() -> GPT:
 
 
 def opens(spec: ModelSpec) -> Any:
+    module = OF_PATH.get(spec.path, made)
     return replace(
-        OpenAs(module=made, parameters=GPT_MAPPING, fingerprint=f"of {spec.path}", name="a made one"), **NEXT
+        OpenAs(module=module, parameters=GPT_MAPPING, fingerprint=f"of {spec.path}", name="a made one"), **NEXT
     )
 
 
@@ -56,6 +62,7 @@ class Plugin:
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> Host:
     NEXT.clear()
+    OF_PATH.clear()
     MADE.clear()
     found = host_of("models", "reinit", "bilinear", makes=Plugin())
     monkeypatch.setattr("gausslens.plugins.load", lambda *_, **__: found)
@@ -102,6 +109,27 @@ def test_a_module_is_made_when_it_is_needed_and_let_go_of(host: Host) -> None:
     assert [ref() for ref in MADE] == [None, None]
     assert torch.equal(model.weights(1)["W_Q"], before)
     assert model.run([gausslens.Prompt(ids=(1, 2, 3))], "logits").logits.shape == (1, 3, plain_gpt.VOCABULARY)
+
+
+def along(steps: int) -> GPT:
+    """A module so many steps along a straight line."""
+    module = gpt_twins()[0]
+    generator = torch.Generator().manual_seed(0)
+    for parameter in module.parameters():
+        parameter.data += steps / 100 * torch.randn(parameter.shape, generator=generator)
+    return module
+
+
+@pytest.mark.parametrize(("held", "few", "said"), [("01234", 0, ""), ("02134", 0, "changed places"), ("02134", 1, "")])
+def test_steps_out_of_order_are_told(host: Host, monkeypatch: pytest.MonkeyPatch, held: str, few: int, said: str):
+    OF_PATH.update({f"builtin:made{n}": partial(along, int(of)) for n, of in enumerate(held)})
+    swept = {"model": {"path": "builtin:made{step}"}, "sweep": {"step": [0, 1, 2, 3, 4]}}
+    if few:
+        monkeypatch.setattr(open_models, "OF_EACH", few)
+    whole = study() | {"variants": {"training": swept}, "analyses": [{"use": "bilinear.spectrum"}]}
+    _, _, models, plan = prepare(whole, host=host)
+    models.close()
+    assert [said in note for note in plan.notes] == ([True] if said else [])
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
