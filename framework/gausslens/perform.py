@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .contract.errors import RunFailed
+from .contract.errors import InputError, RunFailed
 from .contract.hooks import RunNews, StepNews
 from .guard import unshown, watched_interrupts
 from .measuring.execute import not_in_store
 from .runs.open import Models
 from .runs.outcome import Began, Noted, Outcome, Progress, Said, Settled, failures_in_words, progress
 from .runs.steps import Plan, Step, manifest_of
+from .spreading.cluster import Workers, computed_by_workers
 from .spreading.here import Leading, computed_here
+from .spreading.in_worker import Order
 from .spreading.prepare import RunFile as RunFile
 from .spreading.prepare import live_name as live_name
 from .spreading.prepare import prepare as prepare
@@ -87,23 +90,36 @@ def perform(
     shown: bool | None = None,
     mapping: Mapping[str, Any] | None = None,
     part: Part | None = None,
+    workers: Workers | None = None,
 ) -> Ran:
     """``run``, for the command line: returns what happened instead of raising for steps that failed.
 
-    With a ``part`` its share of the twins is computed, and no report is drawn.
+    With a ``part`` its share of the twins is computed, and no report is drawn. ``workers`` are processes that compute
+    the steps in place of this one.
     """
+    if workers is not None:
+        workers.check()
+        if model is not None:
+            raise InputError("model= is a live object, which workers cannot see: save it, and name its directory")
     with watched_interrupts():
-        return _performed(*prepare(source, sets, without, model, tokenizer, host, mapping), store, shown, part)
+        host, study, models, plan = prepare(source, sets, without, model, tokenizer, host, mapping)
+        how = How(shown, part, workers, source, tuple(sets))
+        return _performed(host, study, models, plan, store, how)
+
+
+@dataclass(frozen=True)
+class How:
+    """How steps are computed: with a bar or not, which share, by whom; workers read the run file again."""
+
+    shown: bool | None = None
+    part: Part | None = None
+    workers: Workers | None = None
+    source: RunFile = ""
+    sets: tuple[str, ...] = ()
 
 
 def _performed(
-    host: Host,
-    study: Study,
-    models: Models,
-    plan: Plan,
-    store: str | os.PathLike[str] | None,
-    shown: bool | None,
-    part: Part | None,
+    host: Host, study: Study, models: Models, plan: Plan, store: str | os.PathLike[str] | None, how: How
 ) -> Ran:
     from .store import Store
 
@@ -115,14 +131,14 @@ def _performed(
         with_store.manifest(study.name, manifest_of(plan))
         host.announce("run_started", run=news)
         try:
-            outcome = carry_out(plan, with_store, host, news, shown, part)
+            outcome = carry_out(plan, with_store, host, news, how)
         except BaseException as error:
             host.announce("run_failed", run=news, step=None, error=error)
             raise
         finally:
             with_store.reindex()
         host.announce("run_finished", run=news, summary=outcome.counts())
-        drawn = study.report and part is None and len(outcome.failed) < len(plan.steps)
+        drawn = study.report and how.part is None and len(outcome.failed) < len(plan.steps)
         undrawn: list[Undrawn] = []
         page = _report(with_store.path, study.name, host, undrawn.append) if drawn else None
         return Ran(plan, outcome, with_store.path, page, undrawn)
@@ -130,17 +146,20 @@ def _performed(
         models.close()
 
 
-def carry_out(
-    plan: Plan, store: Store, host: Host, news: RunNews, shown: bool | None = None, part: Part | None = None
-) -> Outcome:
+def carry_out(plan: Plan, store: Store, host: Host, news: RunNews, how: How) -> Outcome:
     """Compute what the store does not hold; each result is committed and announced the moment it is there."""
     todo, found = not_in_store(plan, store)
     outcome = Outcome(found=found)
     with Claims(store.writer) as claims:
-        leading = Leading(plan, todo, store, claims, part)
+        leading = Leading(plan, todo, store, claims, how.part)
         outcome.left = leading.left
-        with progress(plan.study.name, leading.units, shown) as bar:
-            for event in computed_here(leading):
+        if how.workers is None:
+            events = computed_here(leading)
+        else:
+            order = Order.of(how.source, how.sets, host, plan, claims)
+            events = computed_by_workers(leading, order, how.workers)
+        with progress(plan.study.name, leading.units, how.shown) as bar:
+            for event in events:
                 if isinstance(event, Progress):
                     bar(event.text, event.units)
                 elif isinstance(event, Said):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..terminal import table
 from . import add_run_file, load_host, tell_undrawn
@@ -21,6 +21,12 @@ def add(parser: ArgumentParser) -> None:
         "--store", metavar="DIR", help="where results go (default: GAUSSLENS_STORE, else store/ beside the run file)"
     )
     how = parser.add_mutually_exclusive_group()
+    how.add_argument("--workers", metavar="N", type=int, help="compute with N processes of this machine (needs Dask)")
+    how.add_argument(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="compute with the workers of a Dask scheduler: tcp://host:8786, or the scheduler's file",
+    )
     how.add_argument(
         "--part",
         metavar="K/N",
@@ -32,12 +38,18 @@ def run(arguments: Namespace) -> int:
     """Run it; print the table at the end."""
     from ..guard import Terminated
     from ..perform import perform
+    from ..spreading.cluster import Workers
     from ..spreading.tasks import Part
 
     part = None if arguments.part is None else Part.read(arguments.part)
+    workers = None
+    if arguments.workers is not None or arguments.scheduler is not None:
+        workers = Workers(arguments.workers or 0, arguments.scheduler)
+        workers.check()
     host = load_host(arguments)
     try:
-        ran = perform(arguments.file, store=arguments.store, sets=arguments.set, host=host, part=part)
+        how: dict[str, Any] = {"store": arguments.store, "sets": arguments.set, "host": host}
+        ran = perform(arguments.file, **how, part=part, workers=workers)
     except KeyboardInterrupt as stopped:
         what, code = ("told to end", 143) if isinstance(stopped, Terminated) else ("interrupted", 130)
         print(f"{what}; what was finished is in the store, and the same command goes on from there", file=sys.stderr)

@@ -67,6 +67,15 @@ class Board:
         """The next that is ready; None where none is, but for those that were put off."""
         return self._tasks[heapq.heappop(self._ready)] if self._ready else None
 
+    @property
+    def ready(self) -> int:
+        """How many can be taken now."""
+        return len(self._ready)
+
+    def back(self, task: Task) -> None:
+        """It was taken too early."""
+        heapq.heappush(self._ready, self._numbers[task])
+
     def put_off(self, task: Task) -> None:
         """Another computes it, or some of it: it is handed out again after ``again``."""
         self._put_off.append(self._numbers[task])
