@@ -28,6 +28,7 @@ WORDS = {
     "command_line": "what was typed",
     "verdicts": "what departs, and why",
     "perform": "a run, top to bottom",
+    "spreading": "tasks, claims, workers",
     "report": "the page",
     "runfile": "YAML to a study",
     "measuring": "twins, passes, errors",

@@ -5,17 +5,25 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .contract.errors import RunFailed
+from .contract.errors import InputError, RunFailed
 from .contract.hooks import RunNews, StepNews
-from .guard import is_outside, settled, unshown, watched_interrupts
-from .measuring.execute import execute, not_in_store, work
+from .guard import unshown, watched_interrupts
+from .measuring.execute import not_in_store
 from .runs.open import Models
-from .runs.outcome import Began, Failure, Finished, Noted, Outcome, Progress, failures_in_words, progress
-from .runs.plan import make_plan
+from .runs.outcome import Began, Noted, Outcome, Progress, Said, Settled, failures_in_words, progress
 from .runs.steps import Plan, Step, manifest_of
+from .spreading.cluster import Workers, computed_by_workers
+from .spreading.here import Leading, computed_here
+from .spreading.in_worker import Order
+from .spreading.prepare import RunFile as RunFile
+from .spreading.prepare import live_name as live_name
+from .spreading.prepare import prepare as prepare
+from .spreading.tasks import Part
+from .store.disk import Claims
 
 if TYPE_CHECKING:
     from .plugins import Host
@@ -23,9 +31,6 @@ if TYPE_CHECKING:
     from .runs.study import Study
     from .store import Store
     from .store.read_results import Results
-
-# A run file: a path, or the same as plain data.
-RunFile = str | os.PathLike[str] | Mapping[str, Any]
 
 
 def run(
@@ -84,14 +89,37 @@ def perform(
     host: Host | None = None,
     shown: bool | None = None,
     mapping: Mapping[str, Any] | None = None,
+    part: Part | None = None,
+    workers: Workers | None = None,
 ) -> Ran:
-    """``run``, for the command line: returns what happened instead of raising for steps that failed."""
+    """``run``, for the command line: returns what happened instead of raising for steps that failed.
+
+    With a ``part`` its share of the twins is computed, and no report is drawn. ``workers`` are processes that compute
+    the steps in place of this one.
+    """
+    if workers is not None:
+        workers.check()
+        if model is not None:
+            raise InputError("model= is a live object, which workers cannot see: save it, and name its directory")
     with watched_interrupts():
-        return _performed(*prepare(source, sets, without, model, tokenizer, host, mapping), store, shown)
+        host, study, models, plan = prepare(source, sets, without, model, tokenizer, host, mapping)
+        how = How(shown, part, workers, source, tuple(sets))
+        return _performed(host, study, models, plan, store, how)
+
+
+@dataclass(frozen=True)
+class How:
+    """How steps are computed: with a bar or not, which share, by whom; workers read the run file again."""
+
+    shown: bool | None = None
+    part: Part | None = None
+    workers: Workers | None = None
+    source: RunFile = ""
+    sets: tuple[str, ...] = ()
 
 
 def _performed(
-    host: Host, study: Study, models: Models, plan: Plan, store: str | os.PathLike[str] | None, shown: bool | None
+    host: Host, study: Study, models: Models, plan: Plan, store: str | os.PathLike[str] | None, how: How
 ) -> Ran:
     from .store import Store
 
@@ -103,14 +131,14 @@ def _performed(
         with_store.manifest(study.name, manifest_of(plan))
         host.announce("run_started", run=news)
         try:
-            outcome = carry_out(plan, with_store, host, news, shown)
+            outcome = carry_out(plan, with_store, host, news, how)
         except BaseException as error:
             host.announce("run_failed", run=news, step=None, error=error)
             raise
         finally:
             with_store.reindex()
         host.announce("run_finished", run=news, summary=outcome.counts())
-        drawn = study.report and len(outcome.failed) < len(plan.steps)
+        drawn = study.report and how.part is None and len(outcome.failed) < len(plan.steps)
         undrawn: list[Undrawn] = []
         page = _report(with_store.path, study.name, host, undrawn.append) if drawn else None
         return Ran(plan, outcome, with_store.path, page, undrawn)
@@ -118,95 +146,50 @@ def _performed(
         models.close()
 
 
-def carry_out(plan: Plan, store: Store, host: Host, news: RunNews, shown: bool | None = None) -> Outcome:
-    """Compute what the store does not hold; each result is committed and announced the moment it is handed out."""
+def carry_out(plan: Plan, store: Store, host: Host, news: RunNews, how: How) -> Outcome:
+    """Compute what the store does not hold; each result is committed and announced the moment it is there."""
     todo, found = not_in_store(plan, store)
     outcome = Outcome(found=found)
-    with progress(plan.study.name, work(plan, todo), shown) as advance:
-        for event in execute(plan, todo, store):
-            if isinstance(event, Progress):
-                advance(event.text)
-            elif isinstance(event, Noted):
-                outcome.notes.append(event.text)
-            elif isinstance(event, Began):
-                host.announce("step_started", run=news, step=_news_of(event.step))
-            else:
-                failure = _committed(event, store)
-                if failure is None:
-                    outcome.computed.append(event.step)
-                    host.announce("step_finished", run=news, step=_news_of(event.step))
+    with Claims(store.writer) as claims:
+        leading = Leading(plan, todo, store, claims, how.part)
+        outcome.left = leading.left
+        if how.workers is None:
+            events = computed_here(leading)
+        else:
+            order = Order.of(how.source, how.sets, host, plan, claims)
+            events = computed_by_workers(leading, order, how.workers)
+        with progress(plan.study.name, leading.units, how.shown) as bar:
+            for event in events:
+                if isinstance(event, Progress):
+                    bar(event.text, event.units)
+                elif isinstance(event, Said):
+                    bar.say(event.text)
+                elif isinstance(event, Noted):
+                    if event.text not in outcome.notes:
+                        outcome.notes.append(event.text)
+                elif isinstance(event, Began):
+                    host.announce("step_started", run=news, step=_news_of(event.step))
                 else:
-                    outcome.failed.append(failure)
-                    host.announce("run_failed", run=news, step=_news_of(event.step), error=failure.error)
-                if not event.step.inputs:
-                    _note_left_out(event, outcome.notes)
+                    _note(event, outcome, host, news)
     outcome.notes += unshown()
     return outcome
 
 
-def _committed(done: Finished, store: Store) -> Failure | None:
-    """Commit; a result that cannot be written fails its step, a store that cannot be written fails the run."""
-    if isinstance(done.result, Failure):
-        return done.result
-    step = done.step
-    try:
-        if done.writer is not None:
-            done.writer.commit(done.result)
-        else:
-            store.commit(step.folder, step.key, done.result, done.made_by)
-    except (TypeError, ValueError) as error:
-        return Failure(step, error)
-    except BaseException as stopped:  # text that is a class of a plugin's own, and ends the program when it is read
-        if isinstance(stopped, Exception) or not is_outside(step.use.analysis.owner):
-            raise
-        return Failure(step, settled(stopped))
-    return None
-
-
-def _note_left_out(done: Finished, notes: list[str]) -> None:
-    told = {} if isinstance(done.result, Failure) else done.result.attrs
-    label = done.step.ref.label
-    for attribute, words in (("skipped_layers", "skips"), ("no_errors", "has no errors over prompts of")):
-        note = f"{label} {words} {told.get(attribute)}"
-        if attribute in told and note not in notes:
-            notes.append(note)
+def _note(event: Settled, outcome: Outcome, host: Host, news: RunNews) -> None:
+    """What became of a step, for the end of the run and for plugins."""
+    if event.failure is not None:
+        outcome.failed.append(event.failure)
+        host.announce("run_failed", run=news, step=_news_of(event.step), error=event.failure.error)
+    elif event.computed:
+        outcome.computed.append(event.step)
+        host.announce("step_finished", run=news, step=_news_of(event.step))
+    else:
+        outcome.found.append(event.step)
 
 
 def _news_of(step: Step) -> StepNews:
     ref = step.ref
     return StepNews(ref.variant, ref.label, ref.analysis, step.key, ref.draw, dict(ref.sweep))
-
-
-def prepare(
-    source: RunFile,
-    sets: Sequence[str] = (),
-    without: Iterable[str] = (),
-    model: Any = None,
-    tokenizer: Any = None,
-    host: Host | None = None,
-    mapping: Mapping[str, Any] | None = None,
-) -> tuple[Host, Study, Models, Plan]:
-    """Everything before computing: plugins, run file, models, plan."""
-    from . import plugins, runfile
-    from .contract.errors import InputError
-
-    if mapping is not None and (model is None or not isinstance(mapping, Mapping)):
-        raise InputError("mapping= is a dict that says where the live module has what, which is given as model=")
-
-    host = host or plugins.load(without=without)
-    live = None if model is None else live_name(model, mapping)
-    study = runfile.read(source, host, sets, live, mapping)
-    models = Models(study, host, model, tokenizer)
-    try:
-        return host, study, models, make_plan(study, models)
-    except BaseException:
-        models.close()
-        raise
-
-
-def live_name(model: Any, mapping: Mapping[str, Any] | None) -> str:
-    """What stands behind ``live:`` in the path of a live model."""
-    return f"mapped:{type(model).__name__}" if mapping is not None else type(model).__name__
 
 
 def chosen_store(study: Study, path: str | os.PathLike[str] | None) -> Path:

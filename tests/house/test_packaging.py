@@ -108,7 +108,9 @@ def test_what_is_imported_is_required_and_what_is_required_is_imported(
                 imported.setdefault(canonicalize_name(provider), path)
     in_tests_only = {"pytest"}
     # What an extra brings is imported by a function, where it is needed.
-    extra = {canonicalize_name(Requirement(r).name) for r in _listed(setup_cfg["options.extras_require"], "columns")}
+    extras = setup_cfg["options.extras_require"]
+    listed = [*_listed(extras, "columns"), *_listed(extras, "cluster")]
+    extra = {canonicalize_name(Requirement(r).name) for r in listed}
     at_once = {top: path for path in sources for top in _imports(path, at_once=True)}
     assert not extra & set(at_once), at_once
     assert set(imported) - in_tests_only - extra - required == set(), {k: str(v) for k, v in imported.items()}

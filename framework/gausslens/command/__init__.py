@@ -94,12 +94,13 @@ def tell_undrawn(undrawn: Sequence[Undrawn], debug: bool, most: int = 10) -> Non
 def outside(target: Path, store: Path) -> Path:
     """The target, unless it is a store or a pack itself, or where a store keeps its own files."""
     from ..contract.errors import InputError
-    from ..store.layout import INDEX, KEPT, LOCK, PARTS, RUNS, TEMPORARY
+    from ..store.layout import CLAIMS, INDEX, KEPT, LOCK, PARTS, PROGRESS, RUNS, TEMPORARY
 
     root, place = store.resolve(), target.resolve()
     if place == root:
         raise InputError(f"{target} is the store itself: choose another name")
-    if place.is_relative_to(root) and place.relative_to(root).parts[0] in (PARTS, RUNS, KEPT, TEMPORARY, INDEX, LOCK):
+    own = (PARTS, RUNS, KEPT, PROGRESS, CLAIMS, TEMPORARY, INDEX, LOCK)
+    if place.is_relative_to(root) and place.relative_to(root).parts[0] in own:
         raise InputError(f"{target} is where the store keeps its own files: choose a place outside {store}")
     return target
 

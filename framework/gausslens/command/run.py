@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..terminal import table
 from . import add_run_file, load_host, tell_undrawn
 
 if TYPE_CHECKING:
     from ..perform import Ran
+    from ..spreading.tasks import Part
 
 
 def add(parser: ArgumentParser) -> None:
@@ -19,21 +20,41 @@ def add(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--store", metavar="DIR", help="where results go (default: GAUSSLENS_STORE, else store/ beside the run file)"
     )
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--workers", metavar="N", type=int, help="compute with N processes of this machine (needs Dask)")
+    how.add_argument(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="compute with the workers of a Dask scheduler: tcp://host:8786, or the scheduler's file",
+    )
+    how.add_argument(
+        "--part",
+        metavar="K/N",
+        help="compute the Kth of N shares of the twins, as a job of an array; then `gausslens run FILE` does the rest",
+    )
 
 
 def run(arguments: Namespace) -> int:
     """Run it; print the table at the end."""
+    from ..guard import Terminated
     from ..perform import perform
+    from ..spreading.cluster import Workers
+    from ..spreading.tasks import Part
 
+    part = None if arguments.part is None else Part.read(arguments.part)
+    workers = None
+    if arguments.workers is not None or arguments.scheduler is not None:
+        workers = Workers(arguments.workers or 0, arguments.scheduler)
+        workers.check()
     host = load_host(arguments)
     try:
-        ran = perform(arguments.file, store=arguments.store, sets=arguments.set, host=host)
-    except KeyboardInterrupt:
-        print(
-            "interrupted; what was finished is in the store, and the same command goes on from there", file=sys.stderr
-        )
-        return 130
-    print(summary(ran))
+        how: dict[str, Any] = {"store": arguments.store, "sets": arguments.set, "host": host}
+        ran = perform(arguments.file, **how, part=part, workers=workers)
+    except KeyboardInterrupt as stopped:
+        what, code = ("told to end", 143) if isinstance(stopped, Terminated) else ("interrupted", 130)
+        print(f"{what}; what was finished is in the store, and the same command goes on from there", file=sys.stderr)
+        return code
+    print(summary(ran) if part is None else summary_of_part(ran, part, arguments.file))
     tell_undrawn(ran.undrawn, arguments.debug)
     if ran.outcome.failed:
         print(f"\n{ran.failures_in_words()}", file=sys.stderr)
@@ -57,6 +78,18 @@ def summary(ran: Ran) -> str:
     if ran.report is not None:
         lines.append(f"report  {ran.report}")
     return "\n".join(lines)
+
+
+def summary_of_part(ran: Ran, part: Part, file: str) -> str:
+    """The end of a part of a run: what it did, and what comes after it."""
+    plan = ran.plan
+    lines = [f"{plan.study.name}, part {part}: {len(plan.steps)} steps: {ran.outcome}"]
+    lines += [f"note: {note}" for note in ran.notes]
+    if ran.outcome.left:
+        lines.append(
+            f"when all parts are done, `gausslens run {file}` computes what waits for them, and draws the report"
+        )
+    return "\n".join([*lines, f"store   {ran.path}"])
 
 
 def _labels(ran: Ran) -> list[tuple[str, str, str]]:

@@ -41,6 +41,10 @@ class Stopped(Exception):
     """A plugin tried to end the program, or took longer than it may."""
 
 
+class Terminated(KeyboardInterrupt):
+    """The process was asked to end, by SIGTERM: at the end of its time, say. It ends as after Ctrl-C."""
+
+
 def is_outside(owner: Owner) -> bool:
     """Whether a plugin is not one of ours: it may do what no test of ours has seen."""
     return owner.distribution != OURS
@@ -57,7 +61,7 @@ class _Late(BaseException):
 @dataclass
 class _Interrupts:
     watched: bool = False
-    asked: bool = False
+    asked: type[KeyboardInterrupt] | None = None
 
 
 _INTERRUPTS = _Interrupts()
@@ -65,34 +69,40 @@ _INTERRUPTS = _Interrupts()
 
 @contextmanager
 def watched_interrupts() -> Iterator[None]:
-    """While a run lasts it is known whether a KeyboardInterrupt came from Ctrl-C, or a plugin raised it."""
+    """While a run lasts it is known whether a KeyboardInterrupt came from Ctrl-C, or a plugin raised it.
+
+    SIGTERM ends a run in the same way, where nobody else has a use for it.
+    """
     if _INTERRUPTS.watched or threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.getsignal(signal.SIGINT)
-    if not callable(before):  # ignored, as of a process in the background: nobody asks
-        before = None
+    # One that is ignored, as of a process in the background: nobody asks.
+    handlers: dict[signal.Signals, Any] = {signal.SIGINT: before} if callable(before) else {}
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        handlers[signal.SIGTERM] = signal.SIG_DFL
 
     def asked(number: int, frame: Any) -> None:
-        _INTERRUPTS.asked = True
-        assert before is not None
-        before(number, frame)
+        _INTERRUPTS.asked = Terminated if number == signal.SIGTERM else KeyboardInterrupt
+        if number == signal.SIGTERM:
+            raise Terminated
+        handlers[signal.SIGINT](number, frame)
 
     _INTERRUPTS.watched = True
     try:
-        if before is not None:
-            signal.signal(signal.SIGINT, asked)
+        for number in handlers:
+            signal.signal(number, asked)
         yield
     finally:
-        if before is not None:
-            signal.signal(signal.SIGINT, before)
-        _INTERRUPTS.watched = _INTERRUPTS.asked = False
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        _INTERRUPTS.watched, _INTERRUPTS.asked = False, None
 
 
 def _check_interrupted() -> None:
     """What a plugin caught of Ctrl-C is raised again."""
-    if _INTERRUPTS.asked:
-        raise KeyboardInterrupt
+    if _INTERRUPTS.asked is not None:
+        raise _INTERRUPTS.asked
 
 
 def settled(error: BaseException) -> Exception:

@@ -1,6 +1,6 @@
 """Execution of a plan: what is not in the store is computed, twin by twin, and handed out as soon as it is done.
 
-It is an iterator: whoever runs it commits each result, shows progress and tells plugins. Nothing here is called back.
+Nothing here is called back.
 """
 
 from __future__ import annotations
@@ -44,41 +44,70 @@ def not_in_store(plan: Plan, store: Store) -> tuple[list[Step], list[Step]]:
     return list(todo.values()), found
 
 
-def work(plan: Plan, todo: Sequence[Step]) -> int:
-    """How often ``execute`` will tell of progress."""
-    reading = sum(bool(step.inputs) for step in todo)
-    in_order = (steps for wave in waves(todo, plan.by_ref) for _, steps in _models(wave))
-    measuring = (group for steps in in_order for group in _twins(steps))
-    return reading + sum(units(group, group[0].info) for group in measuring)
+def groups(plan: Plan, todo: Sequence[Step]) -> Iterator[list[Step]]:
+    """The steps that are computed together, in order: those of a twin share it; what reads results comes by itself.
 
-
-def execute(plan: Plan, todo: Sequence[Step], store: Store) -> Iterator[Began | Progress | Noted | Finished]:
-    """Compute steps that are not in the store; those that read results come after what they read.
-
-    Each model is used for all its twins and let go before the next. A result must be committed before the next one is
-    asked for: later steps read it from the store.
+    Each model is used for all its twins and let go before the next; steps that read results come after what they read.
     """
-    proofs: dict[Opened, Mapping[str, float] | Exception | None] = {}
     for wave in waves(todo, plan.by_ref):
-        for opened, measuring in _models(wave):
-            if opened not in proofs:
-                proofs[opened] = _proof(plan, opened, todo)
-            proof = proofs[opened]
-            if isinstance(proof, Exception):
-                # A checkpoint that is gone or damaged fails its own steps; those of other models go on.
-                yield from (Finished(step, Failure(step, proof)) for step in measuring)
-            else:
-                held = HeldWeights(opened)
-                for steps in _twins(measuring):
-                    yield from _twin(plan, steps, opened, store, proof, held)
-            opened.model.close()
-        for step in wave:
-            if step.inputs:
-                yield Began(step)
-                watch = Stopwatch()
-                result = _read_and_computed(plan, step, store)
-                yield Finished(step, result, _made_by(plan, step, watch, 1, None))
-                yield Progress(step.ref.label)
+        for _, measuring in _models(wave):
+            yield from _twins(measuring)
+        yield from ([step] for step in wave if step.inputs)
+
+
+def work(steps: Sequence[Step]) -> int:
+    """How often ``Execution`` will tell of progress with steps that are computed together."""
+    return len(steps) if steps[0].inputs else units(steps, steps[0].info)
+
+
+class Execution:
+    """Computes steps of a plan that are not in the store, as they come: those of a twin together, or some that read.
+
+    It hands out events: whoever runs it commits each result before the next one is asked for (later steps read it from
+    the store), shows progress and tells plugins. The model that was used last stays open, with its proof, which is for
+    all that is to do.
+    """
+
+    def __init__(self, plan: Plan, store: Store, todo: Sequence[Step]) -> None:
+        self.plan, self.store, self.todo = plan, store, todo
+        self._proofs: dict[Opened, Mapping[str, float] | Exception | None] = {}
+        self._held: HeldWeights | None = None
+        self._opened: Opened | None = None
+
+    def close(self) -> None:
+        """Let go of the model."""
+        if self._opened is not None:
+            self._opened.model.close()
+        self._opened = self._held = None
+
+    def compute(self, steps: Sequence[Step]) -> Iterator[Began | Progress | Noted | Finished]:
+        """Compute steps that ``groups`` put together, or some of them."""
+        if not steps[0].inputs:
+            yield from self._measure(list(steps))
+            return
+        self.close()
+        for step in steps:
+            yield Began(step)
+            watch = Stopwatch()
+            result = _read_and_computed(self.plan, step, self.store)
+            yield Finished(step, result, _made_by(self.plan, step, watch, 1, None))
+            yield Progress(step.ref.label)
+
+    def _measure(self, steps: list[Step]) -> Iterator[Began | Progress | Noted | Finished]:
+        opened = steps[0].opened
+        assert opened is not None
+        if opened is not self._opened:
+            self.close()
+            self._opened, self._held = opened, HeldWeights(opened)
+        if opened not in self._proofs:
+            self._proofs[opened] = _proof(self.plan, opened, self.todo)
+        proof, held = self._proofs[opened], self._held
+        assert held is not None
+        if isinstance(proof, Exception):
+            # A checkpoint that is gone or damaged fails its own steps; those of other models go on.
+            yield from (Finished(step, Failure(step, proof)) for step in steps)
+        else:
+            yield from _twin(self.plan, steps, opened, self.store, proof, held)
 
 
 def _proof(plan: Plan, opened: Opened, todo: Sequence[Step]) -> Mapping[str, float] | Exception | None:

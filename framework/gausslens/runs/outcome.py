@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import GausslensError, ModelError
 from ..guard import Stopped
+from ..terminal import plain
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -56,9 +57,10 @@ class Began:
 
 @dataclass(frozen=True)
 class Progress:
-    """A unit of work is done."""
+    """Units of work are done."""
 
     text: str
+    units: int = 1
 
 
 @dataclass(frozen=True)
@@ -87,13 +89,30 @@ class Finished:
     writer: PartWriter | None = None
 
 
+@dataclass(frozen=True)
+class Settled:
+    """A step is in the store, ``computed`` by this run or by another, or it failed."""
+
+    step: Step
+    failure: Failure | None = None
+    computed: bool = True
+
+
+@dataclass(frozen=True)
+class Said:
+    """Something to be read while the run goes on: whom it waits for, what was lost."""
+
+    text: str
+
+
 @dataclass
 class Outcome:
-    """What became of the steps: computed now, found in the store, failed."""
+    """What became of the steps: computed now, found in the store, failed; left to other parts of the run."""
 
     computed: list[Step] = field(default_factory=list)
     found: list[Step] = field(default_factory=list)
     failed: list[Failure] = field(default_factory=list)
+    left: list[Step] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def counts(self) -> dict[str, int]:
@@ -102,7 +121,10 @@ class Outcome:
 
     def __str__(self) -> str:
         said = {"computed": "computed", "found": "found in the store", "failed": "failed"}
-        return ", ".join(f"{n} {said[what]}" for what, n in self.counts().items() if n) or "nothing to do"
+        told = [f"{n} {said[what]}" for what, n in self.counts().items() if n]
+        if self.left:
+            told.append(f"{len(self.left)} left to other parts")
+        return ", ".join(told) or "nothing to do"
 
 
 def failures_in_words(failed: Sequence[Failure], steps: int, where: object) -> str:
@@ -135,15 +157,38 @@ def labelled(result: Any, info: ModelInfo, skipped: Mapping[int, str] | None = N
     return dataset
 
 
+class Bar:
+    """A progress bar that may not be there: called, it goes on; ``say`` writes a line to stderr, bar or not."""
+
+    def __init__(
+        self,
+        advance: Callable[[str, int], object] = lambda _text, _units: None,
+        say: Callable[[str], object] | None = None,
+    ) -> None:
+        self._advance, self._say = advance, say
+
+    def __call__(self, text: str, units: int = 1) -> None:
+        """So many units of work are done."""
+        self._advance(text, units)
+
+    def say(self, text: str) -> None:
+        """A line to be read while the run goes on."""
+        if self._say is not None:
+            self._say(text)
+        else:
+            sys.stderr.write(f"{plain(text)}\n")
+            sys.stderr.flush()
+
+
 @contextmanager
-def progress(title: str, total: int, shown: bool | None = None) -> Iterator[Callable[[str], None]]:
+def progress(title: str, total: int, shown: bool | None = None) -> Iterator[Bar]:
     """A progress bar over ``total`` units on stderr; ``shown`` None means: if stderr is a terminal."""
     if not (sys.stderr.isatty() if shown is None else shown) or total == 0:
-        yield lambda _text: None
+        yield Bar()
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
+    from rich.progress import Progress as Drawn
 
     columns = (
         TextColumn("{task.description}"),
@@ -152,6 +197,9 @@ def progress(title: str, total: int, shown: bool | None = None) -> Iterator[Call
         TimeRemainingColumn(),
         TextColumn("{task.fields[doing]}", markup=False),
     )
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=total, doing="")
-        yield lambda text: bar.update(task, advance=1, doing=text)
+    with Drawn(*columns, console=Console(stderr=True), transient=True) as drawn:
+        task = drawn.add_task(title, total=total, doing="")
+        yield Bar(
+            lambda text, units: drawn.update(task, advance=units, doing=text),
+            lambda text: drawn.console.print(plain(text), markup=False, highlight=False),
+        )

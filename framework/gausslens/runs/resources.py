@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 
-def needs(step: Step, info: ModelInfo) -> Estimate:
+def needs(step: Step, info: ModelInfo, flops: float | None = None) -> Estimate:
     """Memory while it runs, disk for its result, seconds: the analysis' own estimate on top of the host's.
+
+    ``flops`` are operations a second; this machine's where they are left out.
 
     Errors over prompts hold G + log2 G states in place of the one that the estimate counts, and its own seconds, of
     ``result``, come G times more.
@@ -44,7 +46,7 @@ def needs(step: Step, info: ModelInfo) -> Estimate:
     lengths = np.array(tokens.lengths)
     shards = [(len(shard), int(lengths[shard].max())) for shard in tokens.shards()] if sites else []
     captured = layers * sum(_site_bytes(site, view, shards) for site in sites)
-    seconds = (request.passes if request else 1) * pass_seconds(info, tokens)
+    seconds = (request.passes if request else 1) * pass_seconds(info, tokens, flops)
     memory, own_seconds = own.memory, own.seconds
     if step.groups is not None:
         memory += (states_held(step.groups) - 1) * (own.state or own.memory)
@@ -74,12 +76,12 @@ def model_bytes(info: ModelInfo) -> int:
     return info.n_parameters * BYTES.get(info.dtype, 4)
 
 
-def pass_seconds(info: ModelInfo, tokens: Tokens) -> float:
+def pass_seconds(info: ModelInfo, tokens: Tokens, per_second: float | None = None) -> float:
     """One forward pass over all prompts: 2 flops for a parameter and token, 4 n^2 d for attention."""
     lengths = np.array(tokens.lengths, dtype=np.float64)
     n, square = float(lengths.sum()), float(lengths @ lengths)
     flops = 2 * info.n_parameters * n + 4 * info.n_layers * info.n_heads * info.d_head * square
-    return flops / flops_per_second()
+    return flops / (per_second or flops_per_second())
 
 
 @cache

@@ -20,6 +20,7 @@ RUNS = "runs"
 KEPT = "kept"
 TEMPORARY = "tmp"
 PROGRESS = "progress"
+CLAIMS = "claims"
 LOCK = "index.lock"
 
 # Runs, variants and keys; labels and analyses also hold dots.
@@ -86,6 +87,11 @@ def part_path(root: Path, analysis: str, key: str) -> Path:
 def progress_path(root: Path, key: str) -> Path:
     """Where the state of the step of this key is, while it is computed."""
     return root / PROGRESS / check_name(key, "key")
+
+
+def claim_path(root: Path, key: str) -> Path:
+    """Where a process says that it computes the step of this key."""
+    return root / CLAIMS / check_name(key, "key")
 
 
 def entry_of(analysis: str, key: str) -> str:

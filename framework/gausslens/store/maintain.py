@@ -21,10 +21,11 @@ from ..contract.digests_and_seeds import digest
 from ..contract.errors import StoreError
 from . import checksums as seal
 from .codec import TEXT, content, crc_of
-from .disk import STALE, Temporary, Writer, explain_failure, is_file, locked
+from .disk import STALE, Temporary, Writer, claimed, explain_failure, is_file, locked
 from .hdf5_writing import kind_of
 from .index import links, listed, parts
 from .layout import (
+    CLAIMS,
     INDEX,
     KEPT,
     LOCK,
@@ -84,7 +85,7 @@ def count(path: Path) -> int:
 
 
 def _store_checks(root: Path) -> Iterator[tuple[str, list[Damage]]]:
-    for name in (PARTS, RUNS, KEPT, PROGRESS, TEMPORARY):
+    for name in (PARTS, RUNS, KEPT, PROGRESS, CLAIMS, TEMPORARY):
         if os.path.lexists(root / name) and (not (root / name).is_dir() or (root / name).is_symlink()):
             yield name, [Damage(name, "is not a directory: a link, or a file, in the place of one")]
     for below, check in ((PARTS, _part_findings), (RUNS, _manifest_findings), (KEPT, _kept_findings)):
@@ -334,11 +335,15 @@ def superseded(root: Path, copied: bool = False, records: Collection[Path] | Non
     """Plans that newer ones of their runs replace with finished results, and parts that no other plan names.
 
     What another store gave (``store copy``) stays, needed or not, unless ``copied`` asks for it too. ``records`` are
-    those of such copies that may go then: all that there are, where it is left out.
+    those of such copies that may go then: all that there are, where it is left out. A plan of which a live process
+    computes a step (``claims``) is not superseded yet, and what is committed on the way of that step stays.
     """
     everything = _all_manifests(root)
+    live = claimed(root)
     there = {found: path for found, path in parts(root) if seal.sealed(path)}
     old = superseded_plans(everything, lambda step: (step.analysis, step.key) in there)
+    if live:
+        old = [m for m in old if not any(step.key in live for step in m.steps)]
     gone = [m for m in old if copied or m.copied is None]
     leaving = {m.path for m in gone}
     named = {(s.analysis, s.key) for m in everything if m.path not in leaving for s in m.steps}
@@ -364,7 +369,7 @@ def superseded(root: Path, copied: bool = False, records: Collection[Path] | Non
         tuple(m for m in old if m.path not in leaving),
         tuple(sorted(going)),
         copied,
-        tuple(_left_on_the_way(root, {key for _, key in there})),
+        tuple(p for p in _left_on_the_way(root, {key for _, key in there}) if p.name not in live),
     )
 
 

@@ -24,6 +24,7 @@ from .disk import Temporary, Writer, explain_failure, is_file, write_at
 from .hdf5_writing import LARGE, NewFile, kind_of, write_values
 from .index import build_index, has_index, parts
 from .layout import (
+    CLAIMS,
     CONVENTIONS,
     INDEX,
     KEPT,
@@ -145,7 +146,7 @@ def _is_ours(path: Path) -> bool:
     if (path / PARTS).is_dir() and any(seal.sealed(found) for _, found in parts(path)):
         return True
     beginnings = (PARTS, RUNS, TEMPORARY)
-    if not {entry.name for entry in path.iterdir()} <= {*beginnings, KEPT, PROGRESS, INDEX, LOCK}:
+    if not {entry.name for entry in path.iterdir()} <= {*beginnings, KEPT, PROGRESS, CLAIMS, INDEX, LOCK}:
         return False
     return not any(any((path / name).iterdir()) for name in beginnings[:2] if (path / name).is_dir())
 

@@ -1,0 +1,225 @@
+"""Tasks computed by the workers of a Dask cluster: keys go out, keys come back, and what is lost is tried again.
+
+The process that leads holds the claims, draws the bar and announces steps. A submission is tried once: where its worker
+died its steps are tried one by one, so that the one that kills is told apart from those beside it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..contract.errors import GausslensError
+from ..runs.outcome import Began, Failure, Noted, Progress, Said, Settled, in_words
+from . import in_worker
+
+if TYPE_CHECKING:
+    from .here import Event, Leading
+    from .in_worker import Order, Row
+    from .tasks import Task
+
+# A step that killed its worker so often is reported, and not tried again.
+DEATHS = 3
+# Seconds that a submission of small tasks should take, how many it holds at most, and how many a worker is ahead.
+SECONDS, MOST, AHEAD = 0.5, 64, 2
+
+
+class SchedulerLost(GausslensError):
+    """The scheduler of a cluster is gone, in the middle of a run."""
+
+
+class Elsewhere(GausslensError):
+    """What a step raised in a worker, in words."""
+
+
+class _Stop(GausslensError):
+    """An error that ends the run, from a worker."""
+
+
+@dataclass
+class Submission:
+    """Tasks that were sent together, and the keys of each that are to be computed."""
+
+    tasks: list[Task]
+    keys: list[list[str]]
+    future: Any = None
+    began: float = field(default_factory=time.monotonic)
+
+
+class Crew:
+    """The workers of a cluster at the tasks of a run; ``client`` is Dask's, ``lost`` how a run ends without it."""
+
+    def __init__(self, client: Any, leading: Leading, order: Order, lost: str) -> None:
+        self.client, self.leading, self.order, self.lost = client, leading, order, lost
+        self.running: list[Submission] = []
+        self.again: list[Submission] = []
+        self.unsettled: dict[Task, set[str]] = {}
+        self.deaths: Counter[str] = Counter()
+        self.seconds: dict[bool, float] = {}
+        self._workers, self._asked = 1, 0.0
+        self._name = f"gausslens-{secrets.token_hex(4)}"
+        self._number = 0
+
+    def events(self) -> Iterator[Event]:
+        """Compute all tasks."""
+        board = self.leading.board
+        try:
+            while board.left or self.running:
+                yield from self._send()
+                if not self.running:
+                    yield from self.leading.waited()
+                    continue
+                for done in self._arrived():
+                    self.running.remove(done)
+                    yield from self._settled(done)
+        finally:
+            for submission in self.running:
+                with suppress(Exception):
+                    submission.future.cancel()
+
+    def close(self) -> None:
+        """Take away the marks of submissions; what still runs on a cluster finishes its steps."""
+        with suppress(OSError):
+            for path in self.leading.claims.directory.glob(f".{self._name}-*"):
+                path.unlink(missing_ok=True)
+
+    def _send(self) -> Iterator[Event]:
+        """Keep every worker busy, and no more: what is not sent may be computed by another run."""
+        if time.monotonic() - self._asked > 2:
+            self._workers = max(1, len(self._call(self.client.nthreads)))
+            self._asked = time.monotonic()
+        while len(self.running) < AHEAD * self._workers:
+            if self.again:
+                self._submit(self.again.pop())
+                continue
+            batch = yield from self._batch()
+            if batch is None:
+                return
+            yield from (Began(self.leading.steps[key]) for keys in batch.keys for key in keys)
+            self._submit(batch)
+
+    def _batch(self) -> Generator[Event, None, Submission | None]:
+        """The next tasks to send, as many as take a moment together; None where none is ours to compute."""
+        board, batch, size = self.leading.board, Submission([], []), 1
+        while len(batch.tasks) < size and (task := board.take()) is not None:
+            if batch.tasks and task.reads != batch.tasks[0].reads:
+                board.back(task)
+                break
+            steps = yield from self.leading.claimed(task)
+            if steps is not None:
+                batch.tasks.append(task)
+                batch.keys.append([step.key for step in steps])
+                self.unsettled[task] = set(batch.keys[-1])
+                each = self.seconds.get(task.reads)
+                fair = 1 + board.ready // (AHEAD * self._workers)
+                size = 1 if each is None else max(1, min(int(SECONDS / max(each, 1e-4)), MOST, fair))
+        return batch if batch.tasks else None
+
+    def _submit(self, submission: Submission) -> None:
+        self._number += 1
+        name = f"{self._name}-{self._number}"
+        submission.began = time.monotonic()
+        submission.future = self._call(
+            self.client.submit, in_worker.compute, self.order, submission.keys, f".{name}", key=name, pure=False
+        )
+        self.running.append(submission)
+
+    def _arrived(self) -> list[Submission]:
+        """Those that are done, once any is."""
+        from distributed import wait
+
+        while True:
+            with suppress(TimeoutError), self.client.as_current():
+                self._call(wait, [s.future for s in self.running], timeout=1, return_when="FIRST_COMPLETED")
+            done = [s for s in self.running if s.future.status in ("finished", "error")]
+            if self.client.status != "running" or any(s.future.status in ("cancelled", "lost") for s in self.running):
+                raise SchedulerLost(self.lost)
+            if done:
+                return done
+
+    def _call(self, function: Any, *arguments: Any, **named: Any) -> Any:
+        """Call something of Dask's; where its scheduler is gone that is said."""
+        try:
+            return function(*arguments, **named)
+        except TimeoutError:
+            raise
+        except Exception as error:
+            gone = type(error).__name__ in ("CancelledError", "FutureCancelledError", "CommClosedError")
+            if self.client.status == "running" and not gone:
+                raise
+            raise SchedulerLost(self.lost) from error
+
+    def _unmark(self, submission: Submission) -> None:
+        with suppress(OSError, AttributeError):
+            (self.leading.claims.directory / f".{submission.future.key}").unlink()
+
+    def _settled(self, done: Submission) -> Iterator[Event]:
+        self._unmark(done)
+        took = (time.monotonic() - done.began) / len(done.tasks)
+        if done.future.status == "error":
+            error = done.future.exception()
+            if type(error).__name__ != "KilledWorker":
+                raise error
+            rows: Sequence[Row] = [("died",)]
+        else:
+            rows = done.future.result()
+        if ("died",) in rows:
+            yield from self._mourned(done)
+            return
+        before = self.seconds.get(done.tasks[0].reads, took)
+        self.seconds[done.tasks[0].reads] = min(took, (before + took) / 2)
+        for what, *told in rows:
+            if what == "note":
+                yield Noted(told[0])
+            elif what == "stop":
+                stop = _Stop(told[0])
+                stop.code = told[1]
+                raise stop
+            else:
+                yield from self._one(told[0], self._result(what, *told))
+
+    def _result(self, what: str, key: str, text: str = "", layer: int | None = None, trace: str = "") -> Settled:
+        step = self.leading.steps[key]
+        if what != "failed":
+            return Settled(step, computed=what == "computed")
+        error = Elsewhere(text)
+        error.add_note(trace)
+        return Settled(step, Failure(step, error, layer), computed=False)
+
+    def _one(self, key: str, settled: Settled) -> Iterator[Event]:
+        """A step is done: its claim is let go of, and its task when it was the last."""
+        self.leading.claims.release([key])
+        yield settled
+        task = next((task for task, keys in self.unsettled.items() if key in keys), None)
+        if task is not None:
+            self.unsettled[task].discard(key)
+            if not self.unsettled[task]:
+                del self.unsettled[task]
+                self.leading.board.settle(task)
+                yield Progress(settled.step.ref.label, task.units)
+
+    def _mourned(self, done: Submission) -> Iterator[Event]:
+        """The worker of a submission died: what it had finished stays, the rest is tried one by one, or given up."""
+        lacking = 0
+        for task, keys in zip(done.tasks, done.keys, strict=True):
+            for key in keys:
+                step = self.leading.steps[key]
+                if self.leading.store.has(step.folder, key):
+                    yield from self._one(key, Settled(step))
+                    continue
+                self.deaths[key] += 1
+                if self.deaths[key] >= DEATHS:
+                    what = f"its worker died {DEATHS} times while computing it: out of memory, or killed"
+                    yield from self._one(key, Settled(step, Failure(step, Elsewhere(what)), computed=False))
+                else:
+                    lacking += 1
+                    self.again.append(Submission([task], [[key]]))
+        if lacking:
+            first = in_words(self.leading.steps[self.again[-1].keys[0][0]].ref)
+            more = f" and {lacking - 1} more are" if lacking > 1 else " is"
+            yield Said(f"a worker died: {first}{more} tried again, one by one")

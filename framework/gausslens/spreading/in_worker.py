@@ -1,0 +1,221 @@
+"""What a worker process does: it plans the run file again, compares, and computes the keys that it is sent.
+
+Keys come in, keys go out: results are written to the store by the process that computed them, and models are opened
+here. All that travels is plain data.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import chdir, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..contract.errors import GausslensError, InputError
+from ..guard import Stopped, unshown
+from ..measuring.execute import Execution, not_in_store
+from ..runs.outcome import Noted, Settled
+from ..runs.provenance import distributions
+from ..store.layout import CLAIMS
+from .here import computed
+from .prepare import RunFile, prepare
+
+if TYPE_CHECKING:
+    from ..plugins import Host
+    from ..runs.steps import Plan, Step
+    from ..store import Store
+    from ..store.disk import Claims
+
+# A row of what comes back: what it is about, and what is told.
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a process must know to compute steps of a plan, and what must be the same there."""
+
+    source: Any
+    directory: str
+    sets: tuple[str, ...]
+    without: tuple[str, ...]
+    store: str
+    card: str
+    plan: str
+    versions: Mapping[str, str]
+    plugins: Mapping[str, str]
+    fingerprints: Mapping[str, str]
+
+    @classmethod
+    def of(cls, source: RunFile, sets: Sequence[str], host: Host, plan: Plan, claims: Claims) -> Order:
+        """That of a plan, of which this process holds claims in the store: a worker that sees them sees the store."""
+        claims.enter()
+        plain = dict(source) if isinstance(source, Mapping) else str(Path(source).absolute())
+        return cls(
+            plain,
+            str(Path.cwd()),
+            tuple(sets),
+            host.left_out,
+            str(claims.root),
+            claims.card.name,
+            plan.digest,
+            _versions(),
+            _plugins(host),
+            _fingerprints(plan),
+        )
+
+
+class NotTheSame(InputError):
+    """A worker would compute something else than what was asked for."""
+
+
+class Session:
+    """A plan in this process, with its models, for as long as tasks of it come."""
+
+    def __init__(self, order: Order) -> None:
+        from ..store import Store
+
+        _check_place(order)
+        _check_same(order.versions, _versions(), "versions differ")
+        with chdir(order.directory):
+            from .. import plugins
+
+            left_out = [name for name in order.without if name in _installed()]
+            host = plugins.load(without=left_out)
+            _check_same(order.plugins, _plugins(host), "plugins differ")
+            _, _, self.models, self.plan = prepare(order.source, order.sets, host=host)
+        try:
+            _check_same(order.fingerprints, _fingerprints(self.plan), "models differ")
+            if self.plan.digest != order.plan:
+                raise NotTheSame("the run file plans other steps here: was it, or a file that it names, changed?")
+        except BaseException:
+            self.models.close()
+            raise
+        self.store: Store = Store(order.store)
+        todo, _ = not_in_store(self.plan, self.store)
+        self.steps: dict[str, Step] = {}
+        for step in self.plan.steps:
+            self.steps.setdefault(step.key, step)
+        self.execution = Execution(self.plan, self.store, todo)
+
+    def close(self) -> None:
+        """Let go of the models."""
+        self.execution.close()
+        self.models.close()
+
+    def compute(self, keys: Sequence[str]) -> Iterator[Row]:
+        """Compute the steps of these keys that are not in the store; what became of each."""
+        steps = [self.steps[key] for key in keys]
+        lacking = [step for step in steps if not self.store.has(step.folder, step.key)]
+        yield from (("found", step.key) for step in steps if step not in lacking)
+        for event in computed(self.execution, lacking):
+            if isinstance(event, Noted):
+                yield "note", event.text
+            elif isinstance(event, Settled):
+                yield _row(event)
+
+
+_alone = threading.Lock()
+_open: list[tuple[Order, Session]] = []
+
+
+def opened(order: Order) -> tuple[str, str]:
+    """Plan here, and compare: where this is, and why it cannot compute what is asked for, or nothing."""
+    with _alone:
+        try:
+            _session(order)
+        except GausslensError as error:
+            return _place(), str(error)
+        return _place(), ""
+
+
+def compute(order: Order, tasks: Sequence[Sequence[str]], mark: str) -> list[Row]:
+    """Compute tasks one after another. ``mark`` names this attempt: one that was begun before killed its worker."""
+    with _alone:
+        try:
+            os.close(os.open(Path(order.store) / CLAIMS / mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC))
+        except FileExistsError:
+            return [("died",)]
+        try:
+            session = _session(order)
+            rows = [row for keys in tasks for row in session.compute(keys)]
+            return rows + [("note", text) for text in unshown()]
+        except GausslensError as error:  # it ends the run, as it would have ended it in one process
+            return [("stop", f"{_place()}: {error}", error.code)]
+
+
+def forget() -> None:
+    """The run is over: models are let go of."""
+    with _alone:
+        _close()
+
+
+def _close() -> None:
+    while _open:
+        with suppress(Exception):
+            _open.pop()[1].close()
+
+
+def _session(order: Order) -> Session:
+    if not _open or _open[0][0] != order:
+        _close()
+        _open.append((order, Session(order)))
+    return _open[0][1]
+
+
+def _row(event: Settled) -> Row:
+    failure = event.failure
+    if failure is None:
+        return ("computed" if event.computed else "found"), event.step.key
+    error = failure.error
+    plain = isinstance(error, GausslensError | Stopped)
+    text = str(error) if plain else f"{type(error).__name__}: {error}"
+    return "failed", event.step.key, text, failure.layer, "".join(traceback.format_exception(error))
+
+
+def _place() -> str:
+    return f"process {os.getpid()} on {platform.node()}"
+
+
+def _check_place(order: Order) -> None:
+    card = Path(order.store) / CLAIMS / order.card
+    if not card.is_file():
+        raise NotTheSame(f"{order.store} is not the store of the run here: is its directory mounted, at the same path?")
+    if isinstance(order.source, str) and not Path(order.source).is_file():
+        raise NotTheSame(f"there is no {order.source} here: is its directory mounted, at the same path?")
+    if not Path(order.directory).is_dir():
+        raise NotTheSame(f"there is no directory {order.directory} here: paths of the run begin there")
+
+
+def _check_same(asked: Mapping[str, str], found: Mapping[str, str], what: str) -> None:
+    differ = [name for name in {**asked, **found} if asked.get(name) != found.get(name)]
+    if differ:
+        lacking = "not there"
+        told = [
+            f"{name} is {found.get(name, lacking)[:40]}, and {asked.get(name, lacking)[:40]} where the run was started"
+            for name in differ[:5]
+        ]
+        more = f" and {len(differ) - 5} more" if len(differ) > 5 else ""
+        raise NotTheSame(f"{what}: {', '.join(told)}{more}; make them the same, or the results would differ")
+
+
+def _versions() -> dict[str, str]:
+    return {"python": ".".join(platform.python_version_tuple()[:2]), **distributions()}
+
+
+def _plugins(host: Host) -> dict[str, str]:
+    return {f"plugin {p.plugin}": f"{p.distribution} {p.version}".strip() for p in host.plugins}
+
+
+def _fingerprints(plan: Plan) -> dict[str, str]:
+    return {opened.call.path: str(opened.model.info.fingerprint) for opened in plan.models if not opened.is_difference}
+
+
+def _installed() -> set[str]:
+    from ..plugins.discover import candidates
+
+    return {each.plugin for each in candidates()[0]}
