@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..contract.analyses import Context
 from ..contract.errors import GausslensError, InputError
 from ..contract.reference import resolve
 from ..contract.twin import Copies
@@ -21,10 +22,9 @@ from ..guard import Guard, Stopped
 if TYPE_CHECKING:
     import torch
 
-    from ..contract.analyses import Context
     from ..contract.batches import Batch, Request
     from ..contract.model import LayerWeights, ModelInfo
-    from ..contract.prompts import Prompt, SourceContext
+    from ..contract.prompts import Prompt, SourceContext, Tokens
     from .study import PromptCall, Use
 
 # Prompts that are taken from an outside source in one call.
@@ -106,6 +106,24 @@ def analysis_of(use: Use, context: Context, guard: Guard | None = None) -> Any:
         context = lent_context(context) if guard.outside else context
     parameters = use.parameters.model_copy(deep=True) if guard.outside else use.parameters
     return guard.call(lambda: resolve(use.analysis.descriptor.analysis)(parameters, context))
+
+
+def settled_use(use: Use, info: ModelInfo, tokens: Tokens | None) -> Use:
+    """A use whose parameters have values for what the run file left open, as its analysis settles them."""
+    if use.analysis.descriptor.settle is None:
+        return use
+    found = said_of(use.analysis.descriptor.settle, use, info.narrowed(use.layers, use.heads), tokens)
+    if type(found) is not type(use.parameters):
+        raise InputError(f"{use.analysis.descriptor.settle} gave no {type(use.parameters).__name__}")
+    return replace(use, parameters=found)
+
+
+def said_of(reference: str, use: Use, view: ModelInfo, tokens: Tokens | None) -> Any:
+    """What a function of (parameters, info, tokens) of an analysis says; an outside one is given copies."""
+    context, guard, parameters = Context(view, 0, tokens), Guard.of(use.analysis.owner, 0), use.parameters
+    if guard.outside:
+        context, parameters = lent_context(context), parameters.model_copy(deep=True)
+    return guard.call(lambda: resolve(reference)(parameters, context.model, context.tokens))
 
 
 def asked_of(use: Use, context: Context) -> Request:
