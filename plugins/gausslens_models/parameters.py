@@ -322,8 +322,10 @@ class AttentionMapParameters(Parameters):
     level: Literal["token", "word"] = Field(
         "token", description="word: attention to the tokens of a word is summed, from them averaged; rows sum to 1"
     )
-    maps: Literal["mean", "heads", "none"] = Field(
-        "mean", description="keep maps averaged over heads, of each head, or only the numbers by head"
+    maps: Literal["auto", "mean", "heads", "none"] = Field(
+        "auto",
+        description="keep maps averaged over heads, of each head, or only the numbers by head; "
+        "auto is mean where those maps take at most 16 MB, else none",
     )
     queries: list[str] = Field([], description="rows of these segments only, with * as wildcard: [target]; [] is all")
     keys: list[str] = Field([], description="columns of the maps from these segments only; [] is all")

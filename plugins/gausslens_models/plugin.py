@@ -60,6 +60,7 @@ ANALYSES = [
         exchangeable=("head",),
         crossed=True,
         estimate="gausslens_models.analyses.attention:estimate",
+        settle="gausslens_models.analyses.attention:settle",
     ),
     Analysis(
         name="model.embeddings",

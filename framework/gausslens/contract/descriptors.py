@@ -121,7 +121,9 @@ class Analysis(Descriptor):
                  model alone, as are scores, gains and norms; "also", for matrices are all it reads; "only"
     crossed      knows attention between two stacks, whose keys are other tokens than its queries (stream, forward)
     prompts      prompts used where the run file gives none, as {"source": "text", "text": [...]}
-    estimate     "package.module:function" of (parameters, info, tokens) -> Estimate of memory and disk
+    estimate     "package.module:function" of (parameters, info, tokens) -> Estimate of memory, disk and time
+    settle       "package.module:function" of (parameters, info, tokens) -> parameters, in which what was left open has
+                 the value that it means for this model and these prompts (None without any): the key has that value
     fingerprint  "package.module:function" of the parameters -> str, what the files or services hold that they name
                  otherwise than by ``Files``: part of the key
     knows        which of "variant" and "draw" it reads from its context: names are then part of the key
@@ -142,6 +144,7 @@ class Analysis(Descriptor):
     crossed: bool = False
     prompts: Mapping[str, Any] | None = None
     estimate: str | None = None
+    settle: str | None = None
     fingerprint: str | None = None
     knows: tuple[Literal["variant", "draw"], ...] = ()
 

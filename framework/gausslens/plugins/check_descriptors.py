@@ -160,7 +160,7 @@ _CHECKS: Mapping[str, Callable[[object], str | None]] = {
     "order": _number,
     **dict.fromkeys(("random", "row_blocks", "all_layers", "bulk", "texts", "any_size", "crossed"), _switch),
     **dict.fromkeys(("parameters", "claims", "open", "engine", "prompts", "edit", "analysis", "section"), _reference),
-    **dict.fromkeys(("estimate", "model", "check", "inputs", "fingerprint"), _reference_or_none),
+    **dict.fromkeys(("estimate", "settle", "model", "check", "inputs", "fingerprint"), _reference_or_none),
     "serves": _names,
     "analyses": _names,
     "touches": _touches,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..contract.analyses import Context
 from ..contract.errors import GausslensError, InputError
 from ..contract.prompts import Part, Prompt
 from ..contract.reference import resolve
@@ -24,10 +25,9 @@ if TYPE_CHECKING:
     import torch
     import xarray as xr
 
-    from ..contract.analyses import Context
     from ..contract.batches import Batch, Request
     from ..contract.model import LayerWeights, ModelInfo
-    from ..contract.prompts import SourceContext
+    from ..contract.prompts import SourceContext, Tokens
     from .study import PromptCall, Use
 
 # Prompts that are taken from an outside source in one call.
@@ -114,6 +114,24 @@ def analysis_of(use: Use, context: Context, guard: Guard | None = None) -> Any:
 def taken(guard: Guard, made: Callable[[], xr.Dataset]) -> xr.Dataset:
     """What an analysis gives; of an outside one a copy in memory, so that none of its code runs when it is stored."""
     return guard.call(lambda: made().copy(deep=True).load() if guard.outside else made())
+
+
+def settled_use(use: Use, info: ModelInfo, tokens: Tokens | None) -> Use:
+    """A use whose parameters have values for what the run file left open, as its analysis settles them."""
+    if use.analysis.descriptor.settle is None:
+        return use
+    found = said_of(use.analysis.descriptor.settle, use, info.narrowed(use.layers, use.heads), tokens)
+    if type(found) is not type(use.parameters):
+        raise InputError(f"{use.analysis.descriptor.settle} gave no {type(use.parameters).__name__}")
+    return replace(use, parameters=found)
+
+
+def said_of(reference: str, use: Use, view: ModelInfo, tokens: Tokens | None) -> Any:
+    """What a function of (parameters, info, tokens) of an analysis says; an outside one is given copies."""
+    context, guard, parameters = Context(view, 0, tokens), Guard.of(use.analysis.owner, 0), use.parameters
+    if guard.outside:
+        context, parameters = lent_context(context), parameters.model_copy(deep=True)
+    return guard.call(lambda: resolve(reference)(parameters, context.model, context.tokens))
 
 
 def asked_of(use: Use, context: Context) -> Request:

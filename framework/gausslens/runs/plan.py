@@ -17,7 +17,7 @@ from ..guard import settled
 from . import keys
 from .inputs import OfEdits, Twin, known, picked, picked_by_edits, planned_after, reads_results
 from .inputs import PlanError as PlanError
-from .lending import analysis_of, prompts_of
+from .lending import analysis_of, prompts_of, settled_use
 from .open import equal_sides, equal_steps, steps_out_of_line
 from .plan_comparisons import comparisons, words
 from .requests import check_request, no_errors
@@ -208,7 +208,6 @@ class _Planner:
         of_edits = self._of_edits(point, ref)
         read = [[self.steps[r].key for r in refs] for refs in of_edits]
         made["twin"] = keys.of_edits(point.edits, opened.model.info, seed, ref.draw, read)
-        made["analysis"] = keys.of_use(use, seed, ref)
         reads = groups = None
         if shape in ("stream", "forward"):
             if opened.engine is None:
@@ -217,6 +216,7 @@ class _Planner:
                     f"{opened.call.loader.descriptor.name!r}; use another loader, or leave this analysis out"
                 )
             reads = self._reads(use, opened, variant, ref.draw)
+            use = _settled(use, opened, reads)
             if shape == "stream":
                 request = self._requested(use, opened, reads, ref)
                 ordered = request is not None and request.ordered
@@ -233,6 +233,9 @@ class _Planner:
                 made["text"] = keys.of_text(reads, opened.model)
             if groups is not None:
                 made["errors"] = keys.of_errors(groups)
+        else:
+            use = _settled(use, opened, None)
+        made["analysis"] = keys.of_use(use, seed, ref)
         step = Step(ref, "", made, use, point, reads, groups=groups, opened=opened, of_edits=of_edits)
         if reads_results(use):
             given = picked(use, step.planned, tuple(self.steps), tuple(self.left_out))
@@ -343,6 +346,14 @@ def _unfit(analysis: Analysis, opened: Opened) -> str | None:
     if analysis.shape != "weights":
         return "runs a model"
     return "is of a model as a whole, which a difference is not" if analysis.differences == "never" else None
+
+
+def _settled(use: Use, opened: Opened, reads: Reads | None) -> Use:
+    """What the run file left open has a value now, which goes into the key."""
+    try:
+        return settled_use(use, opened.model.info, None if reads is None else reads.tokens)
+    except GausslensError as error:
+        raise PlanError(f"{use.mark}: {use.label}: {error}") from error
 
 
 def _refuse_crossed(use: Use, opened: Opened) -> None:

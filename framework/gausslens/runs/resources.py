@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..contract.analyses import Context, Estimate
-from ..contract.reference import resolve
+from ..contract.analyses import Estimate
 from ..contract.sites import TABLE
-from ..guard import Guard
-from .lending import asked_of, lent_context
+from .lending import asked_of, said_of
 from .steps import Step
 
 if TYPE_CHECKING:
@@ -56,13 +54,7 @@ def needs(step: Step, info: ModelInfo, flops: float | None = None) -> Estimate:
 
 def _own_estimate(step: Step, view: ModelInfo) -> Estimate:
     """What the analysis says that it will need."""
-    use, context = step.use, Context(view, 0, step.tokens)
-    guard, parameters = Guard.of(use.analysis.owner, 0), use.parameters
-    if guard.outside:
-        context, parameters = lent_context(context), parameters.model_copy(deep=True)
-    estimate: Estimate = guard.call(
-        lambda: resolve(str(use.analysis.descriptor.estimate))(parameters, context.model, context.tokens)
-    )
+    estimate: Estimate = said_of(str(step.use.analysis.descriptor.estimate), step.use, view, step.tokens)
     return estimate
 
 

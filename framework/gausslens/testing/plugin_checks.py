@@ -106,8 +106,9 @@ def _of_kind(descriptor: Descriptor) -> Iterator[str]:
         has = getattr(resolve(descriptor.analysis), "__dict__", {})
         more = {name: count for name, count in OPTIONAL[descriptor.shape].items() if name in has}
         yield from _of_class(descriptor.analysis, 2, METHODS[descriptor.shape] | more)
-        if descriptor.estimate:
-            yield from _of_call(descriptor.estimate, 3)
+        for optional in (descriptor.estimate, descriptor.settle):
+            if optional:
+                yield from _of_call(optional, 3)
     elif isinstance(descriptor, Engine):
         yield from _of_class(descriptor.engine, 0, METHODS["engine"])
     elif isinstance(descriptor, Edit):

@@ -46,6 +46,10 @@ class PromptGroups:
     kept: NDArray[np.int64]  # of the chosen segments
 
 
+# Maps that nobody asked for are kept where they take no more.
+UNASKED_BYTES = 16_000_000
+# What a cell of a pattern takes, and a prompt of a layer beside its cells; how many copies of a pattern there are.
+CELL_SECONDS, PROMPT_SECONDS, HELD = 2e-8, 1e-3, 4
 # The queries of a prompt and its keys: the same tokens, but in attention from one stack to another.
 Sides = tuple[PromptGroups, PromptGroups]
 
@@ -68,7 +72,7 @@ class Attention:
 
     def __init__(self, parameters: AttentionMapParameters, context: Context) -> None:
         assert context.tokens is not None
-        self.parameters = parameters
+        self.parameters = parameters = settle(parameters, context.model, context.tokens)
         self.tokens: Tokens = context.tokens
         self.info = context.model
         self.queries = chosen_segments(self.tokens, parameters.queries)
@@ -231,11 +235,29 @@ def _labels(prompts: list[Sides], tokens: Tokens) -> dict[str, Any]:
     return found
 
 
+def settle(parameters: AttentionMapParameters, info: ModelInfo, tokens: Tokens | None) -> AttentionMapParameters:
+    """Maps that nobody asked for are kept where they are small, as each draw of a null keeps its own."""
+    if parameters.maps != "auto":
+        return parameters
+    mean = parameters.model_copy(update={"maps": "mean"})
+    small = _bytes_kept(mean, info, tokens) <= UNASKED_BYTES
+    return mean if small else parameters.model_copy(update={"maps": "none"})
+
+
 def estimate(parameters: AttentionMapParameters, info: ModelInfo, tokens: Tokens | None) -> Estimate:
-    """Memory and disk of the maps, as large as if each token were a word."""
-    lengths, keys = (tokens.lengths, tokens.keys.lengths) if tokens is not None else ((), ())
-    kept = 0
-    if parameters.maps != "none" and lengths:
-        layout = maps_layout(parameters, info, info.layers, list(zip(lengths, keys, strict=True)))
-        kept = 4 * math.prod(layout.flat_shape if layout.wasteful else layout.shape)
-    return Estimate(memory=2 * kept + 8 * len(info.heads) * max(lengths, default=0) * max(keys, default=0), disk=kept)
+    """Memory and disk of the maps, as large as if each token were a word; seconds by the cells of all patterns."""
+    kept = _bytes_kept(parameters, info, tokens)
+    if tokens is None:
+        return Estimate(memory=2 * kept, disk=kept)
+    cells = sum(n * m for n, m in zip(tokens.lengths, tokens.keys.lengths, strict=True))
+    longest = max(tokens.lengths, default=0) * max(tokens.keys.lengths, default=0)
+    seconds = len(info.layers) * (len(info.heads) * cells * CELL_SECONDS + len(tokens) * PROMPT_SECONDS)
+    return Estimate(memory=2 * kept + HELD * 8 * len(info.heads) * longest, disk=kept, seconds=seconds)
+
+
+def _bytes_kept(parameters: AttentionMapParameters, info: ModelInfo, tokens: Tokens | None) -> int:
+    """What maps take."""
+    if parameters.maps == "none" or tokens is None or not tokens.lengths:
+        return 0
+    layout = maps_layout(parameters, info, info.layers, list(zip(tokens.lengths, tokens.keys.lengths, strict=True)))
+    return 4 * math.prod(layout.flat_shape if layout.wasteful else layout.shape)

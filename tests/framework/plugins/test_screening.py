@@ -52,7 +52,7 @@ BAD: dict[str, tuple[Any, ...]] = {
     "knows": ("variant", ["draw"], ("model",), ("draw", "draw"), (1,), None),
     "formerly": (["mine.old"], "mine.old", (1,), ("",), None),
     **dict.fromkeys(
-        ("estimate", "model", "check", "inputs", "fingerprint"), tuple(r for r in REFERENCES if r is not None)
+        ("estimate", "settle", "model", "check", "inputs", "fingerprint"), tuple(r for r in REFERENCES if r is not None)
     ),
     "name": ("", "a b", "a.b.c", ".a", "a.", "-a", "ä", "a/b", None, 1, ["a"]),
     **dict.fromkeys(("parameters", "claims", "open", "engine", "edit", "analysis", "section"), REFERENCES),
