@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .contract.errors import RunFailed
 from .contract.hooks import RunNews, StepNews
-from .guard import unshown, watched_interrupts
+from .guard import unshown, wait_quietly, watched_interrupts
 from .measuring.execute import execute, not_in_store, work
 from .runs.open import Models
 from .runs.outcome import Began, Failure, Finished, Noted, Outcome, Progress, failures_in_words, progress
@@ -189,6 +189,7 @@ def prepare(
     if mapping is not None and (model is None or not isinstance(mapping, Mapping)):
         raise InputError("mapping= is a dict that says where the live module has what, which is given as model=")
 
+    wait_quietly()
     host = host or plugins.load(without=without)
     live = None if model is None else live_name(model, mapping)
     study = runfile.read(source, host, sets, live, mapping)

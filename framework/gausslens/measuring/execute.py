@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..contract.analyses import Context, StepRef
 from ..contract.digests_and_seeds import digest
 from ..contract.twin import Twin
-from ..guard import Guard, settled
+from ..guard import Guard, numpy_on_one_thread, settled
 from ..runs.compare import against
 from ..runs.inputs import Results, lost, waves
 from ..runs.lending import analysis_of, lent_context
@@ -56,8 +56,13 @@ def execute(plan: Plan, todo: Sequence[Step], store: Store) -> Iterator[Began | 
     """Compute steps that are not in the store; those that read results come after what they read.
 
     Each model is used for all its twins and let go before the next. A result must be committed before the next one is
-    asked for: later steps read it from the store.
+    asked for: later steps read it from the store. Meanwhile numpy has one thread (``guard.threads``).
     """
+    with numpy_on_one_thread():
+        yield from _executed(plan, todo, store)
+
+
+def _executed(plan: Plan, todo: Sequence[Step], store: Store) -> Iterator[Began | Progress | Noted | Finished]:
     proofs: dict[Opened, Mapping[str, float] | Exception | None] = {}
     for wave in waves(todo, plan.by_ref):
         for opened, measuring in _models(wave):
