@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from .contract.sites import site as site
     from .contract.twin import Generators as Generators
     from .contract.twin import Twin as Twin
+    from .guard import threads as threads
     from .notebook import draw as draw
     from .notebook import load as load
     from .perform import run as run
@@ -121,6 +122,7 @@ _HOMES = {
     "SITES": "contract.sites",
     "Site": "contract.sites",
     "site": "contract.sites",
+    "threads": "guard",
     "draw": "notebook",
     "load": "notebook",
     "edit": "write_twin",

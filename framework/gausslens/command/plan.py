@@ -51,6 +51,7 @@ def _as_text(plan: Plan, store: Store) -> str:
     lines += table(head, rows, right=(3, 4, 5, 6, 7, 8, 9))
     lines += _models(plan)
     lines += _nulls(plan)
+    lines += _threads(plan)
     lines += [f"note: {note}" for note in plan.notes]
     if any(step.groups for step in plan.steps):
         lines.append(
@@ -80,6 +81,15 @@ def _models(plan: Plan) -> list[str]:
         two = ", two where they are subtracted" if len(plan.models) > len(models) else ""
         lines.append(f"        {len(models)} models, opened once each, one in memory at a time{two}")
     return ["", *lines] if lines else []
+
+
+def _threads(plan: Plan) -> list[str]:
+    """How many threads passes of a model have, and who says so."""
+    from ..guard import threads
+
+    most = threads()
+    told = f"threads {most} in passes of the model, one within analyses; OMP_NUM_THREADS says how many"
+    return ["", told] if any(step.tokens is not None for step in plan.steps) else []
 
 
 def _nulls(plan: Plan) -> list[str]:

@@ -7,5 +7,21 @@ from .calls import is_outside as is_outside
 from .calls import settled as settled
 from .calls import watched_interrupts as watched_interrupts
 from .output import unshown as unshown
+from .threads import numpy_on_one_thread as numpy_on_one_thread
+from .threads import threads as threads
+from .threads import torch_on_all_threads as torch_on_all_threads
+from .threads import wait_quietly as wait_quietly
 
-__all__ = ["Guard", "Stopped", "Terminated", "is_outside", "settled", "unshown", "watched_interrupts"]
+__all__ = [
+    "Guard",
+    "Stopped",
+    "Terminated",
+    "is_outside",
+    "numpy_on_one_thread",
+    "settled",
+    "threads",
+    "torch_on_all_threads",
+    "unshown",
+    "wait_quietly",
+    "watched_interrupts",
+]

@@ -1,7 +1,7 @@
 """One way to call a plugin: whatever it raises is an error of its step, and a limit of time holds for Python code.
 
-Plugins that are not ours are called with the settings of the process kept (``process_state``), and what they print is
-shown up to a number of lines (``output``).
+Within a call torch has one thread (``threads``). Plugins that are not ours are called with the settings of the process
+kept (``process_state``), and what they print is shown up to a number of lines (``output``).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from .output import counted_output
 from .process_state import Random, kept_settings
+from .threads import torch_on_one_thread
 
 T = TypeVar("T")
 OURS = "gausslens"
@@ -158,7 +159,8 @@ class Guard:
     def call(self, function: Callable[..., T], *arguments: Any) -> T:
         """Call it; what it raises is an Exception, unless the run itself is to end."""
         try:
-            found = self._kept(function, arguments) if self.outside else self._timed(function, arguments)
+            with torch_on_one_thread():
+                found = self._kept(function, arguments) if self.outside else self._timed(function, arguments)
         except _Late as late:
             if late.guard is not self:
                 raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import resource
 import sys
@@ -13,6 +12,8 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
+
+from ..guard import threads
 
 if TYPE_CHECKING:
     from .steps import Plan, Step
@@ -66,7 +67,8 @@ def of_step(
         "distributions": dict(distributions()),
         "python": platform.python_version(),
         "machine": {"system": platform.system(), "processor": platform.machine(), "host": platform.node()},
-        "threads": _threads(),
+        "threads": threads(),
+        "threads_in_analyses": 1,
         "steps_in_pass": sharing,
         "peak_memory_bytes": peak_memory(),
         **watch.read(),
@@ -85,8 +87,3 @@ def peak_memory() -> int:
     """The largest resident size of this process so far, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return int(peak if sys.platform == "darwin" else peak * 1024)
-
-
-def _threads() -> int:
-    torch = sys.modules.get("torch")
-    return int(torch.get_num_threads()) if torch is not None else len(os.sched_getaffinity(0))

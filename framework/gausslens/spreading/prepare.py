@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import InputError
+from ..guard import wait_quietly
 from ..runs.open import Models
 from ..runs.plan import make_plan
 
@@ -34,6 +35,7 @@ def prepare(
     if mapping is not None and (model is None or not isinstance(mapping, Mapping)):
         raise InputError("mapping= is a dict that says where the live module has what, which is given as model=")
 
+    wait_quietly()
     host = host or plugins.load(without=without)
     live = None if model is None else live_name(model, mapping)
     study = runfile.read(source, host, sets, live, mapping)

@@ -13,18 +13,20 @@ from typing import TypeVar
 
 from threadpoolctl import ThreadpoolController
 
+from gausslens import threads
+
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 
 def in_threads(work: Callable[[Item], Made], items: Iterable[Item]) -> list[Made]:
-    """``[work(item) for item in items]``, in threads. The user's own limits (OMP_NUM_THREADS) say how many."""
+    """``[work(item) for item in items]``, in threads, as many at most as a run may use (``gausslens.threads``)."""
     each = list(items)
-    threads = min(_threads(), len(each))
+    most = min(threads(), len(each))
     with _controller().limit(limits=1, user_api="blas"):
-        if threads < 2:
+        if most < 2:
             return [work(item) for item in each]
-        with ThreadPoolExecutor(threads) as pool:
+        with ThreadPoolExecutor(most) as pool:
             return list(pool.map(work, each))
 
 
@@ -33,8 +35,3 @@ def _controller() -> ThreadpoolController:
     import numpy.linalg  # noqa: F401  so that its library is there to be found
 
     return ThreadpoolController()
-
-
-def _threads() -> int:
-    """How many threads the linear algebra of numpy would use."""
-    return max((int(found["num_threads"]) for found in _controller().select(user_api="blas").info()), default=1)
