@@ -75,6 +75,8 @@ class TransformersRunner:
     ) -> Mapping[Any, torch.Tensor]:
         asked = tuple(sites) or ("logits",)
         wanted = wanted_sites(self.model, asked, None)
+        if grad:
+            self._refuse_by_layer("gradients")
         found: dict[Any, torch.Tensor] = {}
 
         def done(layer: int, captured: Captured) -> None:
@@ -88,6 +90,14 @@ class TransformersRunner:
         with self._applied(base):
             found.update(capture.run(ids, kept, "logits" in asked, "embed" in asked, sources=read))
         return found
+
+    def _refuse_by_layer(self, what: str) -> None:
+        """Refuse what would need all weights at once, or all of them again for each token."""
+        if self.model.exceeds:
+            raise ModelError(
+                f"{self.model.name}: {what} needs all weights in memory, and max_memory has them read a layer at a "
+                "time: raise it above the size of the weights, or leave it out"
+            )
 
     def _changes(
         self,
@@ -152,6 +162,7 @@ class TransformersRunner:
         """
         if not ((self.info.causal or self.info.facts.crossed) and self.model.headed):
             raise ModelError(f"{self.model.name} does not generate: it has no causal language-model head")
+        self._refuse_by_layer("generation")
         read = None if sources is None else self._on_device(sources)
         check_sources(self.model, read)
         ends = _ends(self.model.config) if stop is None else set(stop)
