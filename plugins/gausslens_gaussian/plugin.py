@@ -8,6 +8,7 @@ MOMENTS = Analysis(
     name="gaussian.moments",
     version=2,
     shape="stream",
+    by_layer=True,
     summary="Mean, covariance, spectrum, entropy and length of what flows through a site, by layer and head, and how "
     "Gaussian it is.",
     parameters="gausslens_gaussian.parameters:MomentsParameters",

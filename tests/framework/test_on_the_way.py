@@ -96,7 +96,7 @@ class Shards:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ran, self.last = 0, -1
-        real = passes._run_shard
+        real = passes._run_shards
 
         def counted(*arguments: Any) -> Any:
             if self.ran == self.last:
@@ -104,7 +104,7 @@ class Shards:
             self.ran += 1
             return real(*arguments)
 
-        monkeypatch.setattr(passes, "_run_shard", counted)
+        monkeypatch.setattr(passes, "_run_shards", counted)
 
     def until(self, last: int) -> None:
         self.ran, self.last = 0, last

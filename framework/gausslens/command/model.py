@@ -66,7 +66,6 @@ def proved(opened: Opened) -> Sequence[Finding] | None:
 
 
 def _as_text(opened: Opened, findings: Sequence[Finding] | None) -> str:
-    from ..runs.resources import model_bytes
     from ..terminal import table
 
     info = opened.model.info
@@ -75,7 +74,7 @@ def _as_text(opened: Opened, findings: Sequence[Finding] | None) -> str:
     lines = [
         f"{info.name}: {info.family}, opened by {loader}, run by {engine}",
         "",
-        *table(("fingerprint", info.fingerprint), _shapes(info, model_bytes(info))),
+        *table(("fingerprint", info.fingerprint), _shapes(info, info.weight_bytes)),
         "",
         *_sites(opened),
         "",

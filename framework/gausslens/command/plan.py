@@ -62,7 +62,6 @@ def _as_text(plan: Plan, store: Store) -> str:
 
 def _models(plan: Plan) -> list[str]:
     """Each model; those of one kind, as the checkpoints of a training, in one line."""
-    from ..runs.resources import model_bytes
 
     alike: dict[str, list[str]] = {}
     models = [opened for opened in plan.models if not opened.is_difference]
@@ -70,7 +69,7 @@ def _models(plan: Plan) -> list[str]:
         info = opened.model.info
         kind = (
             f"{info.family}, {info.n_layers} layers of {info.n_heads} heads over {info.n_kv_heads}, "
-            f"{info.n_parameters:,} parameters, {size(model_bytes(info))} in memory as {info.dtype}"
+            f"{info.n_parameters:,} parameters, {size(info.weight_bytes)} in memory as {info.dtype}"
         )
         alike.setdefault(kind, []).append(info.name)
     lines = []

@@ -27,6 +27,9 @@ HEAD_AXES: Mapping[str, HeadAxis] = {
     **dict.fromkeys(("W_K", "W_V", "b_K", "b_V"), (0, "kv_head")),
 }
 
+# Bytes of a number of each type that weights may have.
+BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+
 
 class NoTensor(ModelError):
     """A layer does not have the tensor that was asked for."""
@@ -43,6 +46,8 @@ class ModelSpec:
     model: Any = None  # a live module or bridge, passed from Python
     tokenizer: Any = None
     open_as: OpenAs | None = None  # what another loader made of the path, to be served as that one's
+    max_memory: int | None = None  # bytes: weights that are more are not to be held in memory at once
+    twins: bool = False  # twins of it run too, each of which holds a copy of what its edits change
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +105,11 @@ class ModelInfo:
     lacking: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     d_value: int | None = None
     facts: FactsField = FactsField()  # noqa: RUF009  it holds nothing
+
+    @property
+    def weight_bytes(self) -> int:
+        """What all its weights take in memory, in the type that they are computed with."""
+        return self.n_parameters * BYTES.get(self.dtype, 4)
 
     def head_axis(self, name: str) -> HeadAxis | None:
         """Which axis of a tensor is that of heads, and of which: (0, "head"), (0, "kv_head"); None where none is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,6 +16,7 @@ from ..contract.twin import Copies
 from ..guard import Guard, is_outside
 from ..runs.lending import LentRunner, Spoiled, analysis_of, lent_context, taken
 from ..runs.outcome import Failure, Measured, Noted, Progress, in_words, labelled
+from ..runs.resources import needs
 from ..runs.steps import Step, step_seed
 from .errors import jackknifed
 from .passes import Job, cut, offers_state, run_passes
@@ -156,7 +158,9 @@ def _streamed(
         except Exception as error:
             yield Measured(step, Failure(step, error), len(steps))
     order = seed if _is_ordered(steps[0]) else None
-    for text in run_passes(opened.running, twin, tokens, list(jobs.values()), steps[0].groups, order, way):
+    at_once, note = _at_once(opened, steps, list(jobs.values()))
+    yield from [Noted(note)] if note else []
+    for text in run_passes(opened.running, twin, tokens, list(jobs.values()), steps[0].groups, order, way, at_once):
         yield from map(Noted, way.told())
         yield Progress(text)
     yield from map(Noted, way.told())
@@ -165,6 +169,23 @@ def _streamed(
             if jobs[step.key].at_fault:
                 way.drop(jobs[step.key])  # its code will be another when it is run again
             yield Measured(step, _result(step, jobs.pop(step.key)), len(steps))
+
+
+def _at_once(opened: Opened, steps: Sequence[Step], jobs: Sequence[Job]) -> tuple[int, str]:
+    """How many shards go through a layer before the next one's weights are read, and what is to be told of it.
+
+    One, where the weights are all in memory. Else as many as there is memory for what analyses hold of each shard.
+    """
+    together = getattr(opened.running, "together", None)
+    reason = together(opened.model) if together is not None and opened.max_memory is not None else ""
+    if reason is not None:
+        return 1, f"{reason}; its weights are read for each shard of prompts" if reason else ""
+    if any(job.request.ordered and len(job.layers) > 1 for job in jobs):
+        return 1, f"{opened.model.info.name}: an analysis sees several layers in order; weights are read for each shard"
+    known = {step.key: step for step in steps}
+    each = sum(needs(known[job.name], opened.model.info).memory for job in jobs if not job.is_by_layer)
+    assert opened.max_memory is not None
+    return max(1, opened.max_memory // each if each else sys.maxsize), ""
 
 
 def _guard(step: Step, seed: int) -> Guard:
@@ -199,6 +220,7 @@ def _job(step: Step, twin: Twin, seed: int, inputs: Given, writer: PartWriter | 
         info=_view(step, twin.info),
         row_blocks=descriptor.row_blocks,
         all_layers=descriptor.all_layers,
+        by_layer=descriptor.by_layer,
         shared=shared,
         place=in_words(step.ref),
         made=lambda: analysis_of(step.use, context, guard),

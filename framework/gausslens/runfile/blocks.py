@@ -37,6 +37,8 @@ LABEL = name_pattern(
     r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}$", "a label of 1 to 100 letters, digits, '-', '_' and '.', not first"
 )
 DEVICE = name_pattern(r"^(cpu|cuda|mps|xpu)(:[0-9]+)?$", "cpu, cuda, cuda:1, mps or xpu")
+UNITS = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+SIZE = name_pattern(r"^[0-9]+(\.[0-9]+)? ?(kB|MB|GB|TB|KiB|MiB|GiB|TiB)$", "a size, as 8GB, 500MB or 1.5GiB")
 Dtype = Literal["float32", "float64", "float16", "bfloat16"]
 Index = Annotated[int, Field(ge=0)]
 LAYERS = "Only these layers; all where it is left out."
@@ -86,7 +88,21 @@ class RunBlock(Block):
         None, description="Errors over prompts of stream analyses: on where there are as many prompts; false: none."
     )
     limit: float | None = Field(None, gt=0, description=LIMIT)
+    max_memory: str | None = Field(
+        None,
+        pattern=SIZE,
+        description="What weights and streams between layers may take, as 8GB: models that are larger, or whose twins "
+        "are, are read a layer at a time; else all are held.",
+    )
     report: bool = Field(True, description="Write the report page after the run.")
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """``max_memory`` in bytes."""
+        if self.max_memory is None:
+            return None
+        number, unit = re.fullmatch(r"([0-9.]+) ?(\w+)", self.max_memory).groups()  # type: ignore[union-attr]
+        return int(float(number) * UNITS[unit])
 
     @field_validator("gausslens")
     @classmethod

@@ -133,6 +133,8 @@ def _study(reading: Reading, root: Node, default_name: str) -> Study | None:
     }
     if top.limit is not None:
         whole["limit"] = top.limit
+    if top.max_memory is not None:
+        whole["max_memory"] = top.max_memory
     ordered = tuple(found[0] for found in variants.values())
     told = (name, top.seed, model, prompts, ordered, tuple(uses), against, top.report, reading.directory, whole)
-    return Study(*told, warnings=tuple(problems.warnings), limit=top.limit)
+    return Study(*told, warnings=tuple(problems.warnings), limit=top.limit, max_memory=top.memory_bytes)

@@ -54,6 +54,7 @@ class Opened:
     engine: Owned[Engine] | None
     running: CaptureEngine | None
     is_difference: bool = False
+    max_memory: int | None = None  # bytes, where its weights are more: they are then read a layer at a time
     identity: Mapping[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -94,7 +95,9 @@ class Models:
             return None
         if call.name not in self._opened:
             live = self._live if call is self._study.model else (None, None)
-            self._opened[call.name] = open_model(call, self._host, *live)
+            most = self._study.max_memory
+            edits = any(point.edits for variant in self._study.variants for point in variant.points)
+            self._opened[call.name] = open_model(call, self._host, live[0], live[1], most, edits)
         return self._opened[call.name]
 
     def _difference(self, difference: Difference) -> Opened | None:
@@ -119,16 +122,28 @@ class Models:
         return self._opened[name]
 
 
-def open_model(call: ModelCall, host: Host, model: Any = None, tokenizer: Any = None) -> Opened:
-    """Open what the `model:` block says: config, tokenizer and fingerprint; weights are read when first needed."""
-    spec = ModelSpec(call.path, call.parameters, call.dtype, call.device, model, tokenizer)
+def open_model(
+    call: ModelCall,
+    host: Host,
+    model: Any = None,
+    tokenizer: Any = None,
+    max_memory: int | None = None,
+    twins: bool = False,
+) -> Opened:
+    """Open what the `model:` block says: config, tokenizer and fingerprint; weights are read when first needed.
+
+    Weights of more than ``max_memory`` bytes, counted twice where ``twins`` of it run, are not held all at once.
+    """
+    spec = ModelSpec(call.path, call.parameters, call.dtype, call.device, model, tokenizer, None, max_memory, twins)
     made, loader = _opened(call, call.loader, spec), call.loader
     if isinstance(made, OpenAs):
         loader = _inner(call, host, made)
         made = _served(call, loader, made)
     names = set(loader.descriptor.every_name)
     engine = best(each for each in host.engines.values() if names & set(each.descriptor.serves))
-    return Opened(call, made, engine, resolve(engine.descriptor.engine)() if engine else None)
+    exceeds = max_memory is not None and made.info.weight_bytes * (1 + twins) > max_memory
+    running = resolve(engine.descriptor.engine)() if engine else None
+    return Opened(call, made, engine, running, max_memory=max_memory if exceeds else None)
 
 
 def _opened(call: ModelCall, loader: Owned[Loader], spec: ModelSpec) -> Any:
@@ -227,6 +242,24 @@ def _message(opened: Opened, wrong: Sequence[Finding], count: int) -> str:
     remedies: Any = getattr(opened.running, "remedies", None)
     told = list(remedies(opened.model, wrong)) if remedies is not None else []
     return "\n".join([*lines, *(["what can be done:"] if told else []), *(f"  {line}" for line in told)])
+
+
+def by_layer(models: Models, steps: Sequence[Step]) -> list[str]:
+    """What is to be told of models that are larger than ``max_memory`` and run; refused is one that needs it all."""
+    told = []
+    for opened in models:
+        runs = any(s.opened is opened and not s.inputs and s.reads for s in steps)
+        if opened.max_memory is None or not runs:
+            continue
+        tell: Callable[[OpenModel], str] | None = getattr(opened.running, "by_layer", None)
+        limit = f"{opened.call.mark}: max_memory is less than the weights of {opened.model.info.name}"
+        if tell is None:
+            raise ModelError(f"{limit}, and the engine that runs it holds them all: raise it, or leave it out")
+        try:
+            told.append(f"{limit}, which are read a layer at a time: {tell(opened.model)}")
+        except ModelError as error:
+            raise ModelError(f"{limit}, and it cannot be run a layer at a time: {error}") from error
+    return told
 
 
 def equal_steps(variants: Sequence[Variant], twins: Mapping[str, Sequence[Twins]]) -> list[str]:

@@ -18,7 +18,7 @@ from . import keys
 from .inputs import OfEdits, Twin, known, picked, picked_by_edits, planned_after, reads_results
 from .inputs import PlanError as PlanError
 from .lending import analysis_of, prompts_of, settled_use
-from .open import equal_sides, equal_steps, steps_out_of_line
+from .open import by_layer, equal_sides, equal_steps, steps_out_of_line
 from .plan_comparisons import comparisons, words
 from .requests import check_request, no_errors
 from .shuffled_prompts import Reads, shuffle_seed
@@ -45,6 +45,7 @@ def make_plan(study: Study, models: Models) -> Plan:
     planner = _Planner(study, models)
     planner.open_models()
     planner.plan_steps()
+    planner.notes += by_layer(models, list(planner.steps.values()))
     compared, notes = comparisons(study, list(planner.steps.values()), planner.left_out)
     steps = (*planner.steps.values(), *compared)
     return Plan(study, steps, (*study.warnings, *planner.notes, *notes))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..contract.analyses import Estimate
+from ..contract.model import BYTES
 from ..contract.sites import TABLE
 from .lending import asked_of, said_of
 from .steps import Step
@@ -18,8 +19,6 @@ from .steps import Step
 if TYPE_CHECKING:
     from ..contract.model import ModelInfo
     from ..contract.prompts import Tokens
-
-BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 
 def needs(step: Step, info: ModelInfo, flops: float | None = None) -> Estimate:
@@ -61,11 +60,6 @@ def _own_estimate(step: Step, view: ModelInfo) -> Estimate:
 def states_held(groups: int) -> int:
     """How many states errors over prompts hold at once: one for each group, and log2 G of many groups."""
     return groups + math.ceil(math.log2(groups))
-
-
-def model_bytes(info: ModelInfo) -> int:
-    """The weights in memory."""
-    return info.n_parameters * BYTES.get(info.dtype, 4)
 
 
 def pass_seconds(info: ModelInfo, tokens: Tokens, per_second: float | None = None) -> float:

@@ -161,6 +161,7 @@ class Study:
 
     ``warnings`` say what works and should be written otherwise, with its place.
     ``limit`` are the seconds that an edit may take for a layer, and a step where it says nothing else.
+    ``max_memory`` are the bytes that the weights of a model, and the streams between its layers, may take.
     """
 
     name: str
@@ -175,3 +176,4 @@ class Study:
     resolved: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     limit: float | None = None
+    max_memory: int | None = None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import GausslensError, InputError
 from ..runs.outcome import Said
-from ..runs.resources import model_bytes, needs
+from ..runs.resources import needs
 from ..terminal import size
 from . import in_worker
 from .by_workers import Crew
@@ -187,7 +187,7 @@ def _memory_note(plan: Plan, number: int) -> str:
         if what not in seen and step.opened is not None and not step.inputs:
             seen.add(what)
             with suppress(Exception):
-                most = max(most, 2 * model_bytes(step.info) + needs(step, step.info, NOMINAL).memory)
+                most = max(most, 2 * step.info.weight_bytes + needs(step, step.info, NOMINAL).memory)
     if most <= MEMORY_LIMIT * 0.9 / number:
         return ""
     return f"; a twin may need {size(most)}, by the plan: take fewer workers if they die"

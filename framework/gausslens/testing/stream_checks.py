@@ -20,7 +20,7 @@ from ..contract.parameters import Parameters
 from ..contract.prompts import SHARD_TOKENS, Part, Prompt, Tokens
 from ..contract.reference import resolve
 from ..contract.twin import Twin
-from ..measuring import passes
+from ..measuring import feed, passes
 from ..measuring.on_the_way import Merged, OnTheWay, Reached
 from ..runs.outcome import labelled
 from ..runs.requests import check_request
@@ -80,7 +80,7 @@ def check_stream(
         return check_result(result)
     _check_cuts(check, result, rtol, atol)
     if analysis.row_blocks:
-        with patch.object(passes, "ROW_BLOCK", 3):
+        with patch.object(feed, "ROW_BLOCK", 3):
             check_same(check.run(), result, "it depends on the size of the blocks of query rows", rtol, atol)
     check_merge(given := check.given(), rtol, atol)
     check_left_out(given, result)
@@ -299,7 +299,7 @@ class _Kept:
 
     def update(self, batch: Any) -> None:
         """Keep a batch, or the batches of all layers."""
-        self.calls.append(tuple(map(passes.kept, batch)) if isinstance(batch, tuple) else passes.kept(batch))
+        self.calls.append(tuple(map(feed.kept, batch)) if isinstance(batch, tuple) else feed.kept(batch))
 
     def merge(self, other: _Kept) -> None:
         """Those of another shard."""

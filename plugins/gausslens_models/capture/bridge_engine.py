@@ -111,6 +111,10 @@ class BridgeEngine(TransformersEngine):
     capture = BridgeCapture
     remembers = False
 
+    def by_layer(self, model: Any) -> str:
+        """Refused."""
+        raise ModelError(f"{model.name}: TransformerLens holds a model whole: use `loader: transformers`")
+
     def prove(self, model: Any, sites: Sequence[str] | None = None) -> list[Finding]:
         """Hold what the bridge gives against the model as it was before it was wrapped, and against its tensors."""
         from .parity_proof import prove

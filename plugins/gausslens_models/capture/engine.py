@@ -12,6 +12,7 @@ from gausslens import Batch, Finding, ModelError, site
 from ..loading.turns import turn_of
 from .forward_pass import Capture, Captured
 from .patching import Patches
+from .walk import Run
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,6 +43,61 @@ class TransformersEngine:
     def run(self, twin: Twin, tokens: Tokens, shard: np.ndarray, request: Request, sink: Sink) -> None:
         """Run one shard; the sink gets each layer as soon as it is done."""
         model: Any = twin.base
+        one = self._prepared(model, tokens, shard, sink, request)
+        layers = layers_needed(model, one.capture.wanted, one.logits)
+        with turn_of(model.module), self.patches.applied(twin, layers):
+            one.finish(one.capture.run(one.ids, one.mask, one.logits, one.embed, sources=one.sources))
+
+    def by_layer(self, model: PretrainedModel) -> str:
+        """What a pass reads and holds of a model whose weights are more than ``max_memory``; or why it cannot."""
+        spec = model.spec
+        if spec.model is not None:
+            raise ModelError(f"{model.name}: a module that is passed from Python is in memory already")
+        if model.checkpoint is None:
+            raise ModelError(f"{model.name}: its file is read whole; convert it to safetensors")
+        if model.stack in ("decoder", "cross"):
+            raise ModelError(f"{model.name}: its decoder reads what its encoder gives; `stack: encoder` can be")
+        with turn_of(model.module):
+            assert model.by_layer is not None
+            assert spec.max_memory is not None
+            parts = model.by_layer.parts
+            rest, *others = (model.by_layer.bytes(part) for part in parts)
+        largest = max(range(len(others)), key=others.__getitem__)
+        name, held = parts[largest + 1].name, rest + others[largest] * (1 + spec.twins)
+        if held > spec.max_memory:
+            twin = " with the copy of a twin" if spec.twins else ""
+            raise ModelError(
+                f"{model.name}: {name}, and what is outside the layers, take {held / 1e6:,.1f} MB{twin}: give as much"
+            )
+        return (
+            f"a pass reads {(rest + sum(others)) / 1e6:,.1f} MB, and holds {held / 1e6:,.1f} MB of it at once ({name})"
+        )
+
+    def together(self, model: PretrainedModel) -> str | None:
+        """Why shards cannot be carried through this model together; None where they can, "" where nothing asks for it.
+
+        Weights that are read a layer at a time are then read once for all shards.
+        """
+        if not model.exceeds:
+            return ""
+        from .walk import why_not
+
+        with turn_of(model.module):
+            return why_not(model, self.capture)
+
+    def run_together(
+        self, twin: Twin, tokens: Tokens, shards: Sequence[np.ndarray], request: Request, sinks: Sequence[Sink]
+    ) -> None:
+        """Run several shards, all of them through a layer before the next one's weights are read."""
+        from .walk import Walk
+
+        model: Any = twin.base
+        runs = [self._prepared(model, tokens, *one, request) for one in zip(shards, sinks, strict=True)]
+        with turn_of(model.module), self.patches.applied(twin, []):
+            Walk(model).carry(runs, model.room)
+
+    def _prepared(self, model: Any, tokens: Tokens, shard: np.ndarray, sink: Sink, request: Request) -> Run:
+        """The capture of a shard, which hands over to its sink."""
         ids, text, mask = (torch.from_numpy(a).to(model.device) for a in tokens.padded(shard))
         wanted = wanted_sites(model, request.sites, request.layers)
         heads, kv_heads = model.info.heads, model.info.kv_heads
@@ -62,14 +118,15 @@ class TransformersEngine:
                 square = captured.square(wanted[layer], start, end)
                 batch(layer, captured.arrays | square, start, end == length)
 
+        def finish(found: Mapping[str, torch.Tensor]) -> None:
+            if found:
+                batch(None, found)
+
         capture = self.capture(model, wanted, done, rows=request.rows is not None)
         capture.prompts = shard
-        whole = {s: s in request.sites for s in ("embed", "logits")}
-        with turn_of(model.module), self.patches.applied(twin, layers_needed(model, wanted, whole["logits"])):
-            sources = None if beside is None else (beside[0], beside[2].long())
-            found = capture.run(ids, mask.long(), whole["logits"], whole["embed"], sources=sources)
-        if found:
-            batch(None, found)
+        asked = {s: s in request.sites for s in ("embed", "logits")}
+        sources = None if beside is None else (beside[0], beside[2].long())
+        return Run(capture, ids, mask.long(), asked["logits"], asked["embed"], finish, sources)
 
     def prove(self, model: PretrainedModel, sites: Sequence[str] | None = None) -> list[Finding]:
         """Hold what is captured (of these sites) against the model's own eager attention, and against its tensors."""

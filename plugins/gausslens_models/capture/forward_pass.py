@@ -125,29 +125,43 @@ class Capture:
         self._sources = sources
         if self.replace is not None and not self.model.layout.family.watched:
             raise ModelError(f"{self.model.name}: replacement needs an attention that can be watched: {UNWATCHED}")
-        last = max((*self.wanted, *self._layers_changed), default=-1)
+        last = -1 if logits or whole else self.last(logits)
         with contextlib.ExitStack() as stack, torch.set_grad_enabled(self.grad):
             self._ready(stack, self.model.module)
-            found = stack.enter_context(self.watching(ids.shape, embed, -1 if logits or whole else last))
+            found = stack.enter_context(self.watching(ids.shape, embed, last))
             with contextlib.suppress(LastLayerDone):
-                found |= self._called(ids, mask, logits, whole)
-            if logits:
-                found["logits"] = self.flow(None, "logits", found["logits"])
+                found |= self.called(ids, mask, logits, whole)
+            return self.concluded(found, logits, embed)
+
+    def last(self, logits: bool) -> int:
+        """The last layer that is to run; -1 where none is asked for."""
+        every = range(self.model.info.n_layers if logits else 0)
+        return max((*every, *self.wanted, *self._layers_changed), default=-1)
+
+    def concluded(self, found: dict[str, Any], logits: bool, embed: bool) -> dict[str, Any]:
+        """What the whole model gave, once all layers that were asked for are seen to be done."""
+        if logits:
+            found["logits"] = self.flow(None, "logits", found["logits"])
         self._check_done(found, logits, embed or "embed" in self._changed(None))
         return found if embed else {name: array for name, array in found.items() if name != "embed"}
 
     @contextlib.contextmanager
-    def watching(self, shape: Sequence[int], embed: bool = False, stop: int = -1) -> Iterator[dict[str, Any]]:
-        """Hooks on the module for one pass of this shape, which ends behind layer ``stop``; what they find of it."""
+    def watching(
+        self, shape: Sequence[int], embed: bool = False, stop: int = -1, layers: Sequence[int] | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Hooks on the module (on some layers of it) for one pass of this shape, which ends behind layer ``stop``.
+
+        What they find of the whole model is what is handed out.
+        """
         found: dict[str, Any] = {}
         self._shape = (shape[0], shape[1])
         with contextlib.ExitStack() as stack:
-            if embed or self.grad or self._changed(None):
+            if embed or self.grad or (self._changed(None) and (layers is None or 0 in layers)):
                 stack.enter_context(hook(self.model.embedding, partial(self._embedded, found)))
             self._turn, self._shared_is_watched = -1, False
             if self.model.layout.family.shared:
                 stack.enter_context(pre_hook(self.model.layer_module(0), self._next))
-            for layer in range(self.model.info.n_layers):
+            for layer in range(self.model.info.n_layers) if layers is None else layers:
                 self._install(stack, layer, stop=layer == stop)
             yield found
 
@@ -183,7 +197,7 @@ class Capture:
         """The module as a capture wants it, until the stack is left."""
         stack.enter_context(with_our_attention(module, self.model.layout.family.watched))
 
-    def _called(self, ids: torch.Tensor, mask: torch.Tensor, logits: bool, whole: bool) -> dict[str, Any]:
+    def called(self, ids: torch.Tensor, mask: torch.Tensor, logits: bool, whole: bool = False) -> dict[str, Any]:
         """What the module itself gives of this: logits, or the final hidden state."""
         if self.model.stack is not None:
             return self._called_stack(ids, mask, logits, whole)

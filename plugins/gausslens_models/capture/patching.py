@@ -35,6 +35,11 @@ class Patches:
     @contextlib.contextmanager
     def applied(self, twin: Twin, layers: list[int]) -> Iterator[None]:
         """The module with the twin's tensors in these layers and outside the layers; afterwards as before."""
+        by_layer = getattr(twin.base, "by_layer", None)
+        if by_layer is not None:
+            with by_layer.of(twin):
+                yield
+            return
         undo: list[Exchange] = []
         # All before any is put in: an edit of one layer may read another, as it is without edits.
         made = [exchange for layer in (None, *layers) for exchange in self._exchanges(twin, layer)]
@@ -65,18 +70,11 @@ class Patches:
         layout: Layout = model.module_layout
         fresh: dict[tuple[int, str], list[Exchange]] = {}
         for name, edited in twin.overlay(layer).items():
-            factors = layout.products(layer).get(name)
-            if factors is not None:
-                raise ModelError(
-                    f"{model.name}: {name} is a product: no edit of it reaches the model that runs; edit its factors "
-                    f"{', '.join(factors)}"
-                )
             if layer and model.info.facts.one_layer:
                 continue  # what layer 0 is
-            place = layout.places[layer][name]
+            place = model.place_to_edit(layer, name)
             if place.slot.plus and torch.equal(edited, model.tensor(layer, name)):
                 continue  # what is stored cannot be had back exactly from the sum
-            model.check_editable(place, name)
             module, leaf = self._owners.holding[place.theirs][0]
             base = _held(module, leaf)[leaf]
             if base.is_meta:

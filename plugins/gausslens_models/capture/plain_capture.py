@@ -118,7 +118,8 @@ class PlainCapture(Capture):
         self._heads: dict[int, dict[str, torch.Tensor]] = {}
         stack.enter_context(evaluating(module))
 
-    def _called(self, ids: torch.Tensor, mask: torch.Tensor, logits: bool, whole: bool) -> dict[str, Any]:
+    def called(self, ids: torch.Tensor, mask: torch.Tensor, logits: bool, whole: bool = False) -> dict[str, Any]:
+        """What the module itself gives of this: logits, or the final hidden state."""
         model = self.model
         self._visible = mask.bool()
         if not model.takes_mask and not _only_at_the_end(self._visible, model.info.causal):
@@ -211,6 +212,10 @@ class PlainEngine(TransformersEngine):
 
     capture = PlainCapture
     remembers = False
+
+    def by_layer(self, model: Any) -> str:
+        """Refused."""
+        raise ModelError(f"{model.name}: a plain torch module is held whole")
 
     def prove(self, model: Any, sites: Sequence[str] | None = None) -> list[Finding]:
         """Hold what is captured against the module's own answer, and against its tensors."""

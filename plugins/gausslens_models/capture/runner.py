@@ -79,6 +79,8 @@ class TransformersRunner:
     ) -> Mapping[Any, torch.Tensor]:
         asked = tuple(sites) or ("logits",)
         wanted = wanted_sites(self.model, asked, None)
+        if grad:
+            self._refuse_by_layer("gradients")
         found: dict[Any, torch.Tensor] = {}
 
         def done(layer: int, captured: Captured) -> None:
@@ -138,6 +140,14 @@ class TransformersRunner:
             self.engine.capture(model, {0: ("resid_pre",)}, done, eager=True).run(ids, mask, sources=read)
         behind, before = found[0][0, : len(row)], found[0][1, len(padding) :]
         return bool((behind - before).abs().max() <= 4 * torch.finfo(model.dtype).eps * behind.abs().max())
+
+    def _refuse_by_layer(self, what: str) -> None:
+        """Refuse what would need all weights at once, or all of them again for each token."""
+        if self.model.exceeds:
+            raise ModelError(
+                f"{self.model.name}: {what} needs all weights in memory, and max_memory has them read a layer at a "
+                "time: raise it above the size of the weights, or leave it out"
+            )
 
     def _changes(
         self,
@@ -202,6 +212,7 @@ class TransformersRunner:
         """
         if not ((self.info.causal or self.info.facts.crossed) and self.model.headed):
             raise ModelError(f"{self.model.name} does not generate: it has no causal language-model head")
+        self._refuse_by_layer("generation")
         read = None if sources is None else self._on_device(sources)
         check_sources(self.model, read)
         ends = _ends(self.model.config) if stop is None else set(stop)

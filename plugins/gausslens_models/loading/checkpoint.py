@@ -8,6 +8,7 @@ import json
 import math
 import re
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,6 +58,7 @@ class Checkpoint:
         if not self.files and known is KNOWN:
             self.files, self.index, self.variant = variant_files(directory)
         self.tensors: dict[str, StoredTensor] = {}
+        self.reads: Counter[str] = Counter()  # how often each tensor was read
         for file in self.files:
             for name, stored in _headers(file):
                 if name in self.tensors:
@@ -78,6 +80,7 @@ class Checkpoint:
     def read(self, name: str) -> torch.Tensor:
         """One tensor. Its file is opened for this and closed: an open one keeps what was read in memory."""
         stored = self.tensors[name]
+        self.reads[name] += 1
         name = stored.name or name
         if stored.file.suffix == ".safetensors":
             from safetensors import safe_open

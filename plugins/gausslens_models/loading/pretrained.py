@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from gausslens import Twin
 
+    from ..capture.by_layer import ByLayer
     from ..families.slots import Family, Tap
     from .adapter import Adapter
 
@@ -47,16 +48,38 @@ class PretrainedModel(CheckpointModel):
         self._module: Any = spec.model
         self._looked_at: set[str] = set()  # parameters that were seen to be finite
         self.absent: frozenset[str] = frozenset()  # parameters that no file has: transformers drew them
+        self.by_layer: ByLayer | None = None  # where its weights are read a part at a time
         super().__init__(spec, name, adapter)
 
     @property
     def module(self) -> Any:
         """The transformers model, built when first asked for."""
-        if self._module is None:
+        if self._module is None and self.exceeds:
+            from ..capture.by_layer import ByLayer
+
+            self.by_layer = ByLayer(self)
+            self._module = self.by_layer.module
+            self.by_layer.watch()
+        elif self._module is None:
             self._module = self._load()
             self._hold_against_files(self._module)
-            self._merge(self._module)
+            self.merge_adapter(self._module)
         return self._module
+
+    @property
+    def exceeds(self) -> bool:
+        """Whether its weights are more than the memory that they may take: they are then read a part at a time."""
+        most = self.spec.max_memory
+        if most is None or self.spec.model is not None:
+            return False
+        return self.info.weight_bytes * (1 + self.spec.twins) > most
+
+    @property
+    def room(self) -> int:
+        """What is left of the memory that it may take beside its largest part: for streams between layers."""
+        if self.by_layer is None or self.spec.max_memory is None:
+            return 0
+        return max(0, self.spec.max_memory - max(map(self.by_layer.bytes, self.by_layer.parts)))
 
     @cached_property
     def module_layout(self) -> Layout:
@@ -72,6 +95,8 @@ class PretrainedModel(CheckpointModel):
 
     def tensor(self, layer: int | None, name: str) -> torch.Tensor:
         """One tensor: of the module where it is in memory, else of the files."""
+        if self.by_layer is not None and (layer is None or self.by_layer.serving != layer):
+            return super().tensor(layer, name)
         if (self._module is None and self.checkpoint is not None) or name in self.layout.products(layer):
             return super().tensor(layer, name)
         layout = self.module_layout
@@ -117,12 +142,28 @@ class PretrainedModel(CheckpointModel):
         other = self.module.get_decoder() if self.stack == "encoder" else self.module.get_encoder()
         return () if other is self.body else other.modules()
 
+    def place_to_edit(self, layer: int | None, name: str) -> Place:
+        """Where an edit of ours is written into the module, or why it is not."""
+        factors = self.module_layout.products(layer).get(name)
+        if factors is not None:
+            raise ModelError(
+                f"{self.name}: {name} is a product: no edit of it reaches the model that runs; edit its factors "
+                f"{', '.join(factors)}"
+            )
+        place = self.module_layout.places[layer][name]
+        self.check_editable(place, name)
+        return place
+
     def check_editable(self, place: Place, name: str) -> None:
         """Refuse edits that would not reach the model that runs: here all do."""
 
     @property
     def device(self) -> torch.device:
         """Where token numbers go in."""
+        if self.exceeds:
+            import torch
+
+            return torch.device(self.spec.device)
         weight: torch.Tensor = self.module.get_input_embeddings().weight
         return weight.device
 
@@ -172,7 +213,7 @@ class PretrainedModel(CheckpointModel):
 
     def held(self) -> Mapping[str, torch.Tensor]:
         """The tensors of the module, where it is in memory: closing it has them read again."""
-        if self._module is None:
+        if self._module is None or self.by_layer is not None:
             return {}
         constant = [(path, one) for path, one in self._module.named_modules() if is_constant(one)]
         buffers = {f"{path}.{leaf}": b for path, one in constant for leaf, b in one._buffers.items() if b is not None}
@@ -180,7 +221,9 @@ class PretrainedModel(CheckpointModel):
 
     def code(self) -> Mapping[str, Any]:
         """What the module computes with beside its tensors, where it is in memory; which module it is, too."""
-        return {} if self._module is None else {"object": id(self._module), **parts(self._module)}
+        if self._module is None or self.by_layer is not None:
+            return {}
+        return {"object": id(self._module), **parts(self._module)}
 
     def put_code(self, before: Mapping[str, Any]) -> None:
         """Put back what ``code`` gave before, of a module that is not read from files."""
@@ -189,7 +232,7 @@ class PretrainedModel(CheckpointModel):
     def close(self) -> None:
         """Let go of the module."""
         super().close()
-        self._module = self.spec.model
+        self._module, self.by_layer = self.spec.model, None
         self.__dict__.pop("module_layout", None)
 
     def model_class(self) -> Any:
@@ -296,8 +339,8 @@ class PretrainedModel(CheckpointModel):
                     "the files have changed since they were looked at"
                 )
 
-    def _merge(self, module: Any) -> None:
-        """Put what the adapter makes of the base's tensors into the module, which was held against their files."""
+    def merge_adapter(self, module: Any, names: Collection[str] | None = None) -> None:
+        """Put what the adapter makes of the base's tensors (of these names) into the module, which has the base's."""
         if self.adapter is None:
             return
         places = {
@@ -309,6 +352,8 @@ class PretrainedModel(CheckpointModel):
         for theirs, change in self.changes.items():
             # Of two stacks the one that is not studied has no places: its names are the file's.
             place, name = places.get(theirs) or (None, same_tensor(theirs, parameters))
+            if names is not None and name not in names:
+                continue
             parameter = parameters[str(name)]
             if parameter.is_meta:
                 raise ModelError(f"{theirs} is not in memory (device_map): an adapter needs all weights there")

@@ -1,0 +1,258 @@
+"""Models whose weights are more than the memory that they may take: read a layer at a time, with the same numbers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from random_models import OTHERS, build
+from tiny_stacks import STACKED
+
+import gausslens
+from gausslens import Intervention, ModelError, ModelSpec, Request, Twin
+from gausslens_models.capture.engine import TransformersEngine
+from gausslens_models.capture.walk import Streams
+from gausslens_models.loading.pretrained import open_pretrained
+from gausslens_models.parameters import TransformersParameters
+
+SHARDS = [np.array([0]), np.array([2, 1])]
+# Types whose layers read more than the layer before gave: their weights are read for each shard.
+EACH_SHARD = {"ibert", "deberta-v3", "deberta-v2", "deberta"}
+
+
+def opened(path: Path, most: int | None = 1, **how: Any) -> Any:
+    return open_pretrained(ModelSpec(str(path), TransformersParameters(**how), max_memory=most))
+
+
+def everything(engine: TransformersEngine, twin: Twin, tokens: Any, together: bool) -> list[dict[Any, torch.Tensor]]:
+    """All sites of all layers, of two shards."""
+    found: list[dict[Any, torch.Tensor]] = [{}, {}]
+
+    def sink(number: int) -> Any:
+        def keep(batch: Any) -> None:
+            found[number].update({(batch.layer, site): array.clone() for site, array in batch.arrays.items()})
+
+        return keep
+
+    request = Request(engine.sites(twin.base))
+    if together:
+        engine.run_together(twin, tokens, SHARDS, request, [sink(0), sink(1)])
+    else:
+        for number, shard in enumerate(SHARDS):
+            engine.run(twin, tokens, shard, request, sink(number))
+    return found
+
+
+def assert_alike(ours: list[dict[Any, torch.Tensor]], theirs: list[dict[Any, torch.Tensor]]) -> None:
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.keys() == other.keys()
+        for what, array in one.items():
+            assert torch.equal(array.nan_to_num(7), other[what].nan_to_num(7)), what
+
+
+def check_alike(path: Path, prompts: Any, name: str) -> None:
+    engine, whole, apart = TransformersEngine(), opened(path, None), opened(path)
+    wanted = everything(engine, Twin(whole), prompts, together=False)
+    why = engine.together(apart)
+    assert (why is not None) == (name in EACH_SHARD), why
+    assert_alike(everything(engine, Twin(apart), prompts, together=why is None), wanted)
+    assert whole.by_layer is None
+    assert all(p.is_meta for p in apart.module.parameters())
+
+
+def test_every_site_of_every_layer_is_the_same(which, directory, prompts):
+    check_alike(directory(which), prompts, which)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_site_of_other_types_is_the_same(name, tmp_path, prompts):
+    build(name).save_pretrained(tmp_path)
+    try:
+        opened(tmp_path, None)
+    except ModelError:
+        pytest.skip("no plain transformers for this type")
+    check_alike(tmp_path, prompts, name)
+
+
+@pytest.mark.parametrize("name", ["albert", "deberta-v3", "ctrl", "bloom"])
+def test_layers_of_one_matrix_state_beside_layers_and_changes_in_place(name, tmp_path, prompts):
+    build(name).save_pretrained(tmp_path)
+    check_alike(tmp_path, prompts, name)
+
+
+@pytest.mark.parametrize("name", STACKED)
+def test_an_encoder_of_two_stacks(name, stacks_at, prompts):
+    engine = TransformersEngine()
+    whole, apart = opened(stacks_at(name), None, stack="encoder"), opened(stacks_at(name), stack="encoder")
+    wanted = everything(engine, Twin(whole), prompts, together=False)
+    assert engine.together(apart) is None
+    assert_alike(everything(engine, Twin(apart), prompts, together=True), wanted)
+    with pytest.raises(ModelError, match="stack: encoder"):
+        engine.by_layer(opened(stacks_at(name), stack="decoder"))
+
+
+def halved(name: str, tensor: torch.Tensor) -> torch.Tensor | None:
+    """Anything but norms, whose gains are had back with rounding."""
+    return tensor / 2 if name[:2] in ("W_", "b_") and tensor.ndim > 1 else None
+
+
+@pytest.mark.parametrize("name", ["llama-tied", "gpt2", "gemma2", "gpt_neox", "bert-masked", "mixtral"])
+def test_twins_are_the_same(name, directory, prompts, written):
+    engine = TransformersEngine()
+    whole, apart = opened(directory(name), None), opened(directory(name))
+    assert engine.together(apart) is None
+
+    def twin(model: Any) -> Twin:
+        known = {"W_Q", "W_K", "W_O", "W_in", "W_E", "W_U", "b_Q"}
+        return written(model, change=lambda n, t: halved(n, t) if n in known else None)
+
+    wanted = everything(engine, twin(whole), prompts, together=False)
+    plain = everything(engine, Twin(whole), prompts, together=False)
+    assert not torch.equal(wanted[0][0, "pattern"], plain[0][0, "pattern"])
+    assert_alike(everything(engine, twin(apart), prompts, together=True), wanted)
+    assert_alike(everything(engine, Twin(apart), prompts, together=True), plain)
+
+
+@pytest.mark.parametrize("name", ["llama", "llama-tied", "mixtral", "gpt2"])
+def test_each_tensor_is_read_once_in_a_pass_and_one_that_is_tied_twice(name, directory, prompts, twin_of_rotated):
+    engine, model = TransformersEngine(), opened(directory(name))
+    assert engine.together(model) is None
+    for twin in (Twin(model), twin_of_rotated(model)):
+        before = model.checkpoint.reads.copy()
+        everything(engine, twin, prompts, together=True)
+        reads = model.checkpoint.reads - before
+        tied = model.layout.places[None]["W_E"].theirs if model.layout.tied else ""
+        tied = next((n for n in reads if n.endswith(tied)), "") if tied else ""
+        assert set(reads) == set(model.checkpoint.tensors)
+        assert reads == {name: 2 if name == tied else 1 for name in reads}
+
+
+@pytest.fixture
+def twin_of_rotated():
+    """A twin of edits as a run makes it: every matrix of attention turned."""
+    from gausslens.contract.descriptors import Owned, Owner
+    from gausslens.contract.errors import Mark
+    from gausslens.contract.twin import EditCall
+    from gausslens_reinit import plugin
+    from gausslens_reinit.parameters import BlockParameters
+
+    edit = next(e for e in plugin.edits() if e.name == "reinit.rotate")
+    call = EditCall(Owned(edit, Owner("tests", "tests", "0")), BlockParameters(), None, None, Mark("<test>", 1, 1))
+    return lambda model: Twin(model, [call], 0, 0)
+
+
+def test_patching_is_the_same(directory, prompts):
+    engine = TransformersEngine()
+    ids, _, mask = prompts.padded(np.array([0, 2]))
+    change = [Intervention("z", 1, lambda tensor, where: tensor.flip(0), heads=[1], positions=[3])]
+    answers = []
+    for most in (None, 1):
+        runner = engine.runner(Twin(opened(directory("llama"), most)))
+        answers.append([runner.forward(ids, mask=mask, interventions=given)["logits"] for given in ((), change)])
+    assert not torch.equal(*answers[0])
+    assert torch.equal(answers[0][0], answers[1][0])
+    assert torch.equal(answers[0][1], answers[1][1])
+
+
+def test_what_needs_all_weights_is_refused_by_name(directory):
+    engine = TransformersEngine()
+    runner = engine.runner(Twin(opened(directory("llama"))))
+    with pytest.raises(ModelError, match="generation needs all weights"):
+        runner.generate(np.array([[3, 4]]), 2)
+    with pytest.raises(ModelError, match="gradients needs all weights"):
+        runner.forward(np.array([[3, 4]]), grad=True)
+    with pytest.raises(ModelError, match="give as much"):
+        engine.by_layer(opened(directory("llama")))
+
+
+def test_buffers_are_those_that_transformers_makes(which, directory):
+    whole, apart = opened(directory(which), None).module, opened(directory(which)).module
+    lasting = set(whole.state_dict())
+    made = dict(apart.named_buffers())
+    for name, buffer in whole.named_buffers():
+        if name not in lasting:
+            assert torch.equal(buffer, made[name]), name
+
+
+def test_streams_beyond_the_limit_come_back_the_same_and_leave_no_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    streams = Streams(100)
+    draw = torch.Generator().manual_seed(0)
+    cpu = torch.device("cpu")
+    for dtype in (torch.bfloat16, torch.float32, torch.bfloat16):  # the second is larger than its place
+        given = [torch.randn(2, n, 5, generator=draw).to(dtype) for n in (2, 3, 4, 1)]
+        for number, stream in enumerate(given):
+            streams.put(number, stream)
+        for number, stream in enumerate(given):
+            assert torch.equal(streams.take(number, cpu), stream)
+    assert streams.spilled > 0
+    assert not list(tmp_path.iterdir())
+    streams.close()
+
+
+KILLED = """
+import os, signal, sys, torch
+from gausslens_models.capture.walk import Streams
+streams = Streams(0)
+for number in range(4):
+    streams.put(number, torch.zeros(1000))
+assert streams.spilled == 16000
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_killed_on_the_way_nothing_is_left(tmp_path):
+    done = subprocess.run([sys.executable, "-c", KILLED], env={**os.environ, "TMPDIR": str(tmp_path)}, check=False)
+    assert done.returncode == -9
+    assert not list(tmp_path.iterdir())
+
+
+RUNS = """
+import json, resource, sys
+import torch
+torch.set_num_threads(1)
+import transformers, gausslens
+from gausslens_models.capture.engine import TransformersEngine
+import gausslens_models.capture.attention, gausslens_models.loading.pretrained
+own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+store = gausslens.run(json.loads(sys.argv[1]), store=sys.argv[2])
+print(own * 1024, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+@pytest.mark.full
+@pytest.mark.real_model
+def test_a_third_of_its_size_is_enough(tmp_path, real_models):
+    path = real_models / "smollm2"
+    study: dict[str, Any] = {
+        "model": {"path": str(path), "dtype": "float32"},
+        "prompts": {"source": "repeated-random", "prompts": 8, "length": 32},
+        "analyses": [{"use": "model.attention", "with": {"maps": "none"}}, {"use": "gaussian.moments"}],
+        "errors": False,
+        "report": False,
+    }
+    peaks = {}
+    for name, more in (("whole", {}), ("apart", {"max_memory": "180MB"})):
+        told = subprocess.run(
+            [sys.executable, "-c", RUNS, json.dumps(study | more), str(tmp_path / name)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        own, peak = map(int, told.stdout.split()[-2:])
+        peaks[name] = peak - own
+    assert peaks["apart"] < peaks["whole"] - 250e6, peaks
+    stores = [gausslens.open(tmp_path / name) for name in peaks]
+    for analysis in ("model.attention", "gaussian.moments"):
+        ours, theirs = (store["trained", analysis] for store in stores)
+        for variable in (v for v in ours.data_vars if ours[v].dtype.kind == "f"):
+            assert np.allclose(ours[variable], theirs[variable], rtol=0, atol=1e-5, equal_nan=True), variable
