@@ -22,11 +22,13 @@ import xarray as xr
 import gausslens
 from gausslens import plugins
 from gausslens.contract.errors import InputError
+from gausslens.contract.twin import Copies, DifferenceModel, Twin
 from gausslens.guard import calls
 from gausslens.guard.process_state import Random
 from gausslens.perform import perform
+from gausslens.runs.lending import same_bits
 from gausslens.store import Store
-from gausslens.testing import wiring
+from gausslens.testing import TinyModel, TinyParameters, wiring
 
 OURS = [
     {"use": "gaussian.moments", "with": {"site": "q"}},
@@ -213,6 +215,27 @@ def test_edits_spoil_their_twins_alone(host, plain, tmp_path):
     for text in said.values():
         assert "edit spoil.edit" in text
         assert "plugin aspoil" in text
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64])
+def test_bits_are_compared_and_not_numbers(kind):
+    """Who leaves NaN alone is blamed for nothing, and who turns 0 into -0 is found."""
+    held = torch.tensor([torch.nan, 0.0, 1.0], dtype=kind)
+    assert same_bits(held, held.clone())
+    assert not same_bits(held, torch.tensor([torch.nan, -0.0, 1.0], dtype=kind))
+    assert not same_bits(held, torch.tensor([torch.nan, 0.0, 1.5], dtype=kind))
+    assert not same_bits(held, held.reshape(3, 1))
+    assert not same_bits(held, held.to(torch.complex128))
+
+
+def test_what_a_difference_takes_away_is_lent_as_copies():
+    one, other = (Twin(TinyModel(TinyParameters(seed=seed))) for seed in (1, 2))
+    less = other.weights(0).W_Q.clone()
+    lent = Copies.of(Twin(DifferenceModel(one, other, "of both")).weights(0))
+    lent.base(0).W_Q.zero_()
+    lent.W_Q.zero_()
+    assert torch.equal(other.weights(0).W_Q, less)
+    assert torch.equal(lent.base(0).W_Q, less)
 
 
 def test_what_is_said(host, tmp_path):

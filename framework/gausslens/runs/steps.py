@@ -130,7 +130,9 @@ def manifest_of(plan: Plan) -> dict[str, Any]:
 def step_seed(step: Step, run_seed: int) -> int:
     """The seed of an analysis: by run seed, analysis and parameters; the same for all variants and draws.
 
-    Parameters that only name what is read are in no key, and so in no seed of a step that looks at the model.
+    Parameters that only name what is read are in no key, and so in no seed of a step that looks at the model. Those of
+    derived steps are in their seeds as they were from the first on: what the stores hold of them was drawn so, and the
+    host cannot raise the version of another's analysis. HOOKS.md says that one which draws names none.
     """
     descriptor = step.use.analysis.descriptor
     told = step.use.parameters.keyed(without=() if descriptor.shape == "derived" else descriptor.names)

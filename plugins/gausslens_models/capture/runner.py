@@ -63,45 +63,46 @@ class TransformersRunner:
         the embedding on, and what is captured lies on it. ``sources``, ids and mask, are what the encoder of a model of
         two stacks reads: ``**tokens.beside(prompts)``.
         """
-        return self._forward(tokens, sites, replace, base, mask, sources, interventions, grad)
+        ids = torch.as_tensor(tokens, dtype=torch.long, device=self.model.device)
+        self._check_tokens(ids)
+        kept = torch.ones_like(ids) if mask is None else torch.as_tensor(mask).to(ids)
+        read = None if sources is None else self._on_device(sources)
+        if mask is not None:
+            self._check_padding(ids, kept.bool())
+        changes = self._changes(interventions, kept, read)
+        return self._captured(ids, kept, read, base, sites, replace=replace, changes=changes, grad=grad)
 
-    def _forward(
+    def _captured(
         self,
-        tokens: np.ndarray,
+        ids: torch.Tensor,
+        kept: torch.Tensor,
+        read: Sources | None,
+        base: bool,
         sites: Sequence[str] = (),
-        replace: Replacing | None = None,
-        base: bool = False,
-        mask: np.ndarray | None = None,
-        sources: tuple[np.ndarray, np.ndarray] | None = None,
-        interventions: Sequence[Intervention] = (),
-        grad: bool = False,
-        prompts: Sequence[int] | None = None,
+        **how: Any,
     ) -> Mapping[Any, torch.Tensor]:
+        """One pass over tokens that are on the device; ``how`` is what a capture is told of changes and gradients."""
         asked = tuple(sites) or ("logits",)
         wanted = wanted_sites(self.model, asked, None)
-        if grad:
+        if how.get("grad"):
             self._refuse_by_layer("gradients")
         found: dict[Any, torch.Tensor] = {}
 
         def done(layer: int, captured: Captured) -> None:
             found.update({(layer, site): array for site, array in captured.arrays.items()})
 
-        ids = torch.as_tensor(tokens, dtype=torch.long, device=self.model.device)
+        capture = self.engine.capture(self.model, wanted, done, eager=True, **how)
+        with self._applied(base):
+            found.update(capture.run(ids, kept, "logits" in asked, "embed" in asked, sources=read))
+        return found
+
+    def _check_tokens(self, ids: torch.Tensor) -> None:
         no_such = ids[(ids < 0) | (ids >= self.info.vocabulary)]
         if len(no_such):
             raise ModelError(
                 f"{self.model.name} has no token {int(no_such[0])}: it has 0 to {self.info.vocabulary - 1}; what mask "
                 "leaves out is one of these too"
             )
-        kept = torch.ones_like(ids) if mask is None else torch.as_tensor(mask).to(ids)
-        read = None if sources is None else self._on_device(sources)
-        if mask is not None:
-            self._check_padding(ids, kept.bool())
-        changes = self._changes(interventions, kept, read, prompts=prompts)
-        capture = self.engine.capture(self.model, wanted, done, eager=True, replace=replace, changes=changes, grad=grad)
-        with self._applied(base):
-            found.update(capture.run(ids, kept, "logits" in asked, "embed" in asked, sources=read))
-        return found
 
     def _check_padding(self, ids: torch.Tensor, kept: torch.Tensor) -> None:
         """Refuse padding before the tokens of a row where it would move them: learned positions count it."""
@@ -217,6 +218,7 @@ class TransformersRunner:
         check_sources(self.model, read)
         ends = _ends(self.model.config) if stop is None else set(stop)
         rows = np.atleast_2d(np.asarray(tokens))
+        self._check_tokens(torch.as_tensor(rows))
         kept = np.ones(rows.shape, dtype=bool) if mask is None else np.asarray(mask, dtype=bool)
         made = []
         for number, (row, real) in enumerate(zip(rows, kept, strict=True)):
@@ -261,11 +263,13 @@ class TransformersRunner:
         whole = any(one.whole or one.site in again for one in interventions)
         if replace is None and self.engine.remembers and not whole:
             yield from self._resumed(start, base, read, interventions, number)
-        ids, beside = list(start), None if read is None else (read[0].cpu().numpy(), read[1].cpu().numpy())
-        how: dict[str, Any] = {"replace": replace, "base": base, "sources": beside, "interventions": interventions}
+        text = list(start)
         while True:
-            found = self._forward(np.array([ids]), **how, prompts=(number,))
-            ids.append((yield found["logits"][0, -1]))
+            ids = torch.tensor([text], device=self.model.device)
+            kept = torch.ones_like(ids)
+            changes = self._changes(interventions, kept, read, prompts=(number,))
+            found = self._captured(ids, kept, read, base, replace=replace, changes=changes)
+            text.append((yield found["logits"][0, -1]))
 
     def _resumed(
         self, start: list[int], base: bool, read: Sources | None, interventions: Sequence[Intervention], number: int
