@@ -154,6 +154,7 @@ def _local(number: int) -> Iterator[tuple[Any, str]]:
         "distributed.worker.memory.pause": False,
         "distributed.worker.memory.terminate": 0.95,
         "distributed.scheduler.allowed-failures": 3,
+        "distributed.worker.preload": [in_worker.__name__],
         "distributed.admin.system-monitor.gil.enabled": False,
     }
     with tempfile.TemporaryDirectory(prefix="gausslens-", ignore_cleanup_errors=True) as scratch:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import signal
 import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -146,6 +147,11 @@ def compute(order: Order, tasks: Sequence[Sequence[str]], mark: str) -> list[Row
             return rows + [("note", text) for text in unshown()]
         except GausslensError as error:  # it ends the run, as it would have ended it in one process
             return [("stop", f"{_place()}: {error}", error.code)]
+
+
+def dask_setup(_worker: Any) -> None:
+    """Called by Dask in each worker that we start: Ctrl-C is for the process that leads, which ends its workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def forget() -> None:
