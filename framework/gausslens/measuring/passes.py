@@ -64,7 +64,7 @@ class Job:
     def is_by_layer(self) -> bool:
         """Whether each layer of a shard may have a state of its own: what it makes of one depends on no other."""
         plain = not (self.request.ordered or self.all_layers)
-        return plain and (self.by_layer or len(self.layers) == 1)
+        return plain and bool(self.layers) and (self.by_layer or len(self.layers) == 1)
 
     @property
     def skipped(self) -> dict[int, str]:
@@ -171,8 +171,7 @@ def run_passes(
     Once it is exhausted, each job has its final state, or an error; with ``groups`` of prompts the last pass of a job
     gives a state of each group instead. ``order`` is the seed by which ordered jobs, which are all of them, see it.
     ``way`` commits jobs on the way: one that goes on is not fed again what it has seen, and shards that all have seen
-    are left out. ``at_once`` shards go through a layer before the next one's weights are read: for engines that have
-    ``run_together``.
+    are left out. ``at_once`` shards go through a layer before the next is read (``run_together`` of an engine).
     """
     shards = cut(tokens, groups) if order is None else []
 
@@ -186,40 +185,49 @@ def run_passes(
     for index in range(max((j.request.passes for j in jobs), default=0)):
         shards = shards if order is None else shuffled(tokens, order, index)
         active = [j for j in jobs if j.request.passes > index and j.error is None]
-        if not active:
-            return
         merged = {job.name: dict(job.restored) if job.start[0] == index else {} for job in active}
         layers: LayerStates = {j.name: {} for j in active if at_once > 1 and j.is_by_layer and j.start <= (index, 0)}
         number = 0
-        while number < len(shards):
+        while active and number < len(shards):
             fed = [job for job in active if job.start <= (index, number)]
-            # Shards that the same jobs are fed with.
-            until = [j.start[1] for j in active if j not in fed and j.start[0] == index]
+            until = (j.start[1] for j in active if j not in fed and j.start[0] == index)  # the others begin there
             some = shards[number : min([number + at_once, *until])]
-            # All passes but the last see all prompts: what they find is fixed, and the same for every group.
-            feeds = [
-                Feed(shard, fed, {j.name: group if index + 1 == j.request.passes else 0 for j in fed}, layers)
-                for group, shard in some
-            ]
-            if fed:
-                _run_shards(engine, twin, tokens, feeds, fed)
-            for feed in feeds:
-                for job in fed:
-                    if job.name not in layers:
-                        merged_into(job, feed.copies.get(job.name), merged[job.name], feed.groups[job.name])
+            _fed(engine, twin, tokens, some, fed, index, merged, layers)
+            each = range(number + 1, number + len(some) + 1)
             number += len(some)
             if way is not None:
                 way.commit([job for job in fed if job.name not in layers], index, number, merged, agreed)
-            for done in range(number - len(some), number):
-                yield f"pass {index + 1}, shard {done + 1} of {len(shards)}"
+            yield from (f"pass {index + 1}, shard {done} of {len(shards)}" for done in each)
             active = [j for j in active if j.error is None]
-            if not active:
-                return
         for job in active:
-            if job.name in layers:
-                merged[job.name] = _of_all_layers(job, layers[job.name])
             if job.start[0] <= index:
-                _end_pass(job, index, merged[job.name], groups)
+                found = _of_all_layers(job, layers[job.name]) if job.name in layers else merged[job.name]
+                _end_pass(job, index, found, groups)
+
+
+def _fed(
+    engine: CaptureEngine,
+    twin: Twin,
+    tokens: Tokens,
+    some: Sequence[tuple[int, np.ndarray]],
+    jobs: Sequence[Job],
+    index: int,
+    merged: Mapping[str, dict[int, Any]],
+    layers: LayerStates,
+) -> None:
+    """Some shards of a pass through the model and to the jobs, and what these made of them merged in their order."""
+    if not jobs:
+        return
+    # All passes but the last see all prompts: what they find is fixed, and the same for every group.
+    feeds = [
+        Feed(shard, jobs, {j.name: group if index + 1 == j.request.passes else 0 for j in jobs}, layers)
+        for group, shard in some
+    ]
+    _run_shards(engine, twin, tokens, feeds, jobs)
+    for feed in feeds:
+        for job in jobs:
+            if job.name not in layers:
+                merged_into(job, feed.copies.get(job.name), merged[job.name], feed.groups[job.name])
 
 
 def _end_pass(job: Job, index: int, merged: dict[int, Any], groups: int | None) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 from gausslens import GausslensError, ModelError
 
@@ -168,15 +169,15 @@ class Initial:
     """The initialisation of a model class: fresh draws, one layer at a time.
 
     transformers marks what it has loaded as initialised, and its own functions then change nothing, in silence. So the
-    class is built anew from the full config (depth-scaled schemes read it) without memory, and one layer is made real.
-    The layer drawn last is kept: its other tensors are of the same draw.
+    class is built anew from the full config (depth-scaled schemes read it) without memory, and of one layer what is
+    asked for is made real. The layer drawn last is kept: its other tensors are of the same draw.
     """
 
     def __init__(self, config: Any, model_class: Any, dtype: torch.dtype, family: Family) -> None:
         self.skeleton = skeleton_of(model_class, config, model_class.__name__).to(dtype)
         self.layout = layout_of(self.skeleton, family, config, model_class.__name__)
         self.dtype = dtype
-        self._drawn: tuple[tuple[int | None, int, str], dict[str, torch.Tensor]] | None = None
+        self._drawn: tuple[tuple[int | None, int, str], _Drawing] | None = None
 
     def draw(self, layer: int | None, name: str, seed: int) -> torch.Tensor:
         """One tensor of ours from the draw that this seed gives."""
@@ -189,8 +190,8 @@ class Initial:
         if layer is None and f"{self.layout.family.layers}." in owner:  # of distance: its attention says how it begins
             owner = owner.rpartition(".")[0]
         if self._drawn is None or self._drawn[0] != (layer, seed, owner):
-            self._drawn = ((layer, seed, owner), self._draw(owner, seed))
-        theirs = self._drawn[1][place.theirs]
+            self._drawn = ((layer, seed, owner), _Drawing(self.skeleton, owner, seed, self.dtype))
+        theirs = self._drawn[1].tensor(place.theirs)
         if not bool(torch.isfinite(theirs).all()):
             raise ModelError(f"{type(self.skeleton).__name__} does not initialise {place.theirs}")
         return self.layout.ours(place, theirs, theirs.dtype)
@@ -200,19 +201,108 @@ class Initial:
         head, stack, _ = theirs.partition(f"{self.layout.family.layers}.{self.layout.family.stored_layer(layer)}.")
         return (head + stack).rstrip(".")
 
-    def _draw(self, owner: str, seed: int) -> dict[str, torch.Tensor]:
+
+class _Drawing:
+    """One draw of a module, as far as it was asked for: its parts in transformers' own order, up to the last needed.
+
+    What a part draws depends on all parts before it, for they share a generator; what is behind is left for later.
+    """
+
+    def __init__(self, skeleton: Any, owner: str, seed: int, dtype: torch.dtype) -> None:
         import torch
 
-        module = copy.deepcopy(self.skeleton.get_submodule(owner)).to_empty(device="cpu")
+        self._initialise, self._owner, self._dtype = skeleton._init_weights, owner, dtype
+        self._module = copy.deepcopy(skeleton.get_submodule(owner))
+        self._parts = list(_in_order(self._module))
+        self._written = self._writes()
+        self._next = 0
+        # Equal seeds must not give two tensors equal numbers: the name of the module goes in.
+        start = int.from_bytes(sha256(f"{seed} {owner}".encode()).digest()[:7])
+        self._generator = torch.Generator().manual_seed(start).get_state()
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """A tensor of it by its name in the whole model."""
+        own = name.removeprefix(f"{self._owner}.")
+        path, _, leaf = own.rpartition(".")
+        part = self._module.get_submodule(path)
+        if _is_activation(part):
+            # Of activations that learn, nothing but their constructor says what they begin as.
+            begun: torch.Tensor = getattr(type(part)(dtype=self._dtype), leaf).detach()
+            return begun
+        last = max((number for number, names in enumerate(self._written) if own in names), default=len(self._parts) - 1)
+        self._up_to(last)
+        self._make_real([own])
+        return tensor_of(self._module, own).detach()
+
+    def _up_to(self, last: int) -> None:
+        import torch
+
+        if last < self._next:
+            return
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            for parameter in module.parameters():
-                parameter.fill_(torch.nan)
-            # Equal seeds must not give two tensors equal numbers: the name of the module goes in.
-            torch.manual_seed(int.from_bytes(sha256(f"{seed} {owner}".encode()).digest()[:7]))
-            module.apply(self.skeleton._init_weights)
-            for part in module.modules():
-                # Of activations that learn, nothing but their constructor says what they begin as.
-                if part._parameters and type(part).__module__ == "transformers.activations":
-                    for leaf, begun in type(part)(dtype=self.dtype).named_parameters(recurse=False):
-                        part._parameters[leaf].copy_(begun)
-        return {f"{owner}.{n}": p.detach() for n, p in module.named_parameters()}
+            torch.set_rng_state(self._generator)
+            for part, names in zip(self._parts[self._next : last + 1], self._written[self._next :], strict=False):
+                self._make_real(names)
+                self._initialise(part)
+            self._generator = torch.get_rng_state()
+        self._next = last + 1
+
+    def _make_real(self, names: Iterable[str]) -> None:
+        """Memory for these tensors, with no numbers yet."""
+        import torch
+
+        for name in names:
+            path, _, leaf = name.rpartition(".")
+            held = self._module.get_submodule(path)._parameters
+            if held[leaf].is_meta:
+                empty = torch.full(held[leaf].shape, torch.nan, dtype=held[leaf].dtype)
+                held[leaf] = torch.nn.Parameter(empty, requires_grad=False)
+
+    def _writes(self) -> list[tuple[str, ...]]:
+        """The tensors that each part's turn writes, seen without memory; all of them where one is written unseen."""
+        import torch
+
+        named = dict(self._module.named_parameters())
+        found = []
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), _seen_without_memory():
+            for part in self._parts:
+                before = {name: tensor._version for name, tensor in named.items()}
+                self._initialise(part)
+                found.append(tuple(name for name, tensor in named.items() if tensor._version != before[name]))
+        constant = {n for p, m in self._module.named_modules() for n in _below(p, m) if _is_activation(m)}
+        if set(named) - {name for names in found for name in names} - constant:
+            return [tuple(named)] * len(found)
+        return found
+
+
+@contextlib.contextmanager
+def _seen_without_memory() -> Iterator[None]:
+    """Initial values are written to tensors without memory too, so that it is seen: torch leaves some out there."""
+    import torch
+    from transformers.initialization import TORCH_INIT_FUNCTIONS
+
+    def written(tensor: torch.Tensor, *_: Any, **_named: Any) -> torch.Tensor:
+        return tensor.zero_()
+
+    truncated = "_no_grad_trunc_normal_"
+    with (
+        mock.patch.dict(TORCH_INIT_FUNCTIONS, dict.fromkeys(TORCH_INIT_FUNCTIONS, written)),
+        mock.patch.object(torch.nn.init, truncated, written, create=True),
+    ):
+        yield
+
+
+def _in_order(module: Any) -> Iterator[Any]:
+    """A module's parts and itself, in the order of ``apply``."""
+    for part in module.children():
+        yield from _in_order(part)
+    yield module
+
+
+def _is_activation(module: Any) -> bool:
+    return type(module).__module__ == "transformers.activations"
+
+
+def _below(path: str, module: Any) -> list[str]:
+    """The names of a module's own parameters."""
+    return [f"{path}.{leaf}" if path else leaf for leaf in module._parameters]

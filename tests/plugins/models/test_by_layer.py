@@ -76,10 +76,6 @@ def test_every_site_of_every_layer_is_the_same(which, directory, prompts):
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_site_of_other_types_is_the_same(name, tmp_path, prompts):
     build(name).save_pretrained(tmp_path)
-    try:
-        opened(tmp_path, None)
-    except ModelError:
-        pytest.skip("no plain transformers for this type")
     check_alike(tmp_path, prompts, name)
 
 
@@ -214,6 +210,42 @@ def test_killed_on_the_way_nothing_is_left(tmp_path):
     done = subprocess.run([sys.executable, "-c", KILLED], env={**os.environ, "TMPDIR": str(tmp_path)}, check=False)
     assert done.returncode == -9
     assert not list(tmp_path.iterdir())
+
+
+STUDY: dict[str, Any] = {
+    "model": {"path": "builtin:tiny"},
+    "prompts": {"source": "repeated-random", "prompts": 45, "length": 100},
+    "variants": {"trained": [], "chance": {"edits": [{"edit": "reinit.config"}], "draws": 1}},
+    "analyses": [
+        {"use": "gaussian.moments"},
+        {"use": "model.attention", "with": {"maps": "none"}},
+        {"use": "model.loss"},
+    ],
+    "errors": False,
+    "report": False,
+}
+
+
+def test_a_run_has_the_same_numbers_and_the_same_keys(tmp_path):
+    whole = gausslens.run(STUDY, store=tmp_path / "whole")
+    apart = gausslens.run(STUDY | {"max_memory": "500kB"}, store=tmp_path / "apart")
+    for variant in STUDY["variants"]:
+        for analysis in ("gaussian.moments", "model.attention", "model.loss"):
+            assert whole[variant, analysis].equals(apart[variant, analysis]), (variant, analysis)
+    keys = [{file.name for file in (tmp_path / name / "parts").rglob("*.h5")} for name in ("whole", "apart")]
+    assert keys[0]
+    assert keys[0] == keys[1]
+
+
+@pytest.mark.parametrize("size", ["8", "8 gigabytes", "-1GB", 8])
+def test_sizes_are_read_strictly(size):
+    with pytest.raises(gausslens.GausslensError, match="max_memory"):
+        gausslens.run(STUDY | {"max_memory": size}, store="unused")
+
+
+def test_too_little_memory_is_refused_before_anything_is_computed(tmp_path):
+    with pytest.raises(gausslens.GausslensError, match=r"max_memory is less than.*layer 0.*give as much"):
+        gausslens.run(STUDY | {"max_memory": "100kB"}, store=tmp_path / "store")
 
 
 RUNS = """

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ import transformers
 
 from gausslens import LayerWeights, ModelError, ModelSpec
 from gausslens_models.loading.pretrained import PretrainedModel, open_pretrained
+from gausslens_models.loading.skeleton import Initial
 from gausslens_models.loading.weights import CheckpointModel, open_weights
 from gausslens_models.parameters import TransformersParameters, WeightsParameters
 
@@ -123,3 +126,35 @@ def test_what_the_class_leaves_undone_is_told(
     monkeypatch.setattr(transformers.LlamaPreTrainedModel, "_init_weights", lambda self, module: None)
     with pytest.raises(ModelError, match=r"does not initialise .*q_proj\.weight"):
         opened("llama").initial(0, "W_Q", 0)
+
+
+def test_a_tensor_drawn_alone_is_that_of_the_whole_layer_and_no_more_of_it_is_drawn(which, directory):
+    model = open_weights(ModelSpec(str(directory(which)), WeightsParameters()))
+    initial = Initial(model.config, model.model_class(), torch.float32, model.layout.family)
+    partly = 0
+    for layer in (None, 0):
+        for name, place in initial.layout.places[layer].items():
+            initial._drawn = None
+            alone = initial.draw(layer, name, 3)
+            drawing = initial._drawn[1] if initial._drawn is not None else None
+            if drawing is None:
+                continue
+            assert torch.equal(alone, initial.layout.ours(place, whole_layer(initial, place, layer), torch.float32)), (
+                name
+            )
+            partly += any(p.is_meta for p in drawing._module.parameters())
+    assert partly, "every tensor had all others drawn with it"
+
+
+def whole_layer(initial: Initial, place: Any, layer: int | None) -> torch.Tensor:
+    """The tensor where its whole layer is made real and initialised, as transformers does it."""
+    owner = initial._drawn[0][2]
+    module = copy.deepcopy(initial.skeleton.get_submodule(owner)).to_empty(device="cpu")
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int.from_bytes(sha256(f"3 {owner}".encode()).digest()[:7]))
+        module.apply(initial.skeleton._init_weights)
+        for part in module.modules():
+            if part._parameters and type(part).__module__ == "transformers.activations":
+                for leaf, begun in type(part)().named_parameters(recurse=False):
+                    part._parameters[leaf].copy_(begun)
+    return dict(module.named_parameters())[place.theirs.removeprefix(f"{owner}.")].detach()
