@@ -17,7 +17,7 @@ from ..contract.batches import Batch, Request
 from ..contract.digests_and_seeds import derive
 from ..contract.errors import ModelError
 from ..contract.sites import HEAD_AXIS, KV_HEAD_AXIS, SQUARE_SITES
-from ..guard import Guard, settled
+from ..guard import Guard, settled, torch_for_tokens
 from ..maths.resampling import dealt
 from ..runs.lending import LentBatch, Spoiled, copied_batch
 from ..runs.requests import layers_given, layers_skipped
@@ -334,7 +334,8 @@ def _run_shard(
                 _update_lent(job, copies[job.name], lent)
 
     try:
-        engine.run(twin, tokens, shard, _union(jobs), sink)
+        with torch_for_tokens(sum(tokens.lengths[i] for i in shard)):
+            engine.run(twin, tokens, shard, _union(jobs), sink)
         pieces.check_done()
         for job in jobs:
             missing = [n for n in job.layers if n not in pieces.done]
