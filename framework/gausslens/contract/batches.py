@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .errors import ModelError, did_you_mean
 
@@ -57,7 +57,7 @@ class Batch:
     key_text: torch.Tensor = None  # type: ignore[assignment]
     key_mask: torch.Tensor = None  # type: ignore[assignment]
     # Arrays that were copied from another device, with what they are copies of: all views of a batch share them.
-    _copied: dict[int, tuple[torch.Tensor, np.ndarray]] = field(default_factory=dict, repr=False, compare=False)
+    _copied: Any = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("tokens", "text", "mask"):
@@ -78,10 +78,10 @@ class Batch:
         of = self[site]
         if of.device.type == "cpu":
             return _in_numpy(of.detach())
-        held, array = self._copied.get(id(of), (None, None))
-        if held is not of or array is None:
-            array = _in_numpy(of.detach().cpu())
-            self._copied[id(of)] = of, array
+        held, _ = self._copied.get(id(of), (None, None))
+        if held is not of:
+            self._copied[id(of)] = of, _in_numpy(of.detach().cpu())
+        array: np.ndarray = self._copied[id(of)][1]
         return array
 
 

@@ -325,9 +325,8 @@ def _run_shard(
                 else:
                     _update(job, copies[job.name], view)
         reading = [job for job in outside if _wants(job, whole)]
-        lent = LentBatch(whole, sorted({s for job in reading for s in job.request.sites})) if reading else None
+        lent = LentBatch(whole, sorted({s for job in reading for s in job.request.sites}))
         for job in reading:
-            assert lent is not None
             if job.all_layers:
                 held[job.name].append(copied_batch(_view(whole, job)))
             else:

@@ -53,7 +53,8 @@ def token_losses(logits: torch.Tensor, ids: torch.Tensor, causal: bool = True) -
         found[0, start : start + ROWS] = rows.logsumexp(-1)
         found[1, start : start + ROWS] = rows.gather(1, targets[start : start + ROWS, None])[:, 0]
     total, own = found.cpu().double()
-    return (total - own).view(ids.shape)
+    losses: torch.Tensor = (total - own).view(ids.shape)
+    return losses
 
 
 class Loss:
