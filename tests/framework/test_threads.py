@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import gausslens
-from gausslens.guard import Guard, numpy_on_one_thread, torch_on_all_threads
+from gausslens.guard import Guard, numpy_on_one_thread, torch_for_tokens
 
 # What differed before, by rounding of narrow products, and edits by decomposition.
 STUDY: dict[str, Any] = {
@@ -74,22 +74,23 @@ def two_threads() -> Any:
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_a_call_of_a_plugin_has_one_thread_and_a_pass_within_it_all() -> None:
+def test_a_call_of_a_plugin_has_one_thread_and_a_pass_over_many_tokens_all() -> None:
     seen = []
 
-    def forward() -> None:
-        with torch_on_all_threads():
+    def forward(tokens: int) -> None:
+        with torch_for_tokens(tokens):
             seen.append(torch.get_num_threads())
             Guard().call(lambda: seen.append(torch.get_num_threads()))  # an edit, made when the pass needs it
             seen.append(torch.get_num_threads())
 
     def run() -> None:
         seen.append(torch.get_num_threads())
-        forward()
+        forward(500)
+        forward(5)
         seen.append(gausslens.threads())
 
     Guard().call(run)
-    assert seen == [1, 2, 1, 2, 2]
+    assert seen == [1, 2, 1, 2, 1, 1, 1, 2]
     assert torch.get_num_threads() == 2
 
     with pytest.raises(ValueError, match="of its own"):

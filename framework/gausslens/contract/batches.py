@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from .errors import ModelError, did_you_mean
 
@@ -56,6 +56,8 @@ class Batch:
     key_tokens: torch.Tensor = None  # type: ignore[assignment]
     key_text: torch.Tensor = None  # type: ignore[assignment]
     key_mask: torch.Tensor = None  # type: ignore[assignment]
+    # Arrays that were copied from another device, with what they are copies of: all views of a batch share them.
+    _copied: Any = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("tokens", "text", "mask"):
@@ -69,12 +71,25 @@ class Batch:
             raise ModelError(f"this batch has no {site!r}{did_you_mean(site, self.arrays)}") from None
 
     def numpy(self, site: str) -> np.ndarray:
-        """The array of a site in numpy: read-only; float32 where the model computes in 2 bytes."""
-        tensor = self[site].detach().cpu()
-        array = tensor.float().numpy() if tensor.element_size() == 2 else tensor.numpy()
-        # Others see the same memory, the model among them.
-        array.flags.writeable = False
+        """The array of a site in numpy: read-only; float32 where the model computes in 2 bytes.
+
+        What lies on another device is copied once, however many analyses of a pass ask for it.
+        """
+        of = self[site]
+        if of.device.type == "cpu":
+            return _in_numpy(of.detach())
+        held, _ = self._copied.get(id(of), (None, None))
+        if held is not of:
+            self._copied[id(of)] = of, _in_numpy(of.detach().cpu())
+        array: np.ndarray = self._copied[id(of)][1]
         return array
+
+
+def _in_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """Read-only: others see the same memory, the model among them."""
+    array: np.ndarray = tensor.float().numpy() if tensor.element_size() == 2 else tensor.numpy()
+    array.flags.writeable = False
+    return array
 
 
 Sink = Callable[[Batch], None]

@@ -9,7 +9,7 @@ from inspect import signature
 from operator import index
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..guard import torch_on_all_threads
+from ..guard import torch_for_tokens
 from .errors import ModelError
 from .sites import TABLE, site
 
@@ -370,16 +370,16 @@ class NarrowedRunner:
         **how: Any,
     ) -> Mapping[Any, torch.Tensor]:
         """As the engine's runner, of what is in view."""
+        import numpy as np
+
         given = self._given(how, replace)
-        with torch_on_all_threads():
+        with torch_for_tokens(np.size(tokens)):
             found = self._runner.forward(tokens, sites, base=base, mask=mask, **given)
         return {key: self._cut(key, array) for key, array in found.items() if self._seen(key)}
 
     def generate(self, tokens: np.ndarray, most: int, **how: Any) -> list[np.ndarray]:
         """As the engine's runner; interventions act in view alone."""
-        given = self._given(how, how.pop("replace", None))
-        with torch_on_all_threads():
-            return self._runner.generate(tokens, most, **given)
+        return self._runner.generate(tokens, most, **self._given(how, how.pop("replace", None)))
 
     def weights(self, layer: int | None) -> LayerWeights:
         """The tensors of a layer as the edits leave them, those of the heads in view."""

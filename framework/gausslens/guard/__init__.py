@@ -9,7 +9,7 @@ from .calls import watched_interrupts as watched_interrupts
 from .output import unshown as unshown
 from .threads import numpy_on_one_thread as numpy_on_one_thread
 from .threads import threads as threads
-from .threads import torch_on_all_threads as torch_on_all_threads
+from .threads import torch_for_tokens as torch_for_tokens
 from .threads import wait_quietly as wait_quietly
 
 __all__ = [
@@ -20,7 +20,7 @@ __all__ = [
     "numpy_on_one_thread",
     "settled",
     "threads",
-    "torch_on_all_threads",
+    "torch_for_tokens",
     "unshown",
     "wait_quietly",
     "watched_interrupts",

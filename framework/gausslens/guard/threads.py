@@ -1,7 +1,7 @@
 """Threads: many for passes of the model, one for each call of a plugin, so that results depend on no number of them.
 
 With more than one thread, sums within matrix products, decompositions and totals are taken in another order, and last
-digits change. In a pass each number of a layer is made by one thread as long as there are more tokens than threads.
+digits change. In a pass over many tokens each number is made by one thread; one over few, as in generation, has one.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+# Passes over fewer tokens have one thread.
+FEW = 64
 
 
 def wait_quietly() -> None:
@@ -68,9 +71,16 @@ def torch_on_one_thread() -> Iterator[None]:
 
 
 @contextmanager
-def torch_on_all_threads() -> Iterator[None]:
-    """Meanwhile torch has the threads of a pass again, where a plugin runs the model."""
+def torch_for_tokens(tokens: int) -> Iterator[None]:
+    """Meanwhile torch has the threads of a pass over so many tokens: one of few, else all, within a plugin too.
+
+    Products of few rows gain nothing from threads, and with several their sums are cut (seen under 16 rows).
+    """
     torch: Any = sys.modules.get("torch")
+    if tokens < FEW:
+        with torch_on_one_thread():
+            yield
+        return
     if torch is None or _WITHIN.most <= torch.get_num_threads():
         yield
         return

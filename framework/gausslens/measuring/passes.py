@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..contract.batches import Request
 from ..contract.digests_and_seeds import derive
-from ..guard import Guard, settled
+from ..guard import Guard, settled, torch_for_tokens
 from ..maths.resampling import dealt
 from ..runs.requests import layers_given, layers_skipped
 from .feed import ROW_BLOCK as ROW_BLOCK
@@ -245,11 +245,12 @@ def _end_pass(job: Job, index: int, merged: dict[int, Any], groups: int | None) 
 def _run_shards(engine: Any, twin: Twin, tokens: Tokens, feeds: Sequence[Feed], jobs: Sequence[Job]) -> None:
     """Shards through the model, together where there are several."""
     try:
-        if len(feeds) == 1:
-            engine.run(twin, tokens, feeds[0].shard, union(jobs), feeds[0].sink)
-        else:
-            sinks = [feed.sink for feed in feeds]
-            engine.run_together(twin, tokens, [feed.shard for feed in feeds], union(jobs), sinks)
+        with torch_for_tokens(min(sum(tokens.lengths[i] for i in feed.shard) for feed in feeds)):
+            if len(feeds) == 1:
+                engine.run(twin, tokens, feeds[0].shard, union(jobs), feeds[0].sink)
+            else:
+                sinks = [feed.sink for feed in feeds]
+                engine.run_together(twin, tokens, [feed.shard for feed in feeds], union(jobs), sinks)
         for feed in feeds:
             feed.finish()
     except BaseException as error:

@@ -75,12 +75,12 @@ def patterns_of(batch: Batch, row: int, model: ModelInfo, with_queries: bool = F
     P = attention_of(batch, row)
     n, m = P.shape[-2:]
     reads = [batch.kv_heads.index(model.kv_of_head[h]) for h in batch.heads]
-    V = double(batch["v"][row, :m]).swapaxes(0, 1)[reads] if "v" in batch.arrays else None
+    V = wide(batch, "v", row, slice(m)).swapaxes(0, 1)[reads] if "v" in batch.arrays else None
     heads, causal = tuple(batch.heads), looks_back(model)
     if not with_queries:
         return Patterns(batch.layer, heads, causal, P, V)
     sites = zip(query_and_key_sites(model), (n, m), strict=True)
-    q, k = (double(batch[site][row, :length]).swapaxes(0, 1) for site, length in sites)
+    q, k = (wide(batch, site, row, slice(length)).swapaxes(0, 1) for site, length in sites)
     return Patterns(batch.layer, heads, causal, P, V, q, k[reads], model.facts.scale(batch.layer))
 
 
@@ -113,7 +113,7 @@ def has_values(model: ModelInfo) -> bool:
 def attention_of(batch: Batch, row: int) -> Floats:
     """The patterns [head, n, m] of one prompt of a batch, nothing else."""
     n, m = sizes_of(batch, row)
-    return double(batch["pattern"][row, :, :n, :m])
+    return wide(batch, "pattern", row, slice(None), slice(n), slice(m))
 
 
 def sizes_of(batch: Batch, row: int) -> tuple[int, int]:
@@ -137,6 +137,12 @@ def drawn_by_head(
 ) -> list[np.random.Generator]:
     """A generator for each head: independent of those of other heads, layers and draws, the same in every process."""
     return [context.generator(f"{what}, layer {layer}, head {head}, draw {draw}") for head in heads]
+
+
+def wide(batch: Batch, site: str, *where: int | slice) -> Floats:
+    """Some of a site in double precision; a device hands over the whole site, once for all analyses of a pass."""
+    found: Floats = batch.numpy(site)[where].astype(np.float64)
+    return found
 
 
 def double(tensor: Any) -> Floats:

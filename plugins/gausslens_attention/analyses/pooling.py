@@ -21,7 +21,7 @@ from gausslens.maths.resampling import mean_and_error
 from ..maths.arrays import Bools, Floats
 from ..maths.prompts import stacked
 from ..maths.scoring_functions import FittedScore, explained, fit_additive, fit_dot, fit_multiplicative
-from .patterns import double, drawn_by_head, of_other_keys, size_of, sizes_of
+from .patterns import drawn_by_head, of_other_keys, size_of, sizes_of, wide
 
 if TYPE_CHECKING:
     from ..parameters import PoolingParameters
@@ -49,18 +49,18 @@ class Pooling:
         """Each prompt of a shard in one layer; one with too few cells for a function says nothing of that."""
         assert batch.layer is not None
         reads = [batch.kv_heads.index(self.model.kv_of_head[h]) for h in batch.heads]
-        content = [self.model.facts.content(double(batch[site]), batch.layer) for site in self.sites]
+        content = [self.model.facts.content(wide(batch, site), batch.layer) for site in self.sites]
         for row, prompt in enumerate(batch.prompts):
             n, m = sizes_of(batch, row)
             q, k = (x[row, :length].swapaxes(0, 1) for x, length in zip(content, (n, m), strict=True))
-            scores = double(batch["scores"][row, :, :n, :m])
+            scores = wide(batch, "scores", row, slice(None), slice(n), slice(m))
             rngs = drawn_by_head(self.context, f"cells {size_of(n, m)}", batch.layer, batch.heads, 0)
             halves = [rng.random((n, m)) < 0.5 for rng in rngs]
             heads = [self._head(q[i], k[j], scores[i], halves[i]) for i, j in enumerate(reads)]
             held_out, fitted = (np.stack(part) for part in zip(*heads, strict=True))
             found = {"explained": held_out, "fitted": fitted}
             if self.normed:
-                x, y = (double(batch[s][row, :length]).swapaxes(0, 1) for s, length in (("q", n), ("k", m)))
+                x, y = (wide(batch, s, row, slice(length)).swapaxes(0, 1) for s, length in (("q", n), ("k", m)))
                 found["raw"] = np.array([self._dot(x[i], y[j], scores[i], halves[i]) for i, j in enumerate(reads)])
             self.by_prompt[batch.layer, int(prompt)] = found
 

@@ -47,12 +47,14 @@ def token_losses(logits: torch.Tensor, ids: torch.Tensor, causal: bool = True) -
         after = token_losses(logits[:, :-1], ids[:, 1:], causal=False)
         return torch.cat([after.new_full((len(ids), 1), torch.nan), after], dim=1)
     flat, targets = logits.flatten(0, 1), ids.flatten()
-    found = torch.empty(len(flat), dtype=torch.float64)
+    found = flat.new_empty((2, len(flat)), dtype=torch.float32)  # a device may have no float64
     for start in range(0, len(flat), ROWS):
         rows = flat[start : start + ROWS].float()
-        own = rows.gather(1, targets[start : start + ROWS, None])[:, 0]
-        found[start : start + ROWS] = (rows.logsumexp(-1).double() - own.double()).cpu()
-    return found.view(ids.shape)
+        found[0, start : start + ROWS] = rows.logsumexp(-1)
+        found[1, start : start + ROWS] = rows.gather(1, targets[start : start + ROWS, None])[:, 0]
+    total, own = found.cpu().double()
+    losses: torch.Tensor = (total - own).view(ids.shape)
+    return losses
 
 
 class Loss:
