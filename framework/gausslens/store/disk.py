@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ..contract.errors import StoreError, advice_for
+from ..contract.errors import GausslensError, StoreError, advice_for
 from .layout import TEMPORARY
 
 _ELSEWHERE = "choose another store with --store"
@@ -130,6 +130,32 @@ class Temporary:
             os.close(self.descriptor)
             with suppress(OSError):
                 self.path.unlink()
+
+
+@contextmanager
+def explain_damage(where: str) -> Iterator[None]:
+    """HDF5's and Python's complaints about a bad file, as one StoreError."""
+    try:
+        yield
+    except GausslensError:
+        raise
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        MemoryError,
+    ) as error:
+        raise StoreError(f"{where} cannot be read: {error!r}; `gausslens store verify` says more") from error
+
+
+def mark_of(path: Path) -> tuple[str | int, ...]:
+    """What tells a file from what may stand in its place later."""
+    state = path.stat()
+    return (str(path), state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
 
 
 def is_file(path: Path) -> bool:
