@@ -61,7 +61,7 @@ _OPTIONS = {
 
 def run(arguments: Namespace) -> int:
     """Do what was asked."""
-    from ..store.read_results import open_reader
+    from ..store.index import open_reader
 
     _check(arguments)
     if arguments.action == "verify":

@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..contract.errors import InputError, StoreError, advice_for
+from ..contract.errors import GausslensError, InputError, StoreError, advice_for
 from .layout import CLAIMS, TEMPORARY, claim_path, is_name
 
 _ELSEWHERE = "choose another store with --store"
@@ -139,6 +139,32 @@ class Temporary:
             os.close(self.descriptor)
             with suppress(OSError):
                 self.path.unlink()
+
+
+@contextmanager
+def explain_damage(where: str) -> Iterator[None]:
+    """HDF5's and Python's complaints about a bad file, as one StoreError."""
+    try:
+        yield
+    except GausslensError:
+        raise
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        MemoryError,
+    ) as error:
+        raise StoreError(f"{where} cannot be read: {error!r}; `gausslens store verify` says more") from error
+
+
+def mark_of(path: Path) -> tuple[str | int, ...]:
+    """What tells a file from what may stand in its place later."""
+    state = path.stat()
+    return (str(path), state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
 
 
 def is_file(path: Path) -> bool:

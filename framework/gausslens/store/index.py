@@ -1,22 +1,43 @@
-"""The index ``store.h5``: runs, variants, labels and draws as links to parts. Derived, and replaced whole."""
+"""The index ``store.h5``: runs, variants, labels and draws as links to parts; and what a store is read by.
+
+The index is derived, and replaced whole.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import h5py
 from h5py import h5g
 
 from ..contract.errors import StoreError
 from . import checksums as seal
-from .disk import Temporary, Writer, explain_failure, locked
+from .disk import Temporary, Writer, explain_failure, is_file, locked, mark_of
 from .hdf5_writing import NewFile
-from .layout import INDEX, LOCK, PARTS, TYPE_VERSION, NewerStore, check_version, entry_of, is_name
-from .manifest import PlannedStep, manifests, shown_plans
+from .layout import (
+    INDEX,
+    LOCK,
+    PARTS,
+    RUNS,
+    TYPE_VERSION,
+    NewerStore,
+    check_is_store,
+    check_version,
+    entry_of,
+    is_name,
+    part_path,
+)
+from .manifest import Manifest, PlannedStep, manifests, shown_plans
 from .safety import open_checked
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from .read_parts import Pieces
 
 
 def links(root: Path) -> dict[str, tuple[str, str]]:
@@ -107,3 +128,82 @@ def has_index(path: Path) -> bool:
     except StoreError:
         return False  # it is derived: whoever writes makes it anew, who reads does without
     return True
+
+
+class Reader(Protocol):
+    """What ``Results`` needs of a store or a pack."""
+
+    path: Path
+
+    def manifests(self) -> list[Manifest]:
+        """All that can be read, oldest first."""
+
+    def finished(self, step: PlannedStep) -> bool:
+        """Whether the result of a step is there."""
+
+    def read(self, step: PlannedStep) -> xr.Dataset:
+        """The result of a step."""
+
+    def pieces(self, step: PlannedStep) -> Pieces:
+        """The same as variables, of which several are stacked."""
+
+    def mark(self, step: PlannedStep) -> tuple[Any, ...]:
+        """What tells this very file from all others."""
+
+    def facts(self, step: PlannedStep) -> Mapping[str, Any]:
+        """What made the result: the attributes of its group."""
+
+
+class StoreReader:
+    """Reads a store."""
+
+    def __init__(self, path: Path):
+        self.path = path.resolve()
+        has_index(self.path)
+
+    def manifests(self) -> list[Manifest]:
+        """All that can be read, oldest first."""
+        return manifests(self.path) if (self.path / RUNS).is_dir() else []
+
+    def finished(self, step: PlannedStep) -> bool:
+        """Whether the part is there."""
+        return is_file(part_path(self.path, step.analysis, step.key))
+
+    def read(self, step: PlannedStep) -> xr.Dataset:
+        """The result of a step."""
+        from .read_parts import read_part
+
+        return read_part(self.path, step.analysis, step.key)
+
+    def pieces(self, step: PlannedStep) -> Pieces:
+        """The same as variables."""
+        from .read_parts import read_pieces
+
+        return read_pieces(
+            self.path, part_path(self.path, *(step.analysis, step.key)), entry_of(step.analysis, step.key)
+        )
+
+    def mark(self, step: PlannedStep) -> tuple[Any, ...]:
+        """What tells its part from all other files."""
+        try:
+            return mark_of(part_path(self.path, step.analysis, step.key))
+        except OSError:
+            return (step.key,)  # reading it says what is wrong
+
+    def facts(self, step: PlannedStep) -> Mapping[str, Any]:
+        """What made the result."""
+        from .read_parts import read_facts
+
+        named = step.analysis, step.key
+        return read_facts(self.path, part_path(self.path, *named), entry_of(*named))
+
+
+def open_reader(path: str | os.PathLike[str]) -> Reader:
+    """The store or pack at a path."""
+    place = Path(path).expanduser()
+    check_is_store(place)
+    if not place.is_file():
+        return StoreReader(place)
+    from .pack import PackReader
+
+    return PackReader(place)

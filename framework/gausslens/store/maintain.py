@@ -20,7 +20,7 @@ from zlib_ng.zlib_ng import crc32
 from ..contract.digests_and_seeds import digest
 from ..contract.errors import StoreError
 from . import checksums as seal
-from .codec import TEXT, content, crc_of
+from .codec import TEXT, content, crc_of, own_of
 from .disk import STALE, Temporary, Writer, claimed, explain_failure, is_file, locked
 from .hdf5_writing import kind_of
 from .index import links, listed, parts
@@ -45,8 +45,6 @@ from .read_parts import check_element_type, decode_arrays, dims_of_stored, expla
 from .safety import arrays_of, check_link, follow, no_plugins, open_checked
 
 _BLOCK = 1 << 24
-# Attributes of an array that are not the result's: its content digest leaves them out.
-_FRAME = ("encoding-type", "encoding-version", "crc32")
 
 
 @dataclass(frozen=True)
@@ -188,8 +186,8 @@ def _result_findings(
         crc = _crc(array, sealed)
         if crc != own.get("crc32"):
             yield f"{entry}/{name} does not match its crc32"
-        rest = {k: v for k, v in own.items() if k not in _FRAME}
-        described.append((name, dims_of_stored(file, array), kind_of(array.dtype), array.shape, own.get("crc32"), rest))
+        laid = (dims_of_stored(file, array), kind_of(array.dtype), array.shape)
+        described.append((name, *laid, own.get("crc32"), own_of(own)))
     if content(described) != attrs.get("content"):
         yield f"{entry} does not match its content digest: names, dimensions, types, values or attributes were changed"
     else:

@@ -17,17 +17,19 @@ from zlib_ng.zlib_ng import crc32
 from ..contract.errors import StoreError
 from . import checksums as seal
 from .codec import TEXT, crc_of
-from .disk import explain_failure, sync_directory
+from .disk import explain_failure, mark_of, sync_directory
 from .hdf5_writing import NewFile, write_values
 from .index import parts
 from .layout import CONVENTIONS, TYPE, NotAStore, check_version, entry_of, part_path
 from .manifest import Manifest, PlannedStep, by_label, from_bytes, manifests, shown_plans
 from .read_parts import (
+    Pieces,
     check_element_type,
     dims_of_stored,
     explain_damage,
     read_attributes,
     read_facts,
+    read_pieces,
     read_result,
     read_values,
 )
@@ -175,6 +177,14 @@ class PackReader:
     def read(self, step: PlannedStep) -> xr.Dataset:
         """The result of a step."""
         return read_result(self.path.parent, self.path, self._entries[step.analysis, step.key])
+
+    def pieces(self, step: PlannedStep) -> Pieces:
+        """The same as variables."""
+        return read_pieces(self.path.parent, self.path, self._entries[step.analysis, step.key])
+
+    def mark(self, step: PlannedStep) -> tuple[Any, ...]:
+        """What tells it from all other results."""
+        return (*mark_of(self.path), step.analysis, step.key)
 
     def facts(self, step: PlannedStep) -> Mapping[str, Any]:
         """What made the result."""

@@ -6,8 +6,8 @@ import json
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,26 @@ from typing import Any
 import h5py
 import numpy as np
 import xarray as xr
-from h5py import h5r
+from h5py import h5r, h5s
 from xarray.backends import BackendArray, CachingFileManager
 from xarray.core import indexing
 
-from ..contract.errors import GausslensError, StoreError
+from ..contract.errors import StoreError
 from ..maths.ragged import Ragged
-from .codec import REAL_IMAG, TEXT, crc_of, decode_text, decode_values, decoded_dtype, user_attributes
+from .codec import (
+    REAL_IMAG,
+    TEXT,
+    Known,
+    crc_of,
+    decode_text,
+    decode_values,
+    decoded_dtype,
+    own_of,
+    user_attributes,
+)
+from .disk import explain_damage as explain_damage
+from .disk import mark_of
+from .hdf5_writing import kind_of
 from .layout import TYPE, TYPE_VERSION, check_version, entry_of, part_path
 from .manifest import SweepPoint
 from .safety import arrays_of, follow, no_plugins, open_checked
@@ -122,26 +135,6 @@ def _layout(flat: xr.Variable, extent: xr.Variable, where: str) -> Ragged:
     raise StoreError(f"{where}: what it says of its entries does not fit what is stored: refused")
 
 
-@contextmanager
-def explain_damage(where: str) -> Iterator[None]:
-    """HDF5's and Python's complaints about a bad file, as one StoreError."""
-    try:
-        yield
-    except GausslensError:
-        raise
-    except (
-        OSError,
-        RuntimeError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-        MemoryError,
-    ) as error:
-        raise StoreError(f"{where} cannot be read: {error!r}; `gausslens store verify` says more") from error
-
-
 class Recent:
     """Results that were read, up to so many bytes; a reader gets a copy, to do with as he likes.
 
@@ -167,7 +160,7 @@ class Recent:
     def put(self, mark: tuple[Any, ...], found: xr.Dataset) -> None:
         """Hold a copy; the oldest go."""
         with self.lock:
-            if mark not in self.held:
+            if mark not in self.held and _in_memory(found) <= self.most:
                 self.held[mark] = _copied(found)
                 self.bytes += _in_memory(found)
             while self.bytes > self.most:
@@ -189,37 +182,95 @@ def _copied(found: xr.Dataset) -> xr.Dataset:
 _RECENT = Recent(RECENT_BYTES)
 
 
-def read_part(root: Path, analysis: str, key: str) -> xr.Dataset:
-    """The result of one step."""
-    path = part_path(root, analysis, key)
-    try:
-        state = path.stat()
-    except OSError:
-        return read_result(root, path, entry_of(analysis, key))  # which says what is wrong
-    mark = (str(path), state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+def recent(mark: tuple[Any, ...], read: Callable[[], xr.Dataset]) -> xr.Dataset:
+    """What is read, or a copy of what was read lately under this mark."""
     found = _RECENT.get(mark)
     if found is None:
-        found = read_result(root, path, entry_of(analysis, key))
+        found = read()
         _RECENT.put(mark, found)
     return found
 
 
+def read_part(root: Path, analysis: str, key: str) -> xr.Dataset:
+    """The result of one step."""
+    path, entry = part_path(root, analysis, key), entry_of(analysis, key)
+    try:
+        mark = mark_of(path)
+    except OSError:
+        return read_result(root, path, entry)  # which says what is wrong
+    return recent(mark, lambda: read_result(root, path, entry))
+
+
+@dataclass
+class Pieces:
+    """A result that was read, as its variables: several that are stacked need no dataset each."""
+
+    variables: dict[Any, xr.Variable]
+    auxiliary: list[str]
+    attrs: dict[str, Any]
+    files: CachingFileManager[h5py.File]
+
+    @property
+    def coords(self) -> dict[Any, xr.Variable]:
+        """Those that are coordinates."""
+        return {n: v for n, v in self.variables.items() if n in self.auxiliary or v.dims == (n,)}
+
+    @property
+    def dims(self) -> set[str]:
+        """All dimensions."""
+        return {str(dim) for v in self.variables.values() for dim in v.dims}
+
+    def dataset(self) -> xr.Dataset:
+        """As a dataset."""
+        coordinates = self.coords
+        data = {n: v for n, v in self.variables.items() if n not in coordinates}
+        dataset = xr.Dataset(data, coordinates, self.attrs)
+        dataset.set_close(self.files.close)
+        return dataset
+
+
+# The layouts that were met last, by analysis.
+_KNOWN: dict[object, Known] = {}
+_TOLD = (TYPE, TYPE_VERSION, "analysis", "content", "coordinates", "attributes")
+
+
 def read_result(root: Path, path: Path, entry: str) -> xr.Dataset:
     """The result in a group of a part or a pack."""
+    return read_pieces(root, path, entry).dataset()
+
+
+def read_pieces(root: Path, path: Path, entry: str) -> Pieces:
+    """The same as variables."""
     files = CachingFileManager(open_checked, os.fspath(path), os.fspath(root), mode="r")
-    with explain_damage(f"{path}{entry}"), no_plugins(), files.acquire_context() as file:
+    with (
+        explain_damage(f"{path}{entry}"),
+        no_plugins(),
+        open_checked(os.fspath(path), os.fspath(root)) as file,  # what is large opens it again
+    ):
         group = follow(file, entry)
-        attrs = read_attributes(group)
+        attrs = read_attributes(group, _TOLD)
         check_element_type(attrs, "step-result", f"{path}{entry}")
         arrays = arrays_of(group, path.stat().st_size)
-        variables = filled(decode_arrays(file, arrays, files, entry), f"{path}{entry}")
+        known = _KNOWN.get(attrs.get("analysis"))
+        decoded = known.decoded(arrays, read_values, attrs.get("content")) if known is not None else None
+        if decoded is None:
+            decoded = decode_arrays(file, arrays, files, entry)
+            _learn(file, attrs, arrays, decoded)
+        variables = filled(decoded, f"{path}{entry}")
         auxiliary = [c for c in attrs.get("coordinates", "").split() if c in variables]
-        coordinates = {n: v for n, v in variables.items() if n in auxiliary or v.dims == (n,)}
-        data = {n: v for n, v in variables.items() if n not in coordinates}
-        dataset = xr.Dataset(data, coordinates, json.loads(attrs.get("attributes", "{}")))
-    files.close()  # what is large opens it again
-    dataset.set_close(files.close)
-    return dataset
+        own = json.loads(attrs.get("attributes", "{}"))
+        named = [n for n, v in variables.items() if n in auxiliary or v.dims == (n,)]
+        variables = {n: v for n, v in variables.items() if n not in named} | {n: variables[n] for n in named}
+    return Pieces(variables, auxiliary, own, files)
+
+
+def _learn(file: Any, attrs: dict[str, Any], arrays: dict[str, Any], decoded: dict[str, xr.Variable]) -> None:
+    """Keep the layout of a result; not of one with arrays that are read when used, or text beside its bytes."""
+    told = {name: read_attributes(array) for name, array in arrays.items()}
+    eager = all(array.dtype == TEXT or array.nbytes <= EAGER_BYTES for array in arrays.values())
+    if eager and not any("lossless" in own for own in told.values()):
+        laid = {n: (dims_of_stored(file, a), kind_of(a.dtype), a.shape, own_of(told[n])) for n, a in arrays.items()}
+        _KNOWN[attrs.get("analysis")] = Known(laid, decoded)
 
 
 def read_facts(root: Path, path: Path, entry: str) -> dict[str, Any]:
@@ -260,7 +311,10 @@ def read_values(array: h5py.Dataset) -> np.ndarray:
     """All values of an array as they are stored; text as objects."""
     if array.dtype == TEXT:
         return np.array(array.asstr()[()], dtype=object).reshape(array.shape)
-    return np.asarray(array[()]).reshape(array.shape)
+    values = np.empty(array.shape, array.dtype)
+    if values.size:
+        array.id.read(h5s.ALL, h5s.ALL, values)
+    return values
 
 
 def whole(array: h5py.Dataset, crc: int) -> np.ndarray:
@@ -294,10 +348,10 @@ def dims_of_stored(file: Any, array: h5py.Dataset) -> tuple[str, ...]:
     return tuple(found)
 
 
-def read_attributes(owner: Any) -> dict[str, Any]:
-    """Attributes as Python values; those of HDF5's own machinery are left out."""
+def read_attributes(owner: Any, only: Sequence[str] | None = None) -> dict[str, Any]:
+    """Attributes as Python values, ``only`` these where they are named; those of HDF5's own machinery are left out."""
     found = {}
-    for name in owner.attrs:
+    for name in owner.attrs if only is None else (n for n in only if n in owner.attrs):
         if name not in ("DIMENSION_LIST", "REFERENCE_LIST", "CLASS", "NAME"):
             value = owner.attrs[name]
             found[name] = value.tolist() if isinstance(value, np.generic | np.ndarray) else value
@@ -353,10 +407,11 @@ class Stacked(BackendArray):
         return (np.stack(read) if read else empty[None][:0]).reshape(np.shape(chosen) + empty.shape)
 
 
-def stack(points: Mapping[SweepPoint, xr.Dataset], what: str) -> xr.Dataset:
+def stack(points: Mapping[SweepPoint, xr.Dataset | Pieces], what: str) -> xr.Dataset:
     """One dataset of the results at several points (draw and swept values), each of which becomes a dimension."""
     if list(points) == [()]:
-        return points[()]
+        only = points[()]
+        return only.dataset() if isinstance(only, Pieces) else only
     lead = {name: list(dict.fromkeys(dict(p)[name] for p in points)) for name, _ in next(iter(points))}
     by_point = {tuple(v for _, v in p): d for p, d in points.items()}
     grid = list(product(*lead.values()))
@@ -368,11 +423,12 @@ def stack(points: Mapping[SweepPoint, xr.Dataset], what: str) -> xr.Dataset:
     _check_shapes(points, datasets[0], what, lead)
     sizes = tuple(len(v) for v in lead.values())
     variables: dict[Any, xr.Variable] = {}
+    coordinates = datasets[0].coords
     for name, variable in datasets[0].variables.items():
         members = [d.variables[name] for d in datasets]
-        same = name in datasets[0].coords and all(_equal(variable, m) for m in members[1:])
+        same = name in coordinates and all(_equal(variable, m) for m in members[1:])
         variables[name] = variable if same else _stacked(tuple(lead), sizes, members)
-    coords = {n: v for n, v in variables.items() if n in datasets[0].coords}
+    coords = {n: v for n, v in variables.items() if n in coordinates}
     coords |= {name: xr.Variable((name,), np.array(values)) for name, values in lead.items()}
     return xr.Dataset({n: v for n, v in variables.items() if n not in coords}, coords, datasets[0].attrs)
 
@@ -381,29 +437,34 @@ def _stacked(lead: tuple[str, ...], sizes: tuple[int, ...], members: Sequence[xr
     first = members[0]
     data: Any
     if all(isinstance(m._data, np.ndarray) for m in members):
-        data = np.stack([m.values for m in members]).reshape(sizes + first.shape)
+        data = np.stack([np.asarray(m._data) for m in members]).reshape(sizes + first.shape)
     else:
         data = indexing.LazilyIndexedArray(Stacked(sizes, members))
     return xr.Variable((*lead, *first.dims), data, first.attrs, fastpath=True)
 
 
 def _check_shapes(
-    points: Mapping[SweepPoint, xr.Dataset], first: xr.Dataset, what: str, lead: Mapping[str, Any]
+    points: Mapping[SweepPoint, xr.Dataset | Pieces], first: xr.Dataset | Pieces, what: str, lead: Mapping[str, Any]
 ) -> None:
     taken = [n for n in lead if n in first.variables or n in first.dims]
     if taken:
         raise DifferentShapes(
             f"{what} has a {taken[0]!r} of its own, so it is not stacked: use .draws() for each result"
         )
+    forms = _forms(first)
     for point, dataset in points.items():
-        for name in [*first.variables, *(n for n in dataset.variables if n not in first.variables)]:
+        for name in (
+            []
+            if _forms(dataset) == forms
+            else [*first.variables, *(n for n in dataset.variables if n not in first.variables)]
+        ):
             if _form(first, name) != _form(dataset, name):
                 start = next(iter(points))
                 raise DifferentShapes(
                     f"{what} is not of one shape: {name!r} is {_form(first, name)} at {_words(start)} and "
                     f"{_form(dataset, name)} at {_words(point)}; use .draws() for each result"
                 )
-        for name in first.indexes:
+        for name in (n for n in first.dims if n in first.variables):
             if not _equal(first.variables[name], dataset.variables[name]):
                 raise DifferentShapes(
                     f"{what} is not stacked: its coordinate {name!r} differs between {_words(next(iter(points)))} "
@@ -411,7 +472,11 @@ def _check_shapes(
                 )
 
 
-def _form(dataset: xr.Dataset, name: Any) -> str:
+def _forms(dataset: xr.Dataset | Pieces) -> dict[Any, Any]:
+    return {name: (v.dims, v.shape, v.dtype) for name, v in dataset.variables.items()}
+
+
+def _form(dataset: xr.Dataset | Pieces, name: Any) -> str:
     if name not in dataset.variables:
         return "missing"
     found = dataset.variables[name]
@@ -420,6 +485,9 @@ def _form(dataset: xr.Dataset, name: Any) -> str:
 
 
 def _equal(one: xr.Variable, other: xr.Variable) -> bool:
+    a, b = one._data, other._data
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.dtype != TEXT != b.dtype and np.array_equal(a, b):
+        return one.dims == other.dims
     return bool(one.equals(other))  # type: ignore[no-untyped-call]
 
 

@@ -7,14 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, product
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import InputError, StoreError, did_you_mean
-from .disk import is_file
-from .index import has_index
-from .layout import RUNS, NotAStore, check_is_store, entry_of, part_path
-from .manifest import Manifest, PlannedStep, SweepPoint, by_label, manifests, shown_plan
+from .index import Reader as Reader
+from .index import open_reader
+from .layout import NotAStore
+from .manifest import Manifest, PlannedStep, SweepPoint, by_label, shown_plan
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -209,11 +208,15 @@ class Results:
         return found
 
     def __getitem__(self, name: tuple[str, str]) -> xr.Dataset:
-        from .read_parts import stack
+        from .read_parts import recent, stack
 
         if not isinstance(name, tuple) or len(name) != 2 or not all(isinstance(n, str) for n in name):
             raise NoResult(f"{name!r}: results are named by variant and label, as in results['trained', 'values']")
-        stacked = stack(self.draws(*name), f"{name[0]}, {name[1]}")
+        done = [step for step in self._steps.get(name, ()) if self.finished(step)]
+        if not done or done[0].point == ():
+            return stack(self.draws(*name), f"{name[0]}, {name[1]}")
+        mark = tuple((step.point, self._reader.mark(step)) for step in done)
+        stacked = recent(mark, lambda: stack({s.point: self._reader.pieces(s) for s in done}, f"{name[0]}, {name[1]}"))
         missing = self.unfinished(*name)
         return stacked.assign_attrs(unfinished=missing) if missing else stacked
 
@@ -440,61 +443,3 @@ def _some(words: Iterable[str]) -> str:
     """The first few."""
     found = list(islice(words, MOST_NAMED + 1))
     return ", ".join(found[:MOST_NAMED]) + (" and more" if len(found) > MOST_NAMED else "")
-
-
-class Reader(Protocol):
-    """What ``Results`` needs of a store or a pack."""
-
-    path: Path
-
-    def manifests(self) -> list[Manifest]:
-        """All that can be read, oldest first."""
-
-    def finished(self, step: PlannedStep) -> bool:
-        """Whether the result of a step is there."""
-
-    def read(self, step: PlannedStep) -> xr.Dataset:
-        """The result of a step."""
-
-    def facts(self, step: PlannedStep) -> Mapping[str, Any]:
-        """What made the result: the attributes of its group."""
-
-
-class StoreReader:
-    """Reads a store."""
-
-    def __init__(self, path: Path):
-        self.path = path.resolve()
-        has_index(self.path)
-
-    def manifests(self) -> list[Manifest]:
-        """All that can be read, oldest first."""
-        return manifests(self.path) if (self.path / RUNS).is_dir() else []
-
-    def finished(self, step: PlannedStep) -> bool:
-        """Whether the part is there."""
-        return is_file(part_path(self.path, step.analysis, step.key))
-
-    def read(self, step: PlannedStep) -> xr.Dataset:
-        """The result of a step."""
-        from .read_parts import read_part
-
-        return read_part(self.path, step.analysis, step.key)
-
-    def facts(self, step: PlannedStep) -> Mapping[str, Any]:
-        """What made the result."""
-        from .read_parts import read_facts
-
-        named = step.analysis, step.key
-        return read_facts(self.path, part_path(self.path, *named), entry_of(*named))
-
-
-def open_reader(path: str | os.PathLike[str]) -> Reader:
-    """The store or pack at a path."""
-    place = Path(path).expanduser()
-    check_is_store(place)
-    if not place.is_file():
-        return StoreReader(place)
-    from .pack import PackReader
-
-    return PackReader(place)

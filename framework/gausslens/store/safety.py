@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 import h5py
-from h5py import h5d, h5f, h5l, h5p, h5pl, h5t, h5z
+from h5py import h5d, h5f, h5l, h5o, h5p, h5pl, h5t, h5z
 from h5py._objects import phil
 
 from ..contract.errors import StoreError
@@ -147,13 +148,15 @@ def arrays_of(group: Any, size: int) -> dict[str, Any]:
     if len(group) > MOST_ARRAYS:
         raise StoreError(f"{len(group)} arrays in one result, more than {MOST_ARRAYS}: refused")
     found = {}
+    links = group.id.links
     for name in group:
         check_array_name(name)
-        if group.id.links.get_info(name.encode()).type != h5l.TYPE_HARD:
+        if links.get_info(name.encode()).type != h5l.TYPE_HARD:
             raise StoreError(f"{name!r} is a link to elsewhere: refused")
-        array = group[name]
-        if not isinstance(array, h5py.Dataset):
+        opened = h5o.open(group.id, name.encode())
+        if not isinstance(opened, h5d.DatasetID):
             raise StoreError(f"{name!r} is not an array: refused")
+        array = h5py.Dataset(opened, readonly=True)
         check_array(name, array, size)
         found[name] = array
     return found
@@ -176,7 +179,7 @@ def check_array(name: str, array: h5py.Dataset, size: int) -> None:
         raise StoreError(f"{name!r} holds neither numbers nor text: refused")
     if array.ndim > MOST_DIMENSIONS:
         raise StoreError(f"{name!r} has {array.ndim} dimensions, more than {MOST_DIMENSIONS}: refused")
-    claimed = array.size * kind.get_size()
+    claimed = math.prod(array.id.shape) * kind.get_size()
     stored = array.id.get_storage_size()
     if stored > size or (claimed > stored if layout != h5d.CHUNKED else claimed > stored * MOST_RATIO):
         raise StoreError(f"{name!r} claims {claimed} bytes of which the file holds {stored}: refused")

@@ -6,7 +6,8 @@ variance of all entries holds the signal too: it moves the edge, and with it wha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import xarray as xr
@@ -19,9 +20,14 @@ from ..maths.tail import power_law
 from ..maths.threads import in_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    import torch
 
     from ..parameters import SpectrumParameters
+
+    # A matrix in float64 is made where its numbers are taken, and let go there.
+    Matrix: TypeAlias = Callable[[], np.ndarray]
 
 # Attention's matrices carry heads on their first axis; the MLP's do not.
 HEAD_OF = {"W_Q": "head", "W_O": "head", "W_K": "kv_head", "W_V": "kv_head"}
@@ -72,11 +78,14 @@ class Spectrum:
         names: list[str] = [m for m in self.parameters.matrices if m in weights]
         if not names:
             return xr.Dataset()
-        tensors = {name: weights[name].detach().cpu().double().numpy() for name in names}
-        found = _variables({n: whole(n, t)[None] for n, t in tensors.items()}, "", "tensor").isel(block=0)
+        # In the model's own dtype: each becomes float64 where its values are taken, and is let go.
+        tensors = {name: weights[name].detach().cpu() for name in names}
+        wholes = {n: [partial(_whole, n, t)] for n, t in tensors.items()}
+        found = _variables(wholes, "", "tensor").isel(block=0)
         if self.parameters.per_head:
             for head, ids in (("head", weights.heads), ("kv_head", weights.kv_heads)):
-                blocks = {n: t for n, t in tensors.items() if HEAD_OF.get(n) == head}
+                of_heads = {n: t for n, t in tensors.items() if HEAD_OF.get(n) == head}
+                blocks = {n: [partial(_doubles, block) for block in t] for n, t in of_heads.items()}
                 if blocks:
                     apart = _variables(blocks, f"{head}_", f"{head}_tensor").rename(block=head)
                     found = found.merge(apart.assign_coords({head: np.array(ids)}))
@@ -102,7 +111,16 @@ def whole(name: str, tensor: np.ndarray) -> np.ndarray:
     return tensor.reshape(-1, tensor.shape[-1]) if name in ("W_O", "W_out") else np.concatenate(list(tensor), axis=1)
 
 
-def _variables(blocks: Mapping[str, np.ndarray], prefix: str, tensor: str) -> xr.Dataset:
+def _doubles(tensor: torch.Tensor) -> np.ndarray:
+    found: np.ndarray = tensor.double().numpy()
+    return found
+
+
+def _whole(name: str, tensor: torch.Tensor) -> np.ndarray:
+    return whole(name, _doubles(tensor))
+
+
+def _variables(blocks: Mapping[str, Sequence[Matrix]], prefix: str, tensor: str) -> xr.Dataset:
     """Measures [tensor, block] and squared singular values [tensor, block, feature] of stacks of equal matrices."""
     each = [matrix for stack in blocks.values() for matrix in stack]
     made = in_threads(_numbers, each)
@@ -120,9 +138,12 @@ def _variables(blocks: Mapping[str, np.ndarray], prefix: str, tensor: str) -> xr
     return xr.Dataset(variables, coords={tensor: list(blocks), feature: np.arange(longest)})
 
 
-def _numbers(matrix: np.ndarray) -> tuple[np.ndarray, dict[str, float]]:
+def _numbers(made: Matrix) -> tuple[np.ndarray, dict[str, float]]:
     """Squared singular values of one matrix, and its numbers; NaN where there is no noise to compare it with."""
+    matrix = made()
     squared, (rows, columns) = squared_singular_values(matrix), matrix.shape
+    variance = matrix.var()
+    del matrix
     tail = power_law(squared)
     found = dict.fromkeys(_MEASURES, np.nan) | {
         "mean": squared.mean(),
@@ -130,7 +151,7 @@ def _numbers(matrix: np.ndarray) -> tuple[np.ndarray, dict[str, float]]:
         "maximum": squared[0],
         "sum": squared.sum(),
         "effective_rank": effective_rank(squared),
-        "variance": matrix.var(),
+        "variance": variance,
         "rows": rows,
         "columns": columns,
         "tail_alpha": tail.alpha,
@@ -161,9 +182,10 @@ def _law_numbers(squared: np.ndarray, fitted: NoiseBulk) -> dict[str, float]:
 
 
 def estimate(parameters: SpectrumParameters, info: ModelInfo, tokens: Tokens | None) -> Estimate:  # noqa: ARG001
-    """Memory: the tensors of a layer in float64, and a Gram matrix of each; disk: the squared singular values."""
+    """Memory: the tensors of a layer, and of two matrices float64, a copy and a Gram matrix; disk: squared values."""
     attention = 2 * info.d_model * (info.n_heads + info.n_kv_heads) * info.d_head
-    held = attention + 3 * info.d_model * info.d_mlp + len(parameters.matrices) * info.d_model**2
+    layer = attention + 3 * info.d_model * info.d_mlp
+    held = layer // 2 + 2 * (2 * info.d_model * max(info.d_model, info.d_mlp) + info.d_model**2)
     kept = 8 * len(info.layers) * len(parameters.matrices) * (info.d_model + len(_MEASURES))
     # Eigenvalues of a matrix take about 4/3 d^3 flops and go at some 1e10 a second.
     seconds = len(info.layers) * len(parameters.matrices) * 1.4 * float(info.d_model) ** 3 / 1e10

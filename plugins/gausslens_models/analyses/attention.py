@@ -49,7 +49,7 @@ class PromptGroups:
 # Maps that nobody asked for are kept where they take no more.
 UNASKED_BYTES = 16_000_000
 # What a cell of a pattern takes, and a prompt of a layer beside its cells; how many copies of a pattern there are.
-CELL_SECONDS, PROMPT_SECONDS, HELD = 2e-8, 1e-3, 4
+CELL_SECONDS, PROMPT_SECONDS, HELD = 3e-8, 1e-3, 4
 # The queries of a prompt and its keys: the same tokens, but in attention from one stack to another.
 Sides = tuple[PromptGroups, PromptGroups]
 

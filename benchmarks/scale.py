@@ -1,0 +1,149 @@
+"""How costs grow: exponents of processor time in layers, heads, tokens, draws and prompts, each at most 1.1.
+
+    python benchmarks/scale.py [ROWS ...]
+
+Each row varies one size, others fixed, in steps of two. A cost is the processor time of this process (with
+one thread) for a run from a dict into a fresh store, with opening its model and planning; minima of interleaved rounds.
+The exponent is the slope, in logarithms, of what each doubling adds: what is the same at every size drops out. Where
+noise makes a step negative it is the slope of the costs themselves, which is too small where fixed parts are large.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+
+MOST = 1.1
+ROUNDS = 3
+Cost = Callable[[int], float]
+
+
+def study(
+    model: dict[str, Any], analyses: list[dict[str, Any]], prompts: int = 8, length: int = 16, **more: Any
+) -> Any:
+    """A run of some analyses."""
+    text = {"source": "repeated-random", "prompts": prompts, "length": length}
+    made = {"gausslens": 1, "name": "scale", "model": model, "prompts": text, "analyses": analyses}
+    return made | {"variants": {"trained": []}, "errors": False, "report": False} | more
+
+
+def seconds(given: Any, store: Path) -> float:
+    """Processor time of one run."""
+    import gausslens
+
+    with tempfile.TemporaryDirectory(dir=store) as fresh:
+        start = time.process_time()
+        gausslens.run(given, store=fresh)
+        return time.process_time() - start
+
+
+def row(what: str, sizes: Sequence[int], cost: Cost, rounds: int = ROUNDS) -> float:
+    """Measure one row and print it; the exponent, for rows that others put together."""
+    cost(sizes[0])
+    taken = np.array([[cost(size) for size in sizes] for _ in range(rounds)]).min(axis=0)
+    exponent = fitted(sizes, taken)
+    verdict = "" if exponent <= MOST else "   MISSED"
+    told = ", ".join(f"{size}: {each:.2f}" for size, each in zip(sizes, taken, strict=True))
+    print(f"{what:44} {exponent:5.2f}   at most {MOST}{verdict}   seconds at {told}", flush=True)
+    return exponent
+
+
+def fitted(sizes: Sequence[int], taken: np.ndarray) -> float:
+    """The slope of the logarithm of what each doubling adds: what does not grow drops out of differences."""
+    steps = np.diff(taken)
+    if (steps <= 0).any():
+        return float(np.polyfit(np.log(sizes), np.log(taken), 1)[0])
+    return float(np.polyfit(np.log(sizes[:-1]), np.log(steps), 1)[0])
+
+
+def made(top: Path, layers: int = 4, heads: int = 4) -> dict[str, Any]:
+    """A small model of so many layers and heads, of 32 numbers each."""
+    import synthetic
+
+    directory = top / f"model-{layers}-{heads}"
+    if not directory.is_dir():
+        sizes = {"hidden_size": 256, "intermediate_size": 512, "vocab_size": 256, "head_dim": 32}
+        each = {"num_attention_heads": heads, "num_key_value_heads": heads, "max_position_embeddings": 4096}
+        config = synthetic.config_of("mistral-7b", layers, sizes | each)
+        synthetic.write(config, directory, dtype="float32", plant="none")
+    return {"path": str(directory)}
+
+
+ATTENTION = {"use": "model.attention", "with": {"maps": "none"}}
+SPECTRUM = {"use": "bilinear.spectrum"}
+MOMENTS = {"use": "gaussian.moments"}
+DRAWN = {"edits": [{"edit": "reinit.gaussian"}]}
+
+
+def in_layers(top: Path) -> None:
+    """Weights and streams by layers."""
+    row("spectra, in layers", (4, 8, 16, 32), lambda n: seconds(study(made(top, n), [SPECTRUM]), top))
+    streams = [ATTENTION, MOMENTS]
+    row("attention and moments, in layers", (4, 8, 16, 32), lambda n: seconds(study(made(top, n), streams), top))
+
+
+def in_heads(top: Path) -> None:
+    """Streams by heads, of one width each."""
+    sizes = (4, 8, 16, 32)
+    row("attention, in heads", sizes, lambda n: seconds(study(made(top, 4, n), [ATTENTION], 32, 32), top))
+    of_heads = {"use": "bilinear.spectrum", "with": {"matrices": ["W_Q"], "per_head": True}}
+    row("spectra of heads, in heads", sizes, lambda n: seconds(study(made(top, 4, n), [of_heads]), top))
+
+
+def in_tokens(top: Path) -> None:
+    """Streams by tokens: prompts of one length, and more of them; a map of n tokens has n^2 cells by its nature."""
+    sizes = (4096, 8192, 16384, 32768)
+    for analysis in (ATTENTION, MOMENTS, {"use": "model.loss"}):
+        name = f"{analysis['use']}, in tokens"
+        row(name, sizes, lambda n, a=analysis: seconds(study(made(top), [a], n // 64, 32), top))
+
+
+def in_draws(top: Path) -> None:
+    """A null by draws, compared and summed up; then reading it."""
+
+    def cost(draws: int) -> float:
+        variants = {"trained": [], "drawn": DRAWN | {"draws": draws}}
+        return seconds(study(made(top), [ATTENTION, SPECTRUM], variants=variants, against=["drawn"]), top)
+
+    row("a null, in draws", (8, 16, 32, 64), cost, rounds=2)
+
+
+def in_prompts(top: Path) -> None:
+    """Many short prompts, with errors over them."""
+
+    def cost(prompts: int) -> float:
+        return seconds(study(made(top), [ATTENTION, MOMENTS], prompts, 4, errors={"groups": 8}), top)
+
+    row("attention and moments with errors, in prompts", (512, 1024, 2048, 4096), cost)
+
+
+# What there is to measure; rows of workers belong beside these.
+ROWS: dict[str, Callable[[Path], None]] = {
+    "layers": in_layers,
+    "heads": in_heads,
+    "tokens": in_tokens,
+    "draws": in_draws,
+    "prompts": in_prompts,
+}
+
+
+def main() -> None:
+    """Print the rows that are asked for, or all."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    wanted = sys.argv[1:] or list(ROWS)
+    with tempfile.TemporaryDirectory() as top:
+        for name in wanted:
+            ROWS[name](Path(top))
+
+
+if __name__ == "__main__":
+    main()
