@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from gausslens import (
     ragged_variables,
     variable,
 )
+from gausslens.maths.moments import Arrays, packed, unpacked
 from gausslens.maths.ragged import Ragged
 
 from ..maths.maps import NUMBERS, between_groups, first_members, groups_of, row_numbers
@@ -97,6 +98,14 @@ class Attention:
     def merge(self, other: Attention) -> None:
         """Take in another shard's prompts."""
         self.of |= other.of
+
+    def state(self) -> Arrays:
+        """All that is kept, of many layers and prompts in few arrays."""
+        return packed(self.of)
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take up what ``state`` gave."""
+        self.of = {place: PromptMap(**{"map": None, **kept}) for place, kept in unpacked(state).items()}
 
     def result(self) -> xr.Dataset:
         """Numbers by layer and head, attention between segments, and maps; NaN for prompts not seen."""
