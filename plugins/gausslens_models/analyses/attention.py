@@ -58,7 +58,7 @@ class PromptMap:
     sums: NDArray[np.float64]  # [number, head], over counted rows
     between: NDArray[np.float64]  # [head, query segment, key segment], over counted rows
     rows: NDArray[np.int64]  # [query segment]: counted rows
-    map: NDArray[np.float32] | None  # [query, key] or [head, query, key]
+    map: NDArray[np.float32] | None = None  # [query, key] or [head, query, key]
 
 
 class Attention:
@@ -105,7 +105,7 @@ class Attention:
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take up what ``state`` gave."""
-        self.of = {place: PromptMap(**{"map": None, **kept}) for place, kept in unpacked(state).items()}
+        self.of = {place: PromptMap(**kept) for place, kept in unpacked(state).items()}
 
     def result(self) -> xr.Dataset:
         """Numbers by layer and head, attention between segments, and maps; NaN for prompts not seen."""
