@@ -37,6 +37,13 @@ WALK = {"use": "resuming.walk"}
 SUMS = {"use": "resuming.sums"}
 OURS = {"use": "gaussian.moments", "with": {"site": "q", "robust": True, "principal": 2}}
 POWER = {"use": "probe.power"}
+# Others of ours: many small arrays, a second pass that has what the first one fixed, losses, sums of rows.
+OTHERS = (
+    {"use": "model.attention", "with": {"maps": "heads"}},
+    {"use": "gaussian.joint", "with": {"site": "v", "window": 2, "every": 1, "dims": 1, "permutations": 0}},
+    {"use": "model.loss"},
+    {"use": "bilinear.head-roles"},
+)
 
 
 class Killed(BaseException):
@@ -44,7 +51,9 @@ class Killed(BaseException):
 
 
 def host() -> plugins.Host:
-    return plugins.load(only=["gaussian"], extra={"tiny": wiring, "probe": probes, "resuming": resuming})
+    return plugins.load(
+        only=["bilinear", "gaussian", "models"], extra={"tiny": wiring, "probe": probes, "resuming": resuming}
+    )
 
 
 def study(*analyses: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -181,6 +190,11 @@ def test_a_shared_pass_runs_what_someone_needs_and_feeds_no_one_twice(shards, tm
     assert shards.ran == total - 2  # all of the first pass, for what does not commit
 
 
+SLOW = {"with": {"seconds": 0.02}}
+KILLED = {
+    "probes": (WALK | SLOW, SUMS | SLOW),
+    "ours": (SUMS | {"with": {"seconds": 0.1}}, *OTHERS),
+}
 SCRIPT = """
 import sys
 from pathlib import Path
@@ -188,30 +202,38 @@ import test_on_the_way as tests
 from gausslens.contract.prompts import Tokens
 real = Tokens.shards
 Tokens.shards = lambda self, size=16, among=None: real(self, size, among)
-slow = {"with": {"seconds": 0.02}}
-tests.do(Path(sys.argv[1]), tests.WALK | slow, tests.SUMS | slow)
+tests.do(Path(sys.argv[1]), *tests.KILLED[sys.argv[2]])
 """
 
 
-def test_kill_9_of_a_process(tmp_path):
-    slow = {"with": {"seconds": 0.02}}
-    whole = results(do(tmp_path / "whole", WALK | slow, SUMS | slow))
-    store, rng = tmp_path / "store", np.random.default_rng()
+def kill_once(store: Path, which: str, committed: int) -> None:
+    """Run in a process of its own, and kill it a little after it has committed so many steps."""
     paths = os.pathsep.join(p for p in sys.path if p)
-    for _ in range(2):
-        process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(store)], env=os.environ | {"PYTHONPATH": paths})
-        before = {path: path.stat().st_mtime_ns for path in progress(store)}
-        until = time.monotonic() + 60
-        while process.poll() is None and time.monotonic() < until:
-            now = {path: path.stat().st_mtime_ns for path in progress(store) if path.exists()}
-            if now and now != before:
-                break
-            time.sleep(0.01)
-        time.sleep(rng.uniform(0, 0.3))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+    command = [sys.executable, "-c", SCRIPT, str(store), which]
+    process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": paths})
+    before = {(path, path.stat().st_mtime_ns) for path in progress(store)}
+    until = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < until:
+        now = {(path, path.stat().st_mtime_ns) for path in progress(store) if path.exists()}
+        if len(now - before) >= committed:
+            break
+        time.sleep(0.01)
+    time.sleep(np.random.default_rng().uniform(0, 0.3))
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+@pytest.mark.parametrize("which", KILLED)
+def test_kill_9_of_a_process(tmp_path, which):
+    whole = results(do(tmp_path / "whole", *KILLED[which]))
+    store, ours = tmp_path / "store", which == "ours"
+    for _ in range(1 if ours else 2):
+        kill_once(store, which, len(KILLED[which]) if ours else 1)
     assert verify(store) == []
-    same(do(store, WALK | slow, SUMS | slow), whole)
+    ran = do(store, *KILLED[which])
+    if ours:
+        assert ["goes on after pass" in note for note in told(ran)] == [True] * len(KILLED[which])
+    same(ran, whole)
     assert progress(store) == []
 
 

@@ -7,7 +7,8 @@ lens_n(x) = unembedding(x + x A_n + b_n), A and b from 0, minimising the mean of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 import xarray as xr
 
 from gausslens import Batch, Context, InputError, Request, Runner, StepRef, Tokens, variable
+from gausslens.maths.moments import arrays_of, parted
 
 from .logit import by_depth, streams_of
 from .parameters import TunedLossParameters, TunedParameters
@@ -41,6 +43,31 @@ class Translator:
         """The logit lens: nothing is added."""
         tensors = [torch.zeros(*shape, device=device, requires_grad=True) for shape in ((width, width), (width,))]
         return cls(tensors[0], tensors[1], torch.optim.Adam(tensors, lr=rate))
+
+    def state(self) -> dict[str, np.ndarray]:
+        """A, b and what Adam holds of each."""
+        tensors = {"matrix": self.matrix, "offset": self.offset}
+        for i, held in self.optimiser.state_dict()["state"].items():
+            tensors |= {f"adam/{i}/{name}": tensor for name, tensor in held.items()}
+        return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+
+    @classmethod
+    def restored(cls, arrays: Mapping[str, np.ndarray], rate: float) -> Translator:
+        """What ``state`` gave, on the CPU."""
+        held = {int(i): own for i, own in parted(parted(arrays).get("adam", {})).items()}
+        states = {i: {name: torch.from_numpy(array) for name, array in own.items()} for i, own in held.items()}
+        tensors = [torch.from_numpy(arrays[name]).requires_grad_() for name in ("matrix", "offset")]
+        made = cls(tensors[0], tensors[1], torch.optim.Adam(tensors, lr=rate))
+        made.optimiser.load_state_dict(made.optimiser.state_dict() | {"state": states})
+        return made
+
+    def on(self, device: torch.device) -> Translator:
+        """The same where the stream is."""
+        if self.matrix.device != device:
+            for tensor in (self.matrix, self.offset):
+                tensor.data = tensor.data.to(device)
+            self.optimiser.load_state_dict(self.optimiser.state_dict())  # which takes its own after them
+        return self
 
     def step(self, end: Unembedding, x: torch.Tensor, wanted: torch.Tensor, rate: float) -> float:
         """One step on streams [token, d_model] towards log probabilities [token, vocabulary]; the loss before it."""
@@ -87,8 +114,25 @@ class Tuned:
             x = batch["resid_pre"].flatten(0, 1)[rows].detach().float().clone()
             if batch.layer not in self.translators:
                 self.translators[batch.layer] = Translator.fresh(x.shape[1], x.device, self.parameters.rate)
-            loss = self.translators[batch.layer].step(self.end, x, wanted, rate)
+            loss = self.translators[batch.layer].on(x.device).step(self.end, x, wanted, rate)
             self.losses[-1].setdefault(batch.layer, []).append(loss)
+
+    def state(self) -> Mapping[str, np.ndarray]:
+        """The translators, the losses of each pass, and where the generator and the rate are."""
+        losses = [{layer: np.array(kl) for layer, kl in held.items()} for held in self.losses]
+        parts = {"of": {n: each.state() for n, each in self.translators.items()}, "losses": dict(enumerate(losses))}
+        text = json.dumps(self.generator.bit_generator.state)
+        return arrays_of({**parts, "seen": self.seen, "passes": len(losses), "generator": np.array(text)})
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Take up what ``state`` gave."""
+        parts = parted(state)
+        rate, losses = self.parameters.rate, parted(parts.get("losses", {}))
+        self.translators = {int(n): Translator.restored(own, rate) for n, own in parted(parts.get("of", {})).items()}
+        passes = [losses.get(str(i), {}) for i in range(int(state["passes"]))]
+        self.losses = [{int(n): kl.tolist() for n, kl in held.items()} for held in passes]
+        self.generator.bit_generator.state = json.loads(str(state["generator"]))
+        self.seen = int(state["seen"])
 
     def end_pass(self, _: int) -> None:
         """The losses of the next pass are kept by themselves."""

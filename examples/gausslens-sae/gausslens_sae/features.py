@@ -7,13 +7,14 @@ features, and how much of a feature's top tokens are one token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gausslens import Batch, Context, InputError, Request, StepRef, merge_each, variable
+from gausslens.maths.moments import arrays_of, put_each
 
 from .statistics import Firings, Spread, best, explained
 from .vectors import chosen, counted, dataset, hold, of_layer, of_training, vectors
@@ -95,6 +96,13 @@ class Features:
 
     def merge(self, other: Features) -> None:
         merge_each(self.layers, other.layers)
+
+    def state(self) -> Mapping[str, NDArray[Any]]:
+        return arrays_of(self.layers)
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        nothing = np.zeros(0)
+        self.layers = put_each(lambda: Seen(self.parameters.top, nothing.astype(np.int64), nothing), state)
 
     def result(self) -> xr.Dataset:
         layers = sorted(self.layers)

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gausslens import Batch, Context, Estimate, InputError, ModelInfo, Request, Tokens, variable
+from gausslens.maths.moments import arrays_of, parted
 
 from .training import Recipe, Training
 from .vectors import counted, dataset, heads_of, vectors, width
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import xarray as xr
 
     from .parameters import TrainParameters
@@ -35,10 +38,19 @@ class Train:
         assert batch.layer is not None  # all sites that it knows are of a layer
         x = vectors(batch, self.parameters.site, counted(batch.text, self.parameters.after))
         if batch.layer not in self.trainings:
-            self.trainings[batch.layer] = Training(
-                recipe(self.parameters, x.shape[1]), self.context.generator(f"layer {batch.layer}")
-            )
+            self.trainings[batch.layer] = self._fresh(batch.layer, x.shape[1])
         self.trainings[batch.layer].feed(x)
+
+    def _fresh(self, layer: int, wide: int) -> Training:
+        return Training(recipe(self.parameters, wide), self.context.generator(f"layer {layer}"))
+
+    def state(self) -> Mapping[str, np.ndarray]:
+        return arrays_of({layer: training.state() for layer, training in self.trainings.items()})
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        wide = width(self.parameters.site, self.context.model)
+        for layer, arrays in parted(state).items():
+            self.trainings[int(layer)] = self._fresh(int(layer), wide).restore(arrays)
 
     def result(self) -> xr.Dataset:
         layers = sorted(self.trainings)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+
+from gausslens.maths.moments import arrays_of, parted, put_arrays
 
 from .autoencoder import (
     Autoencoder,
@@ -21,6 +25,7 @@ from .autoencoder import (
 from .statistics import Floats, Spread
 
 BETAS, EPSILON = (0.9, 0.999), 6.25e-10  # of Adam, as Gao et al. have them
+TENSORS = ("encoder", "encoder_bias", "decoder", "decoder_bias")
 LAST = 0.1  # the share of the steps, at the end, that what was seen of the stream is averaged over
 
 
@@ -58,12 +63,59 @@ class Training:
 
     def feed(self, x: Tensor) -> None:
         """Take in vectors [sample, d_in], and train on the buffer whenever it is full."""
+        if self.quiet.device != x.device:
+            self._to(x.device)
         self.waiting.append(x.detach().float())
         self.count += len(x)
         while self.count >= self.recipe.buffer:
             whole = torch.cat(self.waiting)
             self.waiting, self.count = [whole[self.recipe.buffer :]], len(whole) - self.recipe.buffer
             self._learn(whole[: self.recipe.buffer])
+
+    def state(self) -> dict[str, np.ndarray]:
+        """All that it goes on from, as plain arrays; where its generator is, as text."""
+        numbers = {"count": self.count, "scale": self.scale, "seen": self.seen, "errors": np.array(self.errors)}
+        found = arrays_of(numbers | {"spread": self.spread})
+        found["generator"] = np.array(json.dumps(self.generator.bit_generator.state))
+        tensors = {"quiet": self.quiet} | {f"waiting/{i}": x for i, x in enumerate(self.waiting)}
+        if self.ball is not None:
+            tensors["centre"], found["radius"] = self.ball.centre, np.array(self.ball.radius)
+        if self.now is not None:
+            tensors |= {f"now/{name}": getattr(self.now, name) for name in TENSORS}
+            for i, moved in self.adam.state_dict()["state"].items():
+                tensors |= {f"adam/{i}/{name}": tensor for name, tensor in moved.items()}
+        return found | {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> Training:
+        """Take up what ``state`` gave; it is on the CPU until vectors come from elsewhere."""
+        inner = parted(arrays)
+        self.count, self.seen, self.scale = int(arrays["count"]), int(arrays["seen"]), float(arrays["scale"])
+        self.errors = arrays["errors"].tolist()
+        put_arrays(self.spread, inner["spread"])
+        self.generator.bit_generator.state = json.loads(str(arrays["generator"]))
+        waiting = inner.get("waiting", {})
+        self.waiting = [torch.from_numpy(waiting[str(i)]) for i in range(len(waiting))]
+        self.quiet = torch.from_numpy(arrays["quiet"])
+        if "centre" in arrays:
+            self.ball = Ball(torch.from_numpy(arrays["centre"]), float(arrays["radius"]))
+        if "now" in inner:
+            now = {name: torch.from_numpy(array) for name, array in inner["now"].items()}
+            self._moved_by_adam(Autoencoder(**now, k=self.recipe.k))
+            held = {int(i): own for i, own in parted(inner["adam"]).items()}
+            states = {i: {name: torch.from_numpy(array) for name, array in own.items()} for i, own in held.items()}
+            self.adam.load_state_dict(self.adam.state_dict() | {"state": states})
+        return self
+
+    def _to(self, device: torch.device) -> None:
+        """Take what was restored to where the vectors are."""
+        self.waiting, self.quiet = [x.to(device) for x in self.waiting], self.quiet.to(device)
+        if self.ball is not None:
+            self.ball = replace(self.ball, centre=self.ball.centre.to(device))
+        if self.now is not None:
+            for name in TENSORS:
+                tensor = getattr(self.now, name)
+                tensor.data = tensor.data.to(device)
+            self.adam.load_state_dict(self.adam.state_dict())  # which takes its own after them
 
     def finish(self) -> None:
         """Train on what is left in the buffer."""
@@ -114,11 +166,14 @@ class Training:
         self.scale = mean_distance(x, centre) or 1.0
         drawn = self.generator.standard_normal((self.recipe.features, x.shape[1])).astype(np.float32)
         now = beginning(torch.from_numpy(drawn).to(x.device), centre / self.scale, self.recipe.k)
+        self.quiet = torch.zeros(self.recipe.features, dtype=torch.int64, device=x.device)
+        self._moved_by_adam(now)
+
+    def _moved_by_adam(self, now: Autoencoder) -> None:
         moved = [now.encoder, now.encoder_bias, now.decoder_bias] + ([] if self.recipe.frozen else [now.decoder])
         self.adam = torch.optim.Adam(
             [tensor.requires_grad_() for tensor in moved], lr=self.recipe.learning_rate, betas=BETAS, eps=EPSILON
         )
-        self.quiet = torch.zeros(self.recipe.features, dtype=torch.int64, device=x.device)
         self.now = now
 
     def _step(self, x: Tensor) -> None:

@@ -13,6 +13,8 @@ import torch
 from gausslens_sae import plugin
 from gausslens_sae.parameters import FeaturesParameters, TrainParameters
 from gausslens_sae.section import section
+from gausslens_sae.train import recipe
+from gausslens_sae.training import Training
 
 import gausslens
 from gausslens import GausslensError, Part, Prompt, StepRef, Twin
@@ -73,6 +75,17 @@ def test_training_gives_weights_that_other_steps_can_read(trained, model):
         "left_out",
     }
     check_round_trip(trained)
+
+
+@pytest.mark.parametrize("decoder", ["trained", "frozen"])
+def test_a_training_goes_on_where_it_was(model, decoder):
+    """``check_stream`` takes it up from its state after each shard: before the first step, and among many."""
+    parameters = TrainParameters(**SMALL | {"buffer": 60}, decoder=decoder, passes=2)
+    state = Training(recipe(parameters, 16), np.random.default_rng(0))
+    for part in torch.randn(5, 20, 16):
+        state.feed(part)
+    assert {"now/encoder", "adam/2/exp_avg", "waiting/0", "centre"} <= set(state.state())
+    check_stream(plugin.TRAIN, parameters, model=model, texts=TEXTS[:5])
 
 
 def test_another_seed_gives_another_autoencoder(gausslens_run):

@@ -11,8 +11,11 @@ import numpy as np
 import xarray as xr
 
 from gausslens import Batch, Context, InputError, Request
+from gausslens.maths.moments import arrays_of, parted
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from .parameters import FirstTokenParameters
 
 
@@ -44,6 +47,14 @@ class FirstToken:
         for layer, sums in other.sums.items():
             self.sums[layer] = self.sums.get(layer, 0.0) + sums
             self.queries[layer] = self.queries.get(layer, 0) + other.queries[layer]
+
+    def state(self) -> Mapping[str, np.ndarray]:
+        return arrays_of({"queries": self.queries, "sums": self.sums})
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        parts = parted(state)
+        self.queries = {int(layer): int(count) for layer, count in parts.get("queries", {}).items()}
+        self.sums = {int(layer): sums for layer, sums in parts.get("sums", {}).items()}
 
     def result(self) -> xr.Dataset:
         layers = sorted(self.sums)

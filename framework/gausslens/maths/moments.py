@@ -1,12 +1,15 @@
-"""Mean and covariance of a stream of vectors, in float64. Pure numpy.
+"""Mean and covariance of a stream of vectors, in float64; the arrays of any running state, in and out. Pure numpy.
 
-``spectra`` says what the eigenvalues of a covariance tell.
+``spectra`` says what the eigenvalues of a covariance tell. ``arrays_of`` and ``put_arrays`` are for states that are
+merged, ``packed`` and ``unpacked`` for small arrays of many prompts: what ``state`` and ``restore`` of stream analyses
+need.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from ast import literal_eval
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -85,6 +88,7 @@ def _added(a: Floats, b: Floats) -> tuple[Floats, Floats]:
 
 
 Arrays = dict[str, NDArray[Any]]
+State = TypeVar("State")
 
 
 def arrays_of(state: Any) -> Arrays:
@@ -94,21 +98,28 @@ def arrays_of(state: Any) -> Arrays:
     """
     found: Arrays = {}
     for name, value in (state if isinstance(state, Mapping) else vars(state)).items():
-        if isinstance(value, np.ndarray | int | float):
+        if isinstance(value, np.ndarray | np.generic | int | float):
             found[str(name)] = np.asarray(value)
         elif value is not None:
             found |= {f"{name}/{path}": array for path, array in arrays_of(value).items()}
     return found
 
 
-def put_arrays(state: Any, arrays: Mapping[str, NDArray[Any]]) -> None:
+def put_arrays(state: State, arrays: Mapping[str, NDArray[Any]]) -> State:
     """Put what ``arrays_of`` gave into a fresh state that has the same states in it; the arrays are then its own."""
     inner = parted(arrays)
     for name, value in vars(state).items():
         if name in arrays:
-            vars(state)[name] = arrays[name] if isinstance(value, np.ndarray) else type(value)(arrays[name])
+            as_it_is = value is None or isinstance(value, np.ndarray)
+            vars(state)[name] = arrays[name] if as_it_is else type(value)(arrays[name])
         elif name in inner:
             put_arrays(value, inner[name])
+    return state
+
+
+def put_each(fresh: Callable[[], State], arrays: Mapping[str, NDArray[Any]]) -> dict[Any, State]:
+    """What ``arrays_of`` gave of states by layer, or by any numbers: ``fresh`` makes each, and it gets its arrays."""
+    return {literal_eval(key): put_arrays(fresh(), own) for key, own in parted(arrays).items()}
 
 
 def parted(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Arrays]:
@@ -118,4 +129,38 @@ def parted(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Arrays]:
         first, _, rest = path.partition("/")
         if rest:
             found.setdefault(first, {})[rest] = array
+    return found
+
+
+def packed(held: Mapping[Any, Any]) -> Arrays:
+    """What is held of many layers and prompts, in three arrays for each name: keys, shapes, and cells in a row.
+
+    ``held`` is {key: {name: array}}, or states in place of the inner mappings. A key is a number or a tuple of as many
+    numbers as any other, from 0 or None; an array of one name has the same type and as many axes as any other. Some
+    hundred thousand small arrays are as many lines in a file, and take longer to write than to compute; these do not.
+    """
+    by_name: dict[str, dict[tuple[int | None, ...], NDArray[Any]]] = {}
+    for key, state in held.items():
+        for name, array in arrays_of(state).items():
+            by_name.setdefault(name, {})[key if isinstance(key, tuple) else (key,)] = array
+    found: Arrays = {}
+    for name, of in by_name.items():
+        if len({(array.dtype, array.ndim) for array in of.values()}) > 1:
+            raise TypeError(f"arrays {name!r} are not all of one type and number of axes")
+        found[f"{name}/keys"] = np.array([[-1 if n is None else n for n in key] for key in of], dtype=np.int64)
+        found[f"{name}/shapes"] = np.array([array.shape for array in of.values()], dtype=np.int64)
+        found[f"{name}/cells"] = np.concatenate([array.reshape(-1) for array in of.values()])
+    return found
+
+
+def unpacked(arrays: Mapping[str, NDArray[Any]]) -> dict[Any, Arrays]:
+    """{key: {name: array}} of what ``packed`` gave: views, in C order whatever they had."""
+    found: dict[Any, Arrays] = {}
+    names = [path.removesuffix("/cells") for path in arrays if path.endswith("/cells")]
+    for name in names:
+        keys, shapes, cells = (arrays[f"{name}/{part}"] for part in ("keys", "shapes", "cells"))
+        ends = np.cumsum(shapes.prod(axis=1, dtype=np.int64))
+        each = [tuple(None if n < 0 else n for n in key) for key in keys.tolist()]
+        for key, shape, own in zip(each, shapes.tolist(), np.split(cells, ends[:-1]), strict=True):
+            found.setdefault(key if len(key) > 1 else key[0], {})[name] = own.reshape(shape)
     return found

@@ -18,7 +18,7 @@ from gausslens import Batch, Context, ModelInfo, Request, variable
 
 from ..maths.arrays import Floats
 from ..maths.measures import BASELINES, MEASURES, Oracles, baselines, entropy, measured
-from ..maths.prompts import ByPrompt, over_prompts, sd_over_draws
+from ..maths.prompts import ByPrompt, OfPrompts, over_prompts, sd_over_draws
 from .patterns import Patterns, has_values, of_other_keys, patterns_of, query_and_key_sites
 
 _TEXTS = {
@@ -51,17 +51,17 @@ class Approximation:
     flops: float
 
 
-class Curves:
+class Curves(OfPrompts):
     """A stream analysis of patterns. Subclasses say which approximations there are, on a grid of named dimensions."""
 
     ranked = False  # whether its oracle is the singular value decomposition, or the largest cells
     fits = ""  # what is fitted to the rows of a prompt, and how many it takes
 
     def __init__(self, parameters: Any, context: Context) -> None:
+        super().__init__()
         self.parameters = parameters
         self.context = context
         self.model = context.model
-        self.by_prompt: dict[tuple[int, int], dict[str, Floats]] = {}
 
     @property
     def needs_queries(self) -> bool:
@@ -97,10 +97,6 @@ class Curves:
         for row, prompt in enumerate(batch.prompts):
             patterns = patterns_of(batch, row, self.model, self.needs_queries)
             self.by_prompt[patterns.layer, int(prompt)] = self._measured(patterns)
-
-    def merge(self, other: Curves) -> None:
-        """Take in another shard's prompts."""
-        self.by_prompt |= other.by_prompt
 
     def result(self) -> xr.Dataset:
         """Means over prompts, the smallest budgets that are enough, and how sure the means are."""

@@ -19,7 +19,7 @@ from gausslens import Batch, Context, GausslensError, Request, variable
 from gausslens.maths.resampling import mean_and_error
 
 from ..maths.arrays import Bools, Floats
-from ..maths.prompts import stacked
+from ..maths.prompts import OfPrompts, stacked
 from ..maths.scoring_functions import FittedScore, explained, fit_additive, fit_dot, fit_multiplicative
 from .patterns import drawn_by_head, of_other_keys, size_of, sizes_of, wide
 
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 _CELLS = 4
 
 
-class Pooling:
+class Pooling(OfPrompts):
     """Fits the scoring functions to each head's scores, prompt by prompt."""
 
     def __init__(self, parameters: PoolingParameters, context: Context) -> None:
+        super().__init__()
         self.parameters = parameters
         self.context = context
         self.model = context.model
         self.sites = self.model.facts.content_sites
         self.normed = self.sites != ("q", "k")
-        self.by_prompt: dict[tuple[int, int], dict[str, Floats]] = {}
 
     def request(self) -> Request:
         """Scores, and q and k as they meet; those before their norms too, where they have norms."""
@@ -63,10 +63,6 @@ class Pooling:
                 x, y = (wide(batch, s, row, slice(length)).swapaxes(0, 1) for s, length in (("q", n), ("k", m)))
                 found["raw"] = np.array([self._dot(x[i], y[j], scores[i], halves[i]) for i, j in enumerate(reads)])
             self.by_prompt[batch.layer, int(prompt)] = found
-
-    def merge(self, other: Pooling) -> None:
-        """Take in another shard's prompts."""
-        self.by_prompt |= other.by_prompt
 
     def result(self) -> xr.Dataset:
         """What each function explains, mean over the prompts that are long enough for it."""

@@ -13,7 +13,7 @@ from ..maths.arrays import Floats
 from ..maths.band_plus_sparse import places
 from ..maths.map_families import NAMES, within
 from ..maths.measures import cumulative_map_spectrum, entropy
-from ..maths.prompts import ByPrompt, over_prompts, stacked
+from ..maths.prompts import ByPrompt, OfPrompts, over_prompts, stacked
 from ..maths.rare_tokens import RareTokens
 from .patterns import attention_of, looks_back, of_other_keys
 
@@ -24,13 +24,13 @@ NONE = "none"
 FAMILIES = (*NAMES, NONE)
 
 
-class Roles:
+class Roles(OfPrompts):
     """Compares the best members of the families at equal storage, prompt by prompt."""
 
     def __init__(self, parameters: RolesParameters, context: Context) -> None:
+        super().__init__()
         self.parameters = parameters
         self.model = context.model
-        self.by_prompt: dict[tuple[int, int], dict[str, Floats]] = {}
 
     def request(self) -> Request:
         """Patterns."""
@@ -46,10 +46,6 @@ class Roles:
                 P, self.parameters.directions
             )
             self.by_prompt[batch.layer, int(prompt)] = found
-
-    def merge(self, other: Roles) -> None:
-        """Take in another shard's prompts."""
-        self.by_prompt |= other.by_prompt
 
     def result(self) -> xr.Dataset:
         """The family of each head, its parameters and margin, and the map of the model."""

@@ -3,15 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gausslens.maths.moments import Arrays, packed, unpacked
 from gausslens.maths.resampling import mean_and_error
 
 from .arrays import Floats
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 # What was measured of each layer and prompt: {(layer, prompt): {name: array}}.
 ByPrompt = Mapping[tuple[int, int], Mapping[str, Floats]]
+
+
+class OfPrompts:
+    """What a stream analysis measured of each layer and prompt: merged, and committed on the way."""
+
+    def __init__(self) -> None:
+        self.by_prompt: dict[tuple[int, int], dict[str, Floats]] = {}
+
+    def merge(self, other: OfPrompts) -> None:
+        """Take in another shard's prompts."""
+        self.by_prompt |= other.by_prompt
+
+    def state(self) -> Arrays:
+        """All that was measured."""
+        return packed(self.by_prompt)
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take up what ``state`` gave."""
+        self.by_prompt = unpacked(state)
 
 
 def over_prompts(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -10,6 +11,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from gausslens import Batch, Context, Estimate, GausslensError, ModelInfo, Request, Tokens, merge_each, variable
+from gausslens.maths.moments import Arrays, arrays_of, put_each
 
 if TYPE_CHECKING:
     from ..parameters import HeadRolesParameters
@@ -105,6 +107,14 @@ class HeadRoles:
     def merge(self, other: HeadRoles) -> None:
         """Take in what another shard's state has seen."""
         merge_each(self.layers, other.layers)
+
+    def state(self) -> Arrays:
+        """All sums, by paths as ``3/sums``; between shards no prompt is open."""
+        return arrays_of(self.layers)
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take up what ``state`` gave."""
+        self.layers = put_each(self._fresh, state)
 
     def result(self) -> xr.Dataset:
         """Mean attention of each role, its error over prompts, chance; and what is position alone."""

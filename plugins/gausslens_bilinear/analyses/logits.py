@@ -7,7 +7,7 @@ form is of those before their norms is measured beside it (``content_raw``).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -26,6 +26,7 @@ from gausslens import (
     merge_each,
     variable,
 )
+from gausslens.maths.moments import Arrays, arrays_of, parted, put_arrays, put_each
 from gausslens.maths.resampling import GROUPS, MOMENTS, PowerSums, split_prompts
 from gausslens.maths.rotary import Rotation
 
@@ -117,6 +118,22 @@ class Logits:
     def merge(self, other: Logits) -> None:
         """Take in what another shard's state has seen."""
         merge_each(self.layers, other.layers)
+
+    def state(self) -> Arrays:
+        """All that was seen, by paths as ``3/joints/1/outer``."""
+        return arrays_of(self.layers)
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take up what ``state`` gave."""
+        self.layers = {int(layer): self._restored(arrays) for layer, arrays in parted(state).items()}
+
+    def _restored(self, arrays: Arrays) -> _Layer:
+        inner = parted(arrays)
+        joints = put_each(Joint.empty, inner.pop("joints", {}))
+        seen = self._fresh()
+        for name, own in inner.items():
+            put_arrays(getattr(seen, name), own)
+        return replace(seen, joints=joints)
 
     def result(self) -> xr.Dataset:
         """Predicted and measured, for every layer that was seen."""

@@ -25,6 +25,11 @@ class Joint:
     outer: Floats
 
     @classmethod
+    def empty(cls) -> Joint:
+        """Of nothing, to be filled."""
+        return cls(0, np.zeros(0), np.zeros(0))
+
+    @classmethod
     def of(cls, query: NDArray[Any], key: NDArray[Any]) -> Joint:
         """Of pairs [pair, head, d_head]."""
         z = np.concatenate([query, key], axis=-1).astype(np.float64).transpose(1, 0, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ast import literal_eval
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from gausslens import Batch, Context, Estimate, GausslensError, ModelInfo, Request, Tokens, attributes, site, variable
-from gausslens.maths.moments import Floats, RunningMoments
+from gausslens.maths.moments import Arrays, Floats, RunningMoments, arrays_of, packed, parted, put_each, unpacked
 
 from ..maths.bigrams import Bigrams
 from ..maths.geometry import leading, random_projection
@@ -18,6 +19,8 @@ from ..maths.window_gaussian import WindowGaussian, fit_window
 from ..parameters import WHOLE
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from ..parameters import JointParameters
 
 # (layer, head): head None where the site has none.
@@ -76,6 +79,22 @@ class Joint:
             self.pooled.setdefault(place, RunningMoments()).merge(state)
         for place, kept in other.samples.items():
             self.samples.setdefault(place, {}).update(kept)
+
+    def state(self) -> Arrays:
+        """All that was seen, and the axes of the first pass."""
+        samples = {(*place, *key): {"x": one} for place, kept in self.samples.items() for key, one in kept.items()}
+        parts = {"axes": self.axes, "pooled": self.pooled, "samples": packed(samples), "bigrams": self.bigrams.state()}
+        return arrays_of(parts)
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take up what ``state`` gave. A copy of what a pass began with has the axes, and shares them."""
+        parts = parted(state)
+        self.axes = self.axes or _Axes({literal_eval(place): rows for place, rows in parts.get("axes", {}).items()})
+        self.pooled = put_each(RunningMoments, parts.get("pooled", {}))
+        self.samples = {}
+        for (layer, head, prompt, start), one in unpacked(parts.get("samples", {})).items():
+            self.samples.setdefault((layer, head), {})[prompt, start] = one["x"]
+        self.bigrams.restore(parts["bigrams"])
 
     def end_pass(self, index: int) -> None:  # noqa: ARG002
         """Fix the axes: the leading principal directions of the tokens in the windows."""

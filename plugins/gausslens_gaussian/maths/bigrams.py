@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gausslens.maths.moments import Floats
+from gausslens.maths.moments import Arrays, Floats
 from gausslens.maths.spectra import effective_rank, rank
 
 from . import weighted_vectors
@@ -44,6 +45,21 @@ class Bigrams:
         self.counts.update(other.counts)
         for token, total in other.sums.items():
             self.sums[token] = self.sums[token] + total if token in self.sums else total
+
+    def state(self) -> Arrays:
+        """All of it as arrays: a row for each pair, and for each token."""
+        tokens = list(self.sums)
+        return {
+            "pairs": np.array([(*pair, many) for pair, many in self.pairs.items()], dtype=np.int64).reshape(-1, 3),
+            "tokens": np.array([(token, self.counts[token]) for token in tokens], dtype=np.int64).reshape(-1, 2),
+            "sums": np.array([self.sums[token] for token in tokens]),
+        }
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take up what ``state`` gave."""
+        self.pairs = Counter({(first, second): many for first, second, many in state["pairs"].tolist()})
+        self.counts = Counter(dict(state["tokens"].tolist()))
+        self.sums = dict(zip(self.counts, state["sums"], strict=True))
 
     def followers(self, most: int) -> tuple[list[int], dict[int, tuple[list[int], list[int]]]]:
         """The tokens that are followed most often, and for each its successors with their counts."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from gausslens import (
     ragged_variables,
     variable,
 )
+from gausslens.maths.moments import Arrays, packed, unpacked
 from gausslens.maths.ragged import Ragged
 
 from ..maths.maps import NUMBERS, between_groups, first_members, groups_of, row_numbers
@@ -61,7 +62,7 @@ class PromptMap:
     sums: NDArray[np.float64]  # [number, head], over counted rows
     between: NDArray[np.float64]  # [head, query segment, key segment], over counted rows
     rows: NDArray[np.int64]  # [query segment]: counted rows
-    map: NDArray[np.float32] | None  # [query, key] or [head, query, key]
+    map: NDArray[np.float32] | None = None  # [query, key] or [head, query, key]
 
 
 class Attention:
@@ -101,6 +102,14 @@ class Attention:
     def merge(self, other: Attention) -> None:
         """Take in another shard's prompts."""
         self.of |= other.of
+
+    def state(self) -> Arrays:
+        """All that is kept, of many layers and prompts in few arrays."""
+        return packed(self.of)
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take up what ``state`` gave."""
+        self.of = {place: PromptMap(**kept) for place, kept in unpacked(state).items()}
 
     def result(self) -> xr.Dataset:
         """Numbers by layer and head, attention between segments, and maps; NaN for prompts not seen."""

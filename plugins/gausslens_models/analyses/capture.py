@@ -113,7 +113,10 @@ def _size(count: float) -> str:
 
 
 class RawCapture:
-    """Writes each batch where it belongs. Layers that lack a site are left out, and named with the reason."""
+    """Writes each batch where it belongs. Layers that lack a site are left out, and named with the reason.
+
+    It has no ``state``: what it saw is in the part that it writes, and a killed run's part is thrown away.
+    """
 
     def __init__(self, parameters: CaptureParameters, context: Context) -> None:
         self.parameters, self.context = parameters, context

@@ -19,11 +19,14 @@ from gausslens import (
     ragged_variables,
     variable,
 )
+from gausslens.maths.moments import Arrays, packed, unpacked
 from gausslens.maths.ragged import Ragged
 
 from .token_segments import bytes_of, chosen_segments, in_segments
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import torch
     from numpy.typing import NDArray
 
@@ -84,6 +87,14 @@ class Loss:
     def merge(self, other: Loss) -> None:
         """Take in another shard's prompts."""
         self.of |= other.of
+
+    def state(self) -> Arrays:
+        """All losses, one prompt after another."""
+        return packed({prompt: {"loss": loss} for prompt, loss in self.of.items()})
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take up what ``state`` gave."""
+        self.of = {prompt: found["loss"] for prompt, found in unpacked(state).items()}
 
     def result(self) -> xr.Dataset:
         """Loss by token, by prompt, by segment and in all; NaN for prompts not seen."""
