@@ -165,7 +165,7 @@ class Patching:
 def _random_sets(
     top: Sequence[Head], there: Sequence[Head], most: int, generator: np.random.Generator
 ) -> list[list[Head]]:
-    """So many sets as `_matched` draws them, none twice and none the top heads; all there are, where these are fewer."""
+    """So many sets as `_matched` draws them, none twice and none the top heads; all, where these are fewer."""
     possible = sum(1 for _ in itertools.islice(_all_matched(top, there), most + 1))
     if possible <= most:
         return list(_all_matched(top, there))
