@@ -13,6 +13,7 @@ import pytest
 import torch
 import xarray as xr
 
+import gausslens
 from gausslens import HEAD_AXIS, KV_HEAD_AXIS, SITES, Facts, ModelError, Part, Prompt, Request, Twin, variable
 from gausslens.contract.facts import USUAL, WORDS
 from gausslens.contract.sites import MODEL_SITES, SQUARE_SITES, TABLE
@@ -132,3 +133,8 @@ def test_a_variable_owes_its_readers_a_name_and_units() -> None:
     assert made["length"].dims == ("layer",)
     assert made["length"].attrs == {"long_name": "mean length", "units": "1", "against": 0, "note": "n"}
     assert "against" not in xr.Dataset({"x": variable(("a", "b"), torch.ones(1, 1).numpy(), "x")})["x"].attrs
+
+
+def test_where_no_site_is_near_all_are_named():
+    with pytest.raises(ModelError, match=f"there are {', '.join(sorted(SITES))}$"):
+        gausslens.site("nowhere")

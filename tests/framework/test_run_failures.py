@@ -26,6 +26,7 @@ class TestFailures:
         assert f"told to fail at {at}" in said
         assert "plugin probe" in said
         assert "not computed, because probe.fails on trained failed" in said
+        assert "_InputFailed" not in said
         assert ("layer 1" in said) == (at == "update")
         assert "2 of 4 steps failed" in said
 

@@ -150,8 +150,8 @@ class Patching:
         ordered = sorted(there, key=lambda h: -size[info.layers.index(h[0]), info.heads.index(h[1])])
         top = ordered[: min(self.parameters.top, len(there) // 2)]
         generator = self.context.generator("random heads")
-        sets = [top, *(_matched(top, there, generator) for _ in range(self.parameters.random_sets))]
-        together = np.full((len(sets), len(gaps)), np.nan)
+        sets = [top, *_random_sets(top, there, self.parameters.random_sets, generator)]
+        together = np.full((1 + self.parameters.random_sets, len(gaps)), np.nan)
         for bench in benches if top else ():
             narrowed = bench.group.chosen(measured_on.tolist())
             if narrowed is None:
@@ -162,15 +162,43 @@ class Patching:
         return _control_variables(together[:, measured_on], gaps[measured_on], top, self.parameters.top)
 
 
-def _matched(top: Sequence[Head], there: Sequence[Head], generator: np.random.Generator) -> list[Head]:
-    """As many heads of each layer as are named there: others where enough remain, else any."""
-    found: list[Head] = []
+def _random_sets(
+    top: Sequence[Head], there: Sequence[Head], most: int, generator: np.random.Generator
+) -> list[list[Head]]:
+    """So many sets as `_matched` draws them, none twice and none the top heads; all, where these are fewer."""
+    possible = sum(1 for _ in itertools.islice(_all_matched(top, there), most + 1))
+    if possible <= most:
+        return list(_all_matched(top, there))
+    found: dict[frozenset[Head], list[Head]] = {}
+    while len(found) < most:
+        drawn = _matched(top, there, generator)
+        if set(drawn) != set(top):
+            found.setdefault(frozenset(drawn), drawn)
+    return list(found.values())
+
+
+def _pools(top: Sequence[Head], there: Sequence[Head]) -> Iterator[tuple[int, list[Head]]]:
+    """Of each layer how many heads are named, and what is drawn from: others where enough remain, else any."""
     for layer in sorted({layer for layer, _ in top}):
         named = [head for head in top if head[0] == layer]
         all_ = [head for head in there if head[0] == layer]
         others = [head for head in all_ if head not in named]
-        pool = others if len(others) >= len(named) else all_
-        found += [pool[n] for n in generator.choice(len(pool), len(named), replace=False)]
+        yield len(named), others if len(others) >= len(named) else all_
+
+
+def _all_matched(top: Sequence[Head], there: Sequence[Head]) -> Iterator[list[Head]]:
+    """Every set that could be drawn, but the top heads."""
+    for chosen in itertools.product(*(itertools.combinations(pool, n) for n, pool in _pools(top, there))):
+        heads = [head for of_layer in chosen for head in of_layer]
+        if set(heads) != set(top):
+            yield heads
+
+
+def _matched(top: Sequence[Head], there: Sequence[Head], generator: np.random.Generator) -> list[Head]:
+    """As many heads of each layer as are named there, at random."""
+    found: list[Head] = []
+    for count, pool in _pools(top, there):
+        found += [pool[n] for n in generator.choice(len(pool), count, replace=False)]
     return found
 
 
@@ -180,12 +208,16 @@ def _all_of(source: Captured, info: ModelInfo, heads: Sequence[Head]) -> list[In
 
 
 def _control_variables(together: np.ndarray, gaps: np.ndarray, top: Sequence[Head], asked: int) -> Variables:
-    """Of changes [set, pair], the first set being the top heads: both, how far apart, and which heads these are."""
+    """Of changes [set, pair], the first set being the top heads: both, how far apart, and which heads these are.
+
+    Sets that there are none of are NaN. A set counts once in `top_p`: it is 1 / (1 + sets) at least.
+    """
     means = together.mean(axis=1)
     effects, _ = ratio(together.T, gaps)
-    spread = means[1:].std(ddof=1)
-    beyond = (means[0] - means[1:].mean()) / spread if spread > 0 else np.nan
-    share = (1 + (np.abs(means[1:]) >= abs(means[0])).sum()) / len(means) if top else np.nan
+    random = means[1:][~np.isnan(means[1:])]
+    spread = random.std(ddof=1) if len(random) > 1 else 0.0
+    beyond = (means[0] - random.mean()) / spread if spread > 0 else np.nan
+    share = (1 + (np.abs(random) >= abs(means[0])).sum()) / (1 + len(random)) if len(random) else np.nan
     named = np.full((asked, 2), -1)
     named[: len(top)] = np.array(top).reshape(-1, 2)
     return {

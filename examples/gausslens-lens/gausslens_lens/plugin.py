@@ -8,7 +8,7 @@ api_version = 2
 
 PATCHING = Analysis(
     name="lens.patching",
-    version=1,
+    version=2,
     shape="forward",
     summary="What each part of one run does to the answer of another, beside random heads.",
     parameters="gausslens_lens.parameters:PatchingParameters",

@@ -67,7 +67,8 @@ def _map(label: str, variant: str, data: xr.Dataset, name: str, analysis: str) -
 
 def _control(label: str, variant: str, data: xr.Dataset) -> Figure:
     """The top heads together beside random ones."""
-    random = np.sort(averaged(data["random_change"], "set"))
+    random = np.sort(averaged(data["random_change"], "set", skip_missing=True))
+    random = random[~np.isnan(random)]
     top = float(data["top_change"].mean())
     return Lines(
         title=f"Top heads together and random heads, {label}, {variant}",

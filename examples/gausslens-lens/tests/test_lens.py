@@ -11,6 +11,7 @@ import torch
 from against_hooks import Hooked, compared
 from gausslens_lens import plugin
 from gausslens_lens.parameters import AttributionParameters, DirectParameters, Induction, PatchingParameters, Swap
+from gausslens_lens.patching import _random_sets
 from gausslens_lens.unembedding import Unembedding
 
 from gausslens import InputError, ModelError, Part, Prompt, Twin
@@ -128,9 +129,24 @@ def test_a_head_that_copies_is_found_and_random_heads_are_not():
     assert float(found["top_effect"]) == pytest.approx(1, abs=0.1)
     assert float(np.abs(found["random_effect"]).max()) < 0.1
     assert float(found["top_beyond"]) > 5
-    assert float(found["top_p"]) == pytest.approx(1 / 13)
+    assert float(found["top_p"]) == pytest.approx(1 / 4)  # three other heads: three sets, however many are asked for
+    assert np.isfinite(found["random_change"]).sum() == 3
     others = np.delete(found["z_effect"].values.ravel(), 2)
     assert np.abs(others).max() < 0.1 < float(found["z_effect"][0, 2])
+
+
+def test_no_random_set_counts_twice():
+    there = [(layer, head) for layer in (0, 1) for head in range(6)]
+    for top, possible in (
+        ([(0, 1)], 5),
+        ([(0, 1), (0, 2), (0, 3)], 1),
+        ([(0, 0), (0, 1), (0, 2), (0, 3)], 14),  # any of the layer, but not the top heads again
+        ([(0, 1), (1, 2), (1, 3)], 5 * 6),
+    ):
+        for most in (3, 20, 40):
+            sets = _random_sets(top, there, most, np.random.default_rng(0))
+            assert len({frozenset(heads) for heads in sets} - {frozenset(top)}) == len(sets) == min(most, possible)
+            assert all(sorted(layer for layer, _ in heads) == [layer for layer, _ in top] for heads in sets)
 
 
 def test_without_structure_the_top_heads_are_no_more_than_random_ones():

@@ -327,6 +327,9 @@ def _answer(one: Intervention, given: torch.Tensor, where: Where) -> torch.Tenso
         return None
     if not isinstance(answer, torch.Tensor):
         raise ModelError(f"{_at(one)}: its function returned {type(answer).__name__}: return a tensor, or None")
+    if answer.layout != torch.strided or answer.is_meta:
+        kind = "one without values (meta)" if answer.is_meta else f"a tensor of layout {answer.layout}"
+        raise ModelError(f"{_at(one)}: its function returned {kind}: return a dense tensor, or None")
     if answer.shape != given.shape or not answer.is_floating_point():
         raise ModelError(
             f"{_at(one)}: its function was given {given.dtype} {list(given.shape)} ({', '.join(TABLE[one.site].dims)}) "

@@ -55,15 +55,15 @@ def near(name: str, known: Iterable[str], most: int = 3) -> list[str]:
     return [by_folded[f] for f in found]
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """``": did you mean x or y?"``; where nothing is near, the known names; nothing where there are none."""
+def did_you_mean(name: str, known: Iterable[str], most: int = 12) -> str:
+    """``": did you mean x or y?"``; where nothing is near, ``most`` known names; nothing where there are none."""
     names = list(known)
     found = near(name, names)
     if found:
         return f": did you mean {' or '.join(found)}?"
     if not names:
         return ""
-    shown = ", ".join(sorted(names)[:12]) + (", ..." if len(names) > 12 else "")
+    shown = ", ".join(sorted(names)[:most]) + (", ..." if len(names) > most else "")
     return f"; there are {shown}"
 
 

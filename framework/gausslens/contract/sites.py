@@ -124,5 +124,5 @@ TRANSFORMER_LENS = {site.transformer_lens: name for name, site in TABLE.items() 
 def site(name: str) -> Site:
     """A site by its name: ``site("pattern").dims``."""
     if name not in TABLE:
-        raise ModelError(f"there is no site {name!r}{did_you_mean(name, SITES)}")
+        raise ModelError(f"there is no site {name!r}{did_you_mean(name, SITES, len(SITES))}")
     return TABLE[name]

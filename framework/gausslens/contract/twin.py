@@ -159,9 +159,12 @@ def check_touched(call: EditCall, model: OpenModel) -> None:
     layers = call.layers if call.layers is not None else (*info.layers, None)
     has = sorted({n for layer in layers for n in model.names(layer)})
     if not set(_touches(call)) & set(has):
+        outside = sorted(set(_touches(call)) & set(model.names(None)))
+        stand = "stands" if len(outside) == 1 else "stand"
         raise ModelError(
             f"edit {name} would change nothing: it touches {', '.join(_touches(call)) or 'nothing'}; "
             f"there the model has {', '.join(has) or 'nothing'}"
+            + (f"; {', '.join(outside)} {stand} outside the layers: leave out layers" if outside else "")
         )
     if not set(touched(call, info)) & set(has):
         there = ", ".join(n for n in _touches(call) if n in has)

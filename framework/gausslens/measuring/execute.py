@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..contract.analyses import Context, StepRef
 from ..contract.digests_and_seeds import digest
+from ..contract.errors import GausslensError
 from ..contract.twin import Twin
 from ..guard import Guard, numpy_on_one_thread, settled
 from ..runs.compare import against
@@ -247,5 +248,5 @@ def _made_by(
     }
 
 
-class _InputFailed(Exception):
+class _InputFailed(GausslensError):
     """What a step reads was not computed."""

@@ -210,6 +210,12 @@ def other_ways(model: PretrainedModel, findings: Sequence[Finding]) -> list[str]
     if like_rounding and model.spec.model is None and model.dtype != torch.float64:
         wider = "float64" if model.dtype == torch.float32 else "float32"
         ways.append(f"model: {{dtype: {wider}}}: the differences are small, and its own rounding may be why")
+    of_patterns = any("pattern" in f.sites for f in findings)
+    if of_patterns and model.spec.model is not None and model.config._attn_implementation != "eager":
+        ways.append(
+            'build the module with attn_implementation="eager": some families keep what they were built with, here '
+            f"{model.config._attn_implementation}; or open it from a directory"
+        )
     if not of_tables and model.spec.model is None and claims_bridge(model.spec.path):
         if getattr(model, "unknown", None) is None:
             ways.append("model: {loader: weights}: its tensors are read rightly; analyses of weights need no capture")

@@ -425,11 +425,13 @@ class TestWhatIsHandedOver:
             (Intervention("z", 0, lambda t, w: t, positions=[5]), "no positions 5: these rows have 5"),
             (Intervention("z", 0, lambda t, w: t[:, :2]), r"z of layer 0: .* given .*\[2, 5, 4, .*returned"),
             (Intervention("z", 0, lambda t, w: t.long()), "numbers be floating"),
+            (Intervention("z", 0, lambda t, w: t.to_sparse()), "layout torch.sparse_coo: return a dense"),
+            (Intervention("z", 0, lambda t, w: t.to("meta")), r"z of layer 0: .*\(meta\): return a dense"),
             (Intervention("z", 0, lambda t, w: 0.0), "returned float: return a tensor, or None"),  # type: ignore[arg-type,return-value]
             (Intervention("z", 0, lambda t, w: None if t.zero_() is t else t), "in place and returned None"),
             (("z", 0, None), "gausslens.Intervention"),
         ],
-        ids=range(16),
+        ids=range(18),
     )
     def test_what_would_not_act_is_refused(self, given: Any, said: str, opened: Opens) -> None:
         runner = TransformersEngine().runner(Twin(opened("llama")))

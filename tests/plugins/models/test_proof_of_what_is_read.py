@@ -173,7 +173,19 @@ class TestRemedies:
         live = open_pretrained(ModelSpec("live:LlamaForCausalLM", TransformersParameters(), model=module))
         said = self.ways(live, Finding("logits", 2e-4, 1e-4, ("logits",)))
         assert "loader" not in said
+        assert "attn_implementation" not in said
         assert "dtype" not in said
+
+    def test_a_live_module_may_be_built_with_eager_attention(self) -> None:
+        """Falcon keeps the implementation that it was built with, whatever its config says later."""
+        from transformers import FalconConfig, FalconForCausalLM
+
+        config = FalconConfig(vocab_size=64, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, bos_token_id=1)
+        wrong = Finding("pattern of layer 0", 1.0, 1e-5, ("pattern",))
+        for how in ("sdpa", "eager"):
+            module = FalconForCausalLM._from_config(config, attn_implementation=how)
+            live = open_pretrained(ModelSpec("live:FalconForCausalLM", TransformersParameters(), model=module))
+            assert ('attn_implementation="eager"' in self.ways(live, wrong)) == (how == "sdpa")
 
 
 class TestRounding:
