@@ -58,7 +58,7 @@ HARMLESS = {"closed", "closed and read"}
 @pytest.fixture(scope="module")
 def host() -> plugins.Host:
     extra = {"tiny": wiring, "probe": probes, "aspoil": spoilers}
-    return plugins.load(only=["models", "reinit"], extra=extra)
+    return plugins.load(only=["models", "reinit", "bilinear"], extra=extra)
 
 
 def ran(host: plugins.Host, store: Any, how: str, model: Any = None) -> Any:
@@ -67,7 +67,10 @@ def ran(host: plugins.Host, store: Any, how: str, model: Any = None) -> Any:
         "model": {} if model is not None else {"path": "builtin:tiny"},
         "prompts": {"source": "tokens", "ids": [[3, 1, 4, 1], [5, 9, 2, 6]]},
         "variants": {"trained": [], "chance": {"edits": [{"edit": "reinit.gaussian"}], "draws": 1}},
-        "analyses": [{"use": "spoil.forward", "with": {"how": how}}, {"use": "model.loss"}, {"use": "probe.power"}],
+        "analyses": [
+            {"use": "spoil.forward", "with": {"how": how}},
+            *({"use": name} for name in ("model.loss", "bilinear.spectrum", "probe.power")),
+        ],
         "report": False,
         "errors": {"groups": 2},
     }
