@@ -75,8 +75,8 @@ def explained(values: NDArray[np.generic], departs: NDArray[np.bool_], rungs: Se
     With d_k = x - mean_k, null k explains a value where the interval of d_k, by the spread of draws and by the prompts'
     error each, lies within a tenth of d_1. Where an interval lies neither within nor wholly beyond, or beyond and the
     value is not called, it is undecided: not to be told from a null is no explanation. What departs from all is
-    arrangement; what does not depart from the first has its name. share_k = 1 - d_k / d_1. Infinite values, as an exponent
-    of a tail can be, never depart.
+    arrangement; what does not depart from the first has its name. share_k = 1 - d_k / d_1. Infinite values, as an
+    exponent of a tail can be, never depart.
     """
     x = np.asarray(values, dtype=np.float64)
     first, *others = rungs
