@@ -170,7 +170,7 @@ class Job:
         """Where it is after so many shards of a pass, as plain arrays."""
 
         def arrays(state: Any) -> Arrays:
-            return plain_arrays(self.guard.call(state.state))
+            return self.guard.call(lambda: plain_arrays(state.state()))
 
         random = self.guard.random
         began = arrays(self.state) if index and not self.request.ordered else None
@@ -190,7 +190,8 @@ class Job:
     def _take_up(self, reached: Reached) -> None:
 
         def restored(empty: Any, arrays: Arrays) -> Any:
-            self.guard.call(empty.restore, {name: array.copy(order="K") for name, array in arrays.items()})
+            own = {name: array.copy(order="K") for name, array in arrays.items()}
+            self.guard.call(lambda: empty.restore(own))
             return empty
 
         anew = self.copied(self.state) if self.made is None else self.made()
@@ -202,11 +203,6 @@ class Job:
             groups = {g: restored(self.guard.call(self.copied, began), arrays) for g, arrays in reached.groups.items()}
         self.guard.random = reached.random
         self.state, self.restored, self.start = began, groups, (reached.index, reached.shards)
-
-
-def offers_state(state: Any) -> bool:
-    """Whether an analysis has ``state`` and ``restore``."""
-    return callable(getattr(state, "state", None)) and callable(getattr(state, "restore", None))
 
 
 def cut(tokens: Tokens, groups: int | None) -> list[tuple[int, np.ndarray]]:
@@ -291,12 +287,16 @@ def _end_pass(job: Job, index: int, merged: dict[int, Any], groups: int | None) 
     job.restored = {}
     if index + 1 < job.request.passes:
         job.state = merged[0]
-        if hasattr(job.state, "end_pass"):
-            _guarded(job, None, job.state.end_pass, index)
+        _guarded(job, None, _ended, job.state, index)
     elif groups is None:
         job.state = merged[0]
     else:
         job.groups = list(merged.values())
+
+
+def _ended(state: Any, index: int) -> None:
+    if hasattr(state, "end_pass"):
+        state.end_pass(index)
 
 
 def _run_shard(
@@ -399,7 +399,7 @@ def _merge(job: Job, copy: Any, merged: dict[int, Any], group: int) -> None:
     if job.error is not None:
         return
     if group in merged and not job.request.ordered:
-        _guarded(job, None, merged[group].merge, copy)
+        _guarded(job, None, lambda seen: merged[group].merge(seen), copy)
     else:
         merged[group] = copy
 

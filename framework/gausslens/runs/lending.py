@@ -9,6 +9,7 @@ import copy
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from ..contract.prompts import Part, Prompt
 from ..contract.reference import resolve
 from ..contract.twin import Copies
 from ..guard import Guard, Stopped
+from .requests import request_of
 
 if TYPE_CHECKING:
     import torch
@@ -113,13 +115,22 @@ def analysis_of(use: Use, context: Context, guard: Guard | None = None) -> Any:
 
 def taken(guard: Guard, made: Callable[[], xr.Dataset]) -> xr.Dataset:
     """What an analysis gives; of an outside one a copy in memory, so that none of its code runs when it is stored."""
-    return guard.call(lambda: made().copy(deep=True).load() if guard.outside else made())
+    return guard.call(lambda: own_copy(made()) if guard.outside else made())
+
+
+def own_copy(found: Any) -> Any:
+    """A copy of what an analysis gives, in memory, a dataset as xarray's own class."""
+    import xarray as xr
+
+    if not isinstance(found, xr.Dataset):
+        return copy.deepcopy(found)
+    copied = found.copy(deep=True).load()
+    return copied if type(copied) is xr.Dataset else xr.Dataset(copied.data_vars, copied.coords, copied.attrs)
 
 
 def asked_of(use: Use, context: Context) -> Request:
     """What a stream analysis asks of a pass on these tokens, before it runs."""
-    found: Request = Guard.of(use.analysis.owner, context.seed).call(analysis_of(use, context).request)
-    return found
+    return Guard.of(use.analysis.owner, context.seed).call(lambda: request_of(analysis_of(use, context)))
 
 
 def prompts_of(call: PromptCall, context: SourceContext) -> Iterator[Prompt]:
@@ -160,6 +171,28 @@ def _check_prompts(prompts: Sequence[object]) -> None:
             raise InputError(f"it gave the token {least}: numbers of tokens begin at 0")
 
 
+class LentModel:
+    """An open model of which facts and tokenizer are copies; what it has beside that is passed on."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    @property
+    def info(self) -> ModelInfo:
+        """The facts of the model."""
+        return copied_info(self._model.info)
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """A tokenizer of its own: what is set on it no other analysis reads with."""
+        return copy.deepcopy(self._model.tokenizer)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._model, name)
+
+
 class LentRunner:
     """A runner of which weights and facts are copies; what an engine has beside that is passed on."""
 
@@ -179,7 +212,8 @@ class LentRunner:
     @property
     def twin(self) -> Any:
         """The twin that runs, with edited tensors of its own: they are made anew, the same."""
-        return replace(self._runner.twin, _made={})
+        twin = self._runner.twin
+        return replace(twin, base=LentModel(twin.base), _made={})
 
     def forward(self, *arguments: Any, grad: bool = False, **named: Any) -> Mapping[Any, torch.Tensor]:
         """As the runner's; what has gradients is on the graph itself, which is of this pass alone."""

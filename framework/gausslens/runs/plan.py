@@ -13,7 +13,7 @@ from ..contract.model import NO_MODEL
 from ..contract.prompts import SourceContext, tokenised
 from ..contract.sites import site
 from ..contract.twin import check_edit, left_whole
-from ..guard import settled
+from ..guard import Guard, settled
 from . import keys
 from .inputs import OfEdits, Twin, known, picked, picked_by_edits, planned_after, reads_results
 from .inputs import PlanError as PlanError
@@ -178,7 +178,8 @@ class _Planner:
         context = Step(ref, "", {}, use, _untouched(self.study), reads, opened=opened).planned
         try:
             analysis = analysis_of(use, context)
-            request = check_request(analysis, opened.running, opened.model, context.model)
+            guard = Guard.of(use.analysis.owner, context.seed)
+            request = guard.call(check_request, analysis, opened.running, opened.model, context.model)
             if any(site(s).of_keys for s in request.sites):
                 _refuse_crossed(use, opened)
         except PlanError:
