@@ -39,8 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with watched_interrupts():
             code = int(module.run(arguments))
         sys.stdout.flush()
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+    except KeyboardInterrupt as stopped:
+        print("; ".join(["interrupted", *getattr(stopped, "__notes__", ())]), file=sys.stderr)
         return 130
     except BrokenPipeError:
         from .command import silence_stdout

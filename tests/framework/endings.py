@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import signal
 import sys
 from collections.abc import Iterable
 from typing import Any, NoReturn
@@ -138,6 +141,35 @@ class Derived(Ends):
 
     def compute(self, results: Any) -> xr.Dataset:
         return self.one()
+
+
+class Text(str):
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        leave()
+
+
+@gausslens.hookimpl
+def prompt_sources() -> list[gausslens.PromptSource]:
+    about: dict[str, Any] = {"parameters": "endings:How", "prompts": "endings:prompts"}
+    return [gausslens.PromptSource(name="ending", version=1, summary="It ends", **about)]
+
+
+def prompts(parameters: How, context: Any) -> Iterable[gausslens.Prompt]:
+    def endless() -> Iterable[gausslens.Prompt]:
+        for number in itertools.count():
+            if number == 3000:
+                os.kill(os.getpid(), signal.SIGINT)
+            yield gausslens.Prompt((gausslens.Part("one two"),))
+
+    two = [gausslens.Prompt((gausslens.Part(text),)) for text in ("one two", "three")]
+    ways: dict[str, Any] = {
+        "text": [gausslens.Prompt((gausslens.Part(Text("one two")),)), two[1]],
+        "numbers": [gausslens.Prompt(ids=(10**30,)), two[1]],
+        "endless": endless(),
+    }
+    return ways.get(parameters.how, two)
 
 
 def fingerprint(parameters: How) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -280,6 +281,28 @@ def _laid_out(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
     return tensor.permute(order).contiguous().permute(back)
 
 
+class LentModel:
+    """An open model of which facts and tokenizer are copies; what it has beside that is passed on."""
+
+    def __init__(self, model: OpenModel) -> None:
+        self._model = model
+
+    @cached_property
+    def info(self) -> ModelInfo:
+        """The facts of the model."""
+        return copy.deepcopy(self._model.info)
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """A tokenizer of its own: what is set on it no other analysis reads with."""
+        return copy.deepcopy(self._model.tokenizer)  # type: ignore[attr-defined]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._model, name)
+
+
 class Copies(LayerWeights):
     """Weights of which each tensor is a copy whenever it is read: who works in place changes no tensor of the model.
 
@@ -295,6 +318,11 @@ class Copies(LayerWeights):
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return super().__getitem__(name).detach().clone()
+
+    @property
+    def model(self) -> OpenModel:
+        """The model, with facts and a tokenizer of its own."""
+        return LentModel(self._model)
 
     def base(self, layer: int | None) -> LayerWeights:
         """The tensors of any layer without edits, as copies."""

@@ -9,7 +9,6 @@ import copy
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ import numpy as np
 from ..contract.errors import GausslensError, InputError
 from ..contract.prompts import Part, Prompt
 from ..contract.reference import resolve
-from ..contract.twin import Copies
+from ..contract.twin import Copies, LentModel
 from ..guard import Guard, Stopped
 from .requests import request_of
 
@@ -91,14 +90,9 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.equal(one, other)
 
 
-def copied_info(info: ModelInfo) -> ModelInfo:
-    """The facts of a model of which nothing is shared."""
-    return copy.deepcopy(info)
-
-
 def lent_context(context: Context) -> Context:
     """What an outside analysis knows of its step: a copy of the facts. Tokens hand out new arrays to whoever reads."""
-    return context.seeing(copied_info(context.model))
+    return context.seeing(copy.deepcopy(context.model), copy.copy(context.tokens))
 
 
 def analysis_of(use: Use, context: Context, guard: Guard | None = None) -> Any:
@@ -141,9 +135,7 @@ def prompts_of(call: PromptCall, context: SourceContext) -> Iterator[Prompt]:
         parameters, context = parameters.model_copy(deep=True), replace(context, facts=copy.deepcopy(context.facts))
     try:
         each = guard.call(lambda: iter(resolve(call.source.descriptor.prompts)(parameters, context)))
-        while some := guard.call(lambda: list(islice(each, AT_A_TIME))):
-            if guard.outside:
-                _check_prompts(some)
+        while some := guard.call(lambda: _some(each, guard.outside)):
             yield from some
     except Exception as error:
         if not guard.outside:
@@ -153,6 +145,29 @@ def prompts_of(call: PromptCall, context: SourceContext) -> Iterator[Prompt]:
         raise InputError(
             f"{call.mark}: the prompt source {name} of plugin {owner.plugin} ({owner.distribution}): {kind}{error}"
         ) from error
+
+
+def _some(each: Iterator[Prompt], outside: bool) -> list[Prompt]:
+    """The next prompts; those of an outside source are looked at, and their text is plain text."""
+    some = list(islice(each, AT_A_TIME))
+    if outside:
+        _check_prompts(some)
+        some = [_with_plain_text(prompt) for prompt in some]
+    return some
+
+
+def _with_plain_text(prompt: Prompt) -> Prompt:
+    """The same, without classes of text of a plugin's own, whose code would run wherever the text is read."""
+
+    odd = _odd_text(prompt)
+    if not odd and not any(map(_odd_text, prompt.parts)):
+        return prompt
+    parts = tuple(replace(part, **_odd_text(part)) for part in prompt.parts)
+    return replace(prompt, parts=parts, **odd)
+
+
+def _odd_text(one: Prompt | Part) -> dict[str, Any]:
+    return {name: "".join((v,)) for name, v in vars(one).items() if isinstance(v, str) and type(v) is not str}
 
 
 def _check_prompts(prompts: Sequence[object]) -> None:
@@ -171,28 +186,6 @@ def _check_prompts(prompts: Sequence[object]) -> None:
             raise InputError(f"it gave the token {least}: numbers of tokens begin at 0")
 
 
-class LentModel:
-    """An open model of which facts and tokenizer are copies; what it has beside that is passed on."""
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-
-    @property
-    def info(self) -> ModelInfo:
-        """The facts of the model."""
-        return copied_info(self._model.info)
-
-    @cached_property
-    def tokenizer(self) -> Any:
-        """A tokenizer of its own: what is set on it no other analysis reads with."""
-        return copy.deepcopy(self._model.tokenizer)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._model, name)
-
-
 class LentRunner:
     """A runner of which weights and facts are copies; what an engine has beside that is passed on."""
 
@@ -202,7 +195,8 @@ class LentRunner:
     @property
     def info(self) -> ModelInfo:
         """The facts of the model."""
-        return copied_info(self._runner.info)
+        info: ModelInfo = self._runner.info
+        return copy.deepcopy(info)
 
     @property
     def whole(self) -> LentRunner:
