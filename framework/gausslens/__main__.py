@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Sequence
 
 from .contract.errors import GausslensError, advice_for
+from .guard import watched_interrupts
 
 _format_warning = warnings.formatwarning
 # What the user named cannot be: the input is wrong, exit code 2. Else it could be, and does not work now: 1.
@@ -35,10 +36,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         except SystemExit as stop:
             return int(stop.code or 0)
         debug = arguments.debug
-        code = int(module.run(arguments))
+        with watched_interrupts():
+            code = int(module.run(arguments))
         sys.stdout.flush()
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+    except KeyboardInterrupt as stopped:
+        print("; ".join(["interrupted", *getattr(stopped, "__notes__", ())]), file=sys.stderr)
         return 130
     except BrokenPipeError:
         from .command import silence_stdout

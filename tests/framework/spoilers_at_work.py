@@ -286,6 +286,8 @@ WEIGHTS: dict[str, Callable[[Any], Any]] = {
     "model": lambda at: at.weights.model.tensor(0, "W_Q").zero_(),
     "overlay": lambda at: vars(at.weights)["_overlay"].clear(),
     "info": lambda at: set_attribute(at.weights.info, "heads", (0,)),
+    "info of the model": lambda at: set_attribute(at.weights.model.info, "n_layers", 1),
+    "methods of the model": lambda at: setattr(at.weights.model, "names", lambda _layer: ()),
 }
 FORWARD: dict[str, Callable[[Any], Any]] = {
     "weights": lambda at: at.runner.weights(0).W_V.zero_(),
@@ -299,6 +301,10 @@ FORWARD: dict[str, Callable[[Any], Any]] = {
     "replace": lambda at: at.runner.forward(at.prompts.ids[0][None], replace=zeroing),
     "exit in replace": lambda at: at.runner.forward(at.prompts.ids[0][None], replace=lambda *_: sys.exit(1)),
     "info": lambda at: set_attribute(at.runner.info, "n_layers", 0),
+    "info of the twin": lambda at: set_attribute(at.runner.twin.info, "n_layers", 1),
+    "methods": lambda at: setattr(at.runner.twin.base, "names", lambda _layer: ()),
+    "tokens": lambda at: vars(at.prompts).clear(),
+    "other tokens": lambda at: set_attribute(at.context.tokens, "ids", [[1]]),
     "overlay": lambda at: [t.zero_() for n in at.runner.info.layers for t in at.runner.twin.overlay(n).values()],
     "edits": lambda at: set_attribute(at.runner.twin, "edits", ()),
     "copied": lambda at: ExitsWhenCopied(_named("nothing")),

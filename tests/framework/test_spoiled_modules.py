@@ -43,6 +43,12 @@ def closed_and_read(at: Any) -> None:
     at.runner.forward(at.prompts.ids[0][None])
 
 
+def tokenizer(at: Any) -> None:
+    of_model = at.runner.twin.base.tokenizer
+    of_model.decode = lambda *_, **__: "spoiled"
+    of_model.add_tokens(["one two"])
+
+
 LEFT = {
     "a hook": lambda at: linear(at).register_forward_hook(lambda _m, _i, found: found * 1.5),
     "another forward": another_forward,
@@ -51,14 +57,15 @@ LEFT = {
     "buffer": lambda at: [b.mul_(0) for n, b in module_of(at).named_buffers() if "inv_freq" in n],
     "closed": lambda at: at.runner.twin.base.close(),
     "closed and read": closed_and_read,
+    "tokenizer": tokenizer,
 }
-HARMLESS = {"closed", "closed and read"}
+HARMLESS = {"closed", "closed and read", "tokenizer"}
 
 
 @pytest.fixture(scope="module")
 def host() -> plugins.Host:
     extra = {"tiny": wiring, "probe": probes, "aspoil": spoilers}
-    return plugins.load(only=["models", "reinit"], extra=extra)
+    return plugins.load(only=["models", "reinit", "bilinear"], extra=extra)
 
 
 def ran(host: plugins.Host, store: Any, how: str, model: Any = None) -> Any:
@@ -67,7 +74,10 @@ def ran(host: plugins.Host, store: Any, how: str, model: Any = None) -> Any:
         "model": {} if model is not None else {"path": "builtin:tiny"},
         "prompts": {"source": "tokens", "ids": [[3, 1, 4, 1], [5, 9, 2, 6]]},
         "variants": {"trained": [], "chance": {"edits": [{"edit": "reinit.gaussian"}], "draws": 1}},
-        "analyses": [{"use": "spoil.forward", "with": {"how": how}}, {"use": "model.loss"}, {"use": "probe.power"}],
+        "analyses": [
+            {"use": "spoil.forward", "with": {"how": how}},
+            *({"use": name} for name in ("model.loss", "model.generate", "bilinear.spectrum", "probe.power")),
+        ],
         "report": False,
         "errors": {"groups": 2},
     }

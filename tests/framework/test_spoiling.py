@@ -124,6 +124,7 @@ WAYS += [("rows", "data", True), ("estimated", "nothing", False)]
 WAYS += [("weights", how, how == "model") for how in (*spoilers_at_work.WEIGHTS, "one array", "facts")]
 WAYS += [("weights", how, True) for how in ("sys.exit", "KeyboardInterrupt", "hang")]
 SAFE = {"weights", "weights outside", "logits", "sites", "replace", "info", "ids", "prompts", "overlay", "edits"}
+SAFE |= {"info of the twin", "methods", "tokens", "other tokens"}
 WAYS += [("forward", how, how not in SAFE) for how in spoilers_at_work.FORWARD]
 WAYS += [("forward", how, how in (*ENDING, "hang")) for how in (*ENDING, "hang", "seeds", "torch settings", "facts")]
 WAYS += [("forward", "modes", False), ("forward", "rounding", False), ("forward", "untold", True)]

@@ -125,9 +125,9 @@ class Context:
             object.__setattr__(made, name, value)
         return made
 
-    def seeing(self, model: ModelInfo) -> Context:
-        """The same, with these facts of the model. The host's."""
-        return replace(self, model=model).at(self._place, self._knows, self._twin)
+    def seeing(self, model: ModelInfo, tokens: Tokens | None) -> Context:
+        """The same, with these facts of the model and these prompts. The host's."""
+        return replace(self, model=model, tokens=tokens).at(self._place, self._knows, self._twin)
 
     @property
     def variant(self) -> str:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
+from ..guard import Guard, Stopped
 from .digests_and_seeds import digest_of_files
 from .errors import GausslensError, InputError
 from .reference import resolve
+
+if TYPE_CHECKING:
+    from .descriptors import Owned
 
 # What begins so is the name of a model, and no path.
 NO_PATH = ("builtin:", "hub:", "live:")
@@ -121,19 +125,22 @@ def _first_named(value: Any, plain: Any) -> Any:
     return plain
 
 
-def fingerprint(reference: str | None, parameters: Parameters, named: str) -> str | None:
+def fingerprint(owned: Owned[Any], parameters: Parameters, named: str) -> str | None:
     """What a descriptor's ``fingerprint`` says of these parameters; None without one. ``named`` begins an error."""
+    reference, guard = owned.descriptor.fingerprint, Guard.of(owned.owner)
     if reference is None:
         return None
+    own = parameters.model_copy(deep=True) if guard.outside else parameters
     try:
-        found = resolve(reference)(parameters)
+        found = guard.call(lambda: resolve(reference)(own))
     except GausslensError as error:
         raise InputError(f"{named}: {error}") from error
     except Exception as error:
-        raise InputError(f"{named}: its fingerprint cannot be had: {type(error).__name__}: {error}") from error
+        kind = "" if isinstance(error, Stopped) else f"{type(error).__name__}: "
+        raise InputError(f"{named}: its fingerprint cannot be had: {kind}{error}") from error
     if not isinstance(found, str) or not found:
         raise InputError(f"{named}: its fingerprint is {found!r}, and no text that says what its files hold")
-    return found
+    return "".join((found,))  # plain text, whatever class it was
 
 
 def _ordered(value: Any) -> Any:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ..guard import Guard, Stopped
+from ..guard import Guard, Stopped, is_outside
 from .digests_and_seeds import derive
 from .errors import GausslensError, ModelError, did_you_mean
 from .model import LayerWeights, ModelInfo, OpenModel
@@ -44,7 +45,7 @@ class EditCall:
     def fingerprint(self) -> str | None:
         """What the files hold that its edit reads, where the edit can say so."""
         edit = self.edit.descriptor
-        return fingerprint(edit.fingerprint, self.parameters, f"{self.mark}: edit {edit.name}")
+        return fingerprint(self.edit, self.parameters, f"{self.mark}: edit {edit.name}")
 
 
 @dataclass(frozen=True)
@@ -130,8 +131,21 @@ def touched(call: EditCall, info: ModelInfo) -> tuple[str, ...]:
 
 def _touches(call: EditCall) -> tuple[str, ...]:
     """The names that its descriptor gives, whatever the run file says of heads."""
-    touches = call.edit.descriptor.touches
-    return tuple(resolve(touches)(call.parameters)) if isinstance(touches, str) else tuple(touches)
+    touches, name = call.edit.descriptor.touches, call.edit.descriptor.name
+    if not isinstance(touches, str):
+        return tuple(touches)
+    own = _own_parameters(call)
+    try:
+        return Guard.of(call.edit.owner).call(lambda: tuple("".join((n,)) for n in resolve(touches)(own)))
+    except GausslensError:
+        raise
+    except Exception as error:
+        raise EditFailed(f"edit {name} cannot say what it touches: {error!r}") from error
+
+
+def _own_parameters(call: EditCall) -> Parameters:
+    """The parameters of an edit; an outside one has a copy."""
+    return call.parameters.model_copy(deep=True) if is_outside(call.edit.owner) else call.parameters
 
 
 def check_edit(call: EditCall, model: OpenModel) -> None:
@@ -212,14 +226,15 @@ def _edited(
     seed = edit_seed(call, twin.run_seed, twin.draw)
     weights = Copies(twin.base, layer, made, seed=derive(seed, "initial", layer), edited=call.heads, inputs=inputs)
     name = call.edit.descriptor.name
-    owner, parameters = call.edit.owner, call.parameters
+    owner, parameters = call.edit.owner, _own_parameters(call)
     guard = Guard.of(owner, derive(seed, layer), twin.limit)
-    if guard.outside:
-        parameters = parameters.model_copy(deep=True)
+
+    def edited() -> Mapping[str, torch.Tensor]:
+        found = resolve(call.edit.descriptor.edit)(weights, parameters, Generators(seed, layer))
+        return _plain_copies(found) if guard.outside else found
+
     try:
-        returned = guard.call(lambda: resolve(call.edit.descriptor.edit)(weights, parameters, Generators(seed, layer)))
-        if guard.outside:  # it may go on to write into what it returned
-            returned = {name: tensor.clone() for name, tensor in returned.items()}
+        returned = guard.call(edited)
     except GausslensError:
         raise
     except Exception as error:
@@ -238,6 +253,26 @@ def _edited(
     return result
 
 
+def _plain_copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Copies of what an outside edit returned, as torch's own class: it may go on to write into them.
+
+    A class of its own would run its code wherever the twin's tensors are used.
+    """
+    import torch
+
+    copies = {"".join((name,)): tensor.detach().clone() for name, tensor in tensors.items()}
+    with torch._C.DisableTorchFunctionSubclass():
+        plain = {name: tensor.as_subclass(torch.Tensor) for name, tensor in copies.items()}
+    odd = [
+        f"{name} is a {type(copies[name]).__name__}"
+        for name, tensor in plain.items()
+        if type(tensor) is not torch.Tensor
+    ]
+    if odd:
+        raise TypeError(f"{', '.join(odd)}: give plain tensors")
+    return plain
+
+
 def _laid_out(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
     """The tensor with its axes in memory in the order of these strides, as an engine keeps it (``Twin.adopt``).
 
@@ -247,6 +282,28 @@ def _laid_out(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
     order = sorted(range(tensor.ndim), key=lambda axis: -strides[axis])
     back = sorted(range(tensor.ndim), key=lambda axis: order[axis])
     return tensor.permute(order).contiguous().permute(back)
+
+
+class LentModel:
+    """An open model of which facts and tokenizer are copies; what it has beside that is passed on."""
+
+    def __init__(self, model: OpenModel) -> None:
+        self._model = model
+
+    @cached_property
+    def info(self) -> ModelInfo:
+        """The facts of the model."""
+        return copy.deepcopy(self._model.info)
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """A tokenizer of its own: what is set on it no other analysis reads with."""
+        return copy.deepcopy(self._model.tokenizer)  # type: ignore[attr-defined]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._model, name)
 
 
 class Copies(LayerWeights):
@@ -264,6 +321,11 @@ class Copies(LayerWeights):
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return super().__getitem__(name).detach().clone()
+
+    @property
+    def model(self) -> OpenModel:
+        """The model, with facts and a tokenizer of its own."""
+        return LentModel(self._model)
 
     def base(self, layer: int | None) -> LayerWeights:
         """The tensors of any layer without edits, as copies."""

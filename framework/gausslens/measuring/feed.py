@@ -158,7 +158,7 @@ class Feed:
                 by_layer = self._layers[job.name].setdefault(self.groups[job.name], {})
                 state = self.copies.pop(job.name)
                 if whole.layer in by_layer:
-                    guarded(job, whole.layer, by_layer[whole.layer].merge, state)
+                    guarded(job, whole.layer, lambda seen, of=by_layer[whole.layer]: of.merge(seen), state)
                 else:
                     by_layer[whole.layer] = state
 
@@ -231,7 +231,7 @@ def merged_into(job: Job, copy: Any, merged: dict[int, Any], group: int) -> None
     if job.error is not None:
         return
     if group in merged and not job.request.ordered:
-        guarded(job, None, merged[group].merge, copy)
+        guarded(job, None, lambda seen: merged[group].merge(seen), copy)
     else:
         merged[group] = copy
 

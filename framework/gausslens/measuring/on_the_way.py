@@ -64,7 +64,7 @@ def plain_arrays(state: Any) -> dict[str, np.ndarray]:
         if type(array) is not np.ndarray or array.dtype.hasobject or array.dtype.kind not in "biufcSU":
             kind = f"an array of {array.dtype}" if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
             raise TypeError(f"state()[{name!r}] is {kind}: give numpy arrays of numbers or text, without objects")
-    return dict(state)
+    return {"".join((name,)): array for name, array in state.items()}
 
 
 @dataclass

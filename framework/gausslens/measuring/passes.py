@@ -87,7 +87,7 @@ class Job:
         """Where it is after so many shards of a pass, as plain arrays."""
 
         def arrays(state: Any) -> Arrays:
-            return plain_arrays(self.guard.call(state.state))
+            return self.guard.call(lambda: plain_arrays(state.state()))
 
         random = self.guard.random
         began = arrays(self.state) if index and not self.request.ordered else None
@@ -107,7 +107,8 @@ class Job:
     def _take_up(self, reached: Reached) -> None:
 
         def restored(empty: Any, arrays: Arrays) -> Any:
-            self.guard.call(empty.restore, {name: array.copy(order="K") for name, array in arrays.items()})
+            own = {name: array.copy(order="K") for name, array in arrays.items()}
+            self.guard.call(lambda: empty.restore(own))
             return empty
 
         anew = self.copied(self.state) if self.made is None else self.made()
@@ -119,11 +120,6 @@ class Job:
             groups = {g: restored(self.guard.call(self.copied, began), arrays) for g, arrays in reached.groups.items()}
         self.guard.random = reached.random
         self.state, self.restored, self.start = began, groups, (reached.index, reached.shards)
-
-
-def offers_state(state: Any) -> bool:
-    """Whether an analysis has ``state`` and ``restore``."""
-    return callable(getattr(state, "state", None)) and callable(getattr(state, "restore", None))
 
 
 def cut(tokens: Tokens, groups: int | None) -> list[tuple[int, np.ndarray]]:
@@ -234,12 +230,16 @@ def _end_pass(job: Job, index: int, merged: dict[int, Any], groups: int | None) 
     job.restored = {}
     if index + 1 < job.request.passes:
         job.state = merged[0]
-        if hasattr(job.state, "end_pass"):
-            guarded(job, None, job.state.end_pass, index)
+        guarded(job, None, _ended, job.state, index)
     elif groups is None:
         job.state = merged[0]
     else:
         job.groups = list(merged.values())
+
+
+def _ended(state: Any, index: int) -> None:
+    if hasattr(state, "end_pass"):
+        state.end_pass(index)
 
 
 def _run_shards(engine: Any, twin: Twin, tokens: Tokens, feeds: Sequence[Feed], jobs: Sequence[Job]) -> None:

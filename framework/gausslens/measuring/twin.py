@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,12 +13,13 @@ from ..contract.errors import ModelError
 from ..contract.model import ModelInfo, NoTensor
 from ..contract.twin import Copies
 from ..guard import Guard, is_outside
-from ..runs.lending import LentRunner, Spoiled, analysis_of, lent_context, taken
+from ..runs.lending import LentRunner, Spoiled, analysis_of, lent_context, own_copy, taken
 from ..runs.outcome import Failure, Measured, Noted, Progress, in_words, labelled
+from ..runs.requests import offers_state, request_of
 from ..runs.resources import needs
 from ..runs.steps import Step, step_seed
 from .errors import jackknifed
-from .passes import Job, cut, offers_state, run_passes
+from .passes import Job, cut, run_passes
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -207,7 +207,7 @@ def _job(step: Step, twin: Twin, seed: int, inputs: Given, writer: PartWriter | 
     guard = _guard(step, seed)
     context = _context(step, twin, seed, inputs, writer)
     state = analysis_of(step.use, context, guard)
-    request = guard.call(state.request)
+    request = guard.call(request_of, state)
     if request.ordered != _is_ordered(step):
         raise ModelError("request() says another `ordered` than when the run was planned")
     shared = (context, context.model, context.tokens, context.bulk)
@@ -224,7 +224,7 @@ def _job(step: Step, twin: Twin, seed: int, inputs: Given, writer: PartWriter | 
         shared=shared,
         place=in_words(step.ref),
         made=lambda: analysis_of(step.use, context, guard),
-        can_commit=writer is None and offers_state(state),
+        can_commit=writer is None and guard.call(offers_state, state),
     )
 
 
@@ -296,26 +296,27 @@ class _Weighed:
         weights = twin.weights(layer, self.info)
         if not self.guard.outside:
             return self.analysis.layer(weights, layer)
-        found = self.analysis.layer(Copies.of(weights), layer)
-        return copy.deepcopy(found)  # the next layer may be written into the same arrays
+        return own_copy(self.analysis.layer(Copies.of(weights), layer))  # the next may be written into the same arrays
 
     def result(self) -> xr.Dataset | Failure:
         """All layers together."""
-        import xarray as xr
-
         if self.failure is not None:
             return self.failure
         try:
             if not self.layers:
                 reasons = "; ".join(sorted(set(self.skipped.values())))
                 raise ModelError(f"no layer in view has what it reads: {reasons}")
-            if hasattr(self.analysis, "join"):
-                return labelled(self.guard.call(self.analysis.join, self.layers), self.info, self.skipped)
-            layers = [part.expand_dims(layer=[n]) for n, part in sorted(self.layers.items())]
-            whole = xr.concat(layers, dim="layer", join="outer", combine_attrs="override")
-            return labelled(whole, self.info, self.skipped)
+            return taken(self.guard, lambda: labelled(self._joined(), self.info, self.skipped))
         except Exception as error:
             return Failure(self.step, error)
+
+    def _joined(self) -> Any:
+        import xarray as xr
+
+        if hasattr(self.analysis, "join"):
+            return self.analysis.join(self.layers)
+        layers = [part.expand_dims(layer=[n]) for n, part in sorted(self.layers.items())]
+        return xr.concat(layers, dim="layer", join="outer", combine_attrs="override")
 
 
 def _layer_by_layer(twin: Twin, steps: Sequence[Step], seed: int, given: Callable[[Step], Given]) -> Events:

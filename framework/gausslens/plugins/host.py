@@ -129,8 +129,7 @@ class Host:
             try:
                 guard.call(_told, listener, news)
             except Exception as raised:
-                error = raised.__cause__ or raised if isinstance(raised, Stopped) else raised
-                failures.append(f"plugin {listener.plugin_name}, {name}: {in_one_line(error)}")
+                failures.append(f"plugin {listener.plugin_name}, {name}: {in_one_line(raised)}")
                 if (listener.plugin_name, name) not in self.warned:
                     self.warned.add((listener.plugin_name, name))
                     _warn(failures[-1])
@@ -161,8 +160,13 @@ def _warn(text: str) -> None:
 
 
 def in_one_line(error: BaseException) -> str:
-    """An exception in one line, with the place outside the host that it came from."""
-    text = " ".join(str(error).split())
+    """An exception in one line, with the place outside the host that it came from; of what was stopped what it was."""
+    if isinstance(error, Stopped) and error.__cause__ is not None:
+        error = error.__cause__
+    try:
+        text = " ".join(str(error).split())
+    except BaseException:  # a class of a plugin's own
+        text = ""
     what = f"{type(error).__name__}: {text}" if text else type(error).__name__
     place, at = "", error.__traceback__
     while at is not None:

@@ -16,6 +16,7 @@ import pluggy
 from ..contract import hooks as hookspecs
 from ..contract.descriptors import Descriptor, Owned, Owner
 from ..contract.errors import InputError, did_you_mean
+from ..guard import Guard
 from .check_descriptors import HOOKS, MOST, problems
 from .discover import GIVEN, Candidate, candidates, order
 from .host import Broken, Host, Plugin, in_one_line
@@ -183,10 +184,9 @@ class Loading:
 
     def _attempt(self, candidate: Candidate, step: Callable[[Candidate], str | None]) -> None:
         try:
-            cause, error = step(candidate), None
-        except KeyboardInterrupt:
-            raise
-        except BaseException as raised:  # SystemExit too: a module may call sys.exit when it is imported
+            # A module may call sys.exit when it is imported, or go to another directory.
+            cause, error = Guard.of(candidate).call(step, candidate), None
+        except Exception as raised:
             cause, error = in_one_line(raised), raised
         if cause:
             self._set_aside(candidate, cause, error)

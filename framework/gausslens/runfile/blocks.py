@@ -15,6 +15,7 @@ from ..contract.digests_and_seeds import canonical
 from ..contract.errors import near
 from ..contract.parameters import NO_PATH, Parameters, former_names
 from ..contract.reference import resolve
+from ..guard import Guard
 from ..plugins.host import in_one_line
 from ..runs.study import WHOLE_RUN as WHOLE_RUN
 from .check_parameters import checked, names_at, with_current_names
@@ -230,8 +231,8 @@ class Reading:
         """The parameter model of a descriptor; where it cannot be had, its plugin is blamed at the node."""
         whose = f"{owned.descriptor.name} ({owner_of(owned)})"
         try:
-            model = resolve(owned.descriptor.parameters)
-        except (Exception, SystemExit) as error:
+            model = Guard.of(owned.owner).call(resolve, owned.descriptor.parameters)
+        except Exception as error:
             self.blame(owned, node, f"the parameters of {whose} cannot be imported: {in_one_line(error)}")
             return None
         if isinstance(model, type) and issubclass(model, Parameters):
@@ -252,16 +253,20 @@ class Reading:
             return None
         try:
             table = with_current_names(model, table, self.problems)
-            found, _ = checked(model, table, self.problems, also, at)
-            found = found.located(self.directory) if found is not None else None
-            canonical(found.canonical() if found is not None else None)
+            found = Guard.of(owned.owner).call(self._checked, model, table, also, at)
         except RunFileErrors:
             raise
-        except (Exception, SystemExit) as error:
+        except Exception as error:
             whose = f"{owned.descriptor.name} ({owner_of(owned)})"
             self.blame(owned, table, f"the parameters of {whose} cannot be checked: {in_one_line(error)}")
             return None
         return found if found is None or self._are_there(found, table) else None
+
+    def _checked(self, model: type[Parameters], table: Node, also: tuple[str, ...], at: str) -> Parameters | None:
+        found, _ = checked(model, table, self.problems, also, at)
+        found = found.located(self.directory) if found is not None else None
+        canonical(found.canonical() if found is not None else None)
+        return found
 
     def _are_there(self, found: Parameters, table: Node) -> bool:
         """Whether every path that was given leads to something."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import near
 from ..contract.reference import resolve
+from ..guard import Guard
 from ..plugins.host import best, in_one_line
 from ..runs.study import ModelCall, PromptCall, Shuffle
 from . import blocks
@@ -73,8 +74,8 @@ def brought_model(reading: Reading, table: Node | None) -> Node | None:
     if call is None:
         return Node({}, table.mark, ("model",), table.place)
     try:
-        block = resolve(source.descriptor.model)(call.parameters)
-    except (Exception, SystemExit) as error:
+        block = Guard.of(source.owner).call(lambda: resolve(str(source.descriptor.model))(call.parameters))
+    except Exception as error:
         whose = f"{source.descriptor.name} ({owner_of(source)})"
         reading.blame(source, table, f"{whose} cannot say which model its prompts bring: {in_one_line(error)}")
         return Node({}, table.mark, ("model",), table.place)
@@ -128,14 +129,18 @@ def _read_shuffle(reading: Reading, table: Node) -> Shuffle | None:
     return Shuffle(block.shuffle, block.within or default, tuple(block.segments), table.place)
 
 
+def _claims(owned: Owned[Any], place: str) -> bool:
+    return bool(resolve(owned.descriptor.claims)(place))
+
+
 def _claiming(reading: Reading, path: Node, place: str) -> Owned[Any] | None:
     """The loader that ``auto`` stands for: the best of those that claim a path."""
     claims = []
     for owned in reading.host.loaders.values():
         try:
-            if resolve(owned.descriptor.claims)(place):
+            if Guard.of(owned.owner).call(_claims, owned, place):
                 claims.append(owned)
-        except (Exception, SystemExit) as error:
+        except Exception as error:
             whose = f"loader {owned.descriptor.name} ({owner_of(owned)})"
             reading.blame(owned, path, f"the {whose} cannot say whether it opens this: {in_one_line(error)}")
             return None

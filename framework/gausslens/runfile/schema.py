@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..contract.errors import InputError
 from ..contract.parameters import now_called
 from ..contract.reference import resolve
+from ..guard import settled
 from . import blocks
 
 if TYPE_CHECKING:
@@ -109,7 +110,8 @@ def _parameter_definitions(host: Host) -> dict[str, Schema]:
         try:
             model = resolve(owned.descriptor.parameters)
             schema = model.model_json_schema(ref_template=f"#/$defs/{kind}:{name}:{{model}}")
-        except (Exception, SystemExit):  # a plugin's own trouble: `check` says so where it is used
+        except BaseException as error:  # a plugin's own trouble: `check` says so where it is used
+            settled(error)
             schema = {}
         for inner, definition in schema.pop("$defs", {}).items():
             found[f"{kind}:{name}:{inner}"] = _tidied(definition)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..contract.analyses import StepRef
 from ..contract.errors import GausslensError, InputError
 from ..contract.reference import resolve
-from ..guard import Guard, is_outside
+from ..guard import Guard, is_outside, settled
 from .lending import analysis_of
 
 if TYPE_CHECKING:
@@ -83,7 +83,8 @@ def reads_results(use: Use) -> bool:
         return False
     try:
         return callable(getattr(resolve(use.analysis.descriptor.analysis), "inputs", None))
-    except Exception:
+    except BaseException as error:
+        settled(error)
         return False  # its steps fail, and say why
 
 
@@ -94,7 +95,7 @@ def picked(
     analysis: Any = None
     try:
         analysis = analysis_of(use, context)
-        refs = Guard.of(use.analysis.owner).call(lambda: tuple(analysis.inputs(tuple(candidates))))
+        refs = Guard.of(use.analysis.owner).call(lambda: _steps(analysis.inputs(tuple(candidates)), candidates))
     except GausslensError as error:
         if left_out and _could_read(analysis, (*candidates, *left_out)):
             return None
@@ -112,6 +113,12 @@ def picked(
     return refs
 
 
+def _steps(asked: Iterable[StepRef], offered: Sequence[StepRef]) -> tuple[StepRef, ...]:
+    """The steps that were asked for, as those that were offered: where they are read no code of a plugin runs."""
+    own = {ref: ref for ref in offered}
+    return tuple(own.get(ref, ref) for ref in asked)
+
+
 def known(candidates: Sequence[StepRef]) -> str:
     """The labels that could be read, for a message."""
     return f"the labels planned before it: {', '.join(sorted({c.label for c in candidates})) or 'none'}"
@@ -120,7 +127,8 @@ def known(candidates: Sequence[StepRef]) -> str:
 def _could_read(analysis: Any, candidates: Sequence[StepRef]) -> bool:
     try:
         return bool(analysis.inputs(candidates))
-    except Exception:
+    except BaseException as error:
+        settled(error)
         return False
 
 
@@ -153,8 +161,9 @@ def _picked(call: EditCall, offered: Sequence[StepRef]) -> tuple[StepRef, ...]:
         return ()
     labels = ", ".join(sorted({f"{p.label} on {p.variant}" for p in offered})) or "none"
     try:
-        asked = resolve(edit.inputs)
-        refs = Guard.of(call.edit.owner).call(lambda: tuple(asked(call.parameters, tuple(offered))))
+        refs = Guard.of(call.edit.owner).call(
+            lambda: _steps(resolve(str(edit.inputs))(call.parameters, tuple(offered)), offered)
+        )
     except GausslensError as error:
         raise PlanError(f"{call.mark}: edit {edit.name}: {error}; it may read {labels}") from error
     except Exception as error:

@@ -18,8 +18,9 @@ from ..contract.analyses import Context
 from ..contract.errors import GausslensError, InputError
 from ..contract.prompts import Part, Prompt
 from ..contract.reference import resolve
-from ..contract.twin import Copies
+from ..contract.twin import Copies, LentModel
 from ..guard import Guard, Stopped
+from .requests import request_of
 
 if TYPE_CHECKING:
     import torch
@@ -89,14 +90,9 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.equal(one, other)
 
 
-def copied_info(info: ModelInfo) -> ModelInfo:
-    """The facts of a model of which nothing is shared."""
-    return copy.deepcopy(info)
-
-
 def lent_context(context: Context) -> Context:
     """What an outside analysis knows of its step: a copy of the facts. Tokens hand out new arrays to whoever reads."""
-    return context.seeing(copied_info(context.model))
+    return context.seeing(copy.deepcopy(context.model), copy.copy(context.tokens))
 
 
 def analysis_of(use: Use, context: Context, guard: Guard | None = None) -> Any:
@@ -113,7 +109,17 @@ def analysis_of(use: Use, context: Context, guard: Guard | None = None) -> Any:
 
 def taken(guard: Guard, made: Callable[[], xr.Dataset]) -> xr.Dataset:
     """What an analysis gives; of an outside one a copy in memory, so that none of its code runs when it is stored."""
-    return guard.call(lambda: made().copy(deep=True).load() if guard.outside else made())
+    return guard.call(lambda: own_copy(made()) if guard.outside else made())
+
+
+def own_copy(found: Any) -> Any:
+    """A copy of what an analysis gives, in memory, a dataset as xarray's own class."""
+    import xarray as xr
+
+    if not isinstance(found, xr.Dataset):
+        return copy.deepcopy(found)
+    copied = found.copy(deep=True).load()
+    return copied if type(copied) is xr.Dataset else xr.Dataset(copied.data_vars, copied.coords, copied.attrs)
 
 
 def settled_use(use: Use, info: ModelInfo, tokens: Tokens | None) -> Use:
@@ -136,8 +142,7 @@ def said_of(reference: str, use: Use, view: ModelInfo, tokens: Tokens | None) ->
 
 def asked_of(use: Use, context: Context) -> Request:
     """What a stream analysis asks of a pass on these tokens, before it runs."""
-    found: Request = Guard.of(use.analysis.owner, context.seed).call(analysis_of(use, context).request)
-    return found
+    return Guard.of(use.analysis.owner, context.seed).call(lambda: request_of(analysis_of(use, context)))
 
 
 def prompts_of(call: PromptCall, context: SourceContext) -> Iterator[Prompt]:
@@ -148,9 +153,7 @@ def prompts_of(call: PromptCall, context: SourceContext) -> Iterator[Prompt]:
         parameters, context = parameters.model_copy(deep=True), replace(context, facts=copy.deepcopy(context.facts))
     try:
         each = guard.call(lambda: iter(resolve(call.source.descriptor.prompts)(parameters, context)))
-        while some := guard.call(lambda: list(islice(each, AT_A_TIME))):
-            if guard.outside:
-                _check_prompts(some)
+        while some := guard.call(lambda: _some(each, guard.outside)):
             yield from some
     except Exception as error:
         if not guard.outside:
@@ -160,6 +163,29 @@ def prompts_of(call: PromptCall, context: SourceContext) -> Iterator[Prompt]:
         raise InputError(
             f"{call.mark}: the prompt source {name} of plugin {owner.plugin} ({owner.distribution}): {kind}{error}"
         ) from error
+
+
+def _some(each: Iterator[Prompt], outside: bool) -> list[Prompt]:
+    """The next prompts; those of an outside source are looked at, and their text is plain text."""
+    some = list(islice(each, AT_A_TIME))
+    if outside:
+        _check_prompts(some)
+        some = [_with_plain_text(prompt) for prompt in some]
+    return some
+
+
+def _with_plain_text(prompt: Prompt) -> Prompt:
+    """The same, without classes of text of a plugin's own, whose code would run wherever the text is read."""
+
+    odd = _odd_text(prompt)
+    if not odd and not any(map(_odd_text, prompt.parts)):
+        return prompt
+    parts = tuple(replace(part, **_odd_text(part)) for part in prompt.parts)
+    return replace(prompt, parts=parts, **odd)
+
+
+def _odd_text(one: Prompt | Part) -> dict[str, Any]:
+    return {name: "".join((v,)) for name, v in vars(one).items() if isinstance(v, str) and type(v) is not str}
 
 
 def _check_prompts(prompts: Sequence[object]) -> None:
@@ -187,7 +213,8 @@ class LentRunner:
     @property
     def info(self) -> ModelInfo:
         """The facts of the model."""
-        return copied_info(self._runner.info)
+        info: ModelInfo = self._runner.info
+        return copy.deepcopy(info)
 
     @property
     def whole(self) -> LentRunner:
@@ -197,7 +224,8 @@ class LentRunner:
     @property
     def twin(self) -> Any:
         """The twin that runs, with edited tensors of its own: they are made anew, the same."""
-        return replace(self._runner.twin, _made={})
+        twin = self._runner.twin
+        return replace(twin, base=LentModel(twin.base), _made={})
 
     def forward(self, *arguments: Any, grad: bool = False, **named: Any) -> Mapping[Any, torch.Tensor]:
         """As the runner's; what has gradients is on the graph itself, which is of this pass alone."""

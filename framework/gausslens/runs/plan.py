@@ -13,7 +13,7 @@ from ..contract.model import NO_MODEL
 from ..contract.prompts import SourceContext, tokenised
 from ..contract.sites import site
 from ..contract.twin import check_edit, left_whole
-from ..guard import settled
+from ..guard import Guard, Stopped, is_outside, settled
 from . import keys
 from .inputs import OfEdits, Twin, known, picked, picked_by_edits, planned_after, reads_results
 from .inputs import PlanError as PlanError
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..contract.descriptors import Analysis
     from ..contract.errors import Mark
     from ..contract.model import ModelInfo
-    from ..contract.prompts import Tokens
+    from ..contract.prompts import Prompt, Tokens
     from ..contract.twin import EditCall
     from .open import Models, Opened, Twins
     from .study import Point, Study, Use, Variant
@@ -179,7 +179,8 @@ class _Planner:
         context = Step(ref, "", {}, use, _untouched(self.study), reads, opened=opened).planned
         try:
             analysis = analysis_of(use, context)
-            request = check_request(analysis, opened.running, opened.model, context.model)
+            guard = Guard.of(use.analysis.owner, context.seed)
+            request = guard.call(check_request, analysis, opened.running, opened.model, context.model)
             if any(site(s).of_keys for s in request.sites):
                 _refuse_crossed(use, opened)
         except PlanError:
@@ -399,8 +400,17 @@ def _tokenised(call: PromptCall, opened: Opened, study: Study) -> Tokens:
     seed = derive(study.seed, "prompts", call.source.descriptor.first_name, told)
     info = opened.model.info
     facts = {**info.facts, "vocabulary": info.vocabulary, "max_positions": info.max_positions}
-    prompts = prompts_of(call, SourceContext(study.directory, seed, facts))
-    tokens = tokenised(opened.model, prompts, opened.call.loader.descriptor.name)
+    given = [0]
+    prompts = _counted(prompts_of(call, SourceContext(study.directory, seed, facts)), given)
+    try:
+        tokens = tokenised(opened.model, prompts, opened.call.loader.descriptor.name)
+    except GausslensError:
+        raise
+    except BaseException as error:
+        stopped = _not_asked_for(call, opened, given[0], error)
+        kind = "" if isinstance(stopped, Stopped) else f"{type(stopped).__name__}: "
+        what = f"what the prompt source {name} of plugin {call.source.owner.plugin} gave cannot be made tokens"
+        raise InputError(f"{call.mark}: {what}, after {given[0]} prompts: {kind}{stopped}") from error
     if not len(tokens):
         raise PlanError(f"{call.mark}: the prompt source {name} gave no prompts")
     if min(tokens.lengths) == 0:
@@ -408,6 +418,24 @@ def _tokenised(call: PromptCall, opened: Opened, study: Study) -> Tokens:
     _check_lengths(call.mark, tokens.lengths, opened)
     _check_ids(call.mark, tokens, opened)
     return tokens
+
+
+def _counted(prompts: Iterator[Prompt], given: list[int]) -> Iterator[Prompt]:
+    for prompt in prompts:
+        given[0] += 1
+        yield prompt
+
+
+def _not_asked_for(call: PromptCall, opened: Opened, given: int, error: BaseException) -> Exception:
+    """The error, where an outside plugin may be at its root; a Ctrl-C is raised again, and told how far it was."""
+    try:
+        stopped = settled(error)
+    except BaseException as asked:
+        asked.add_note(f"{call.mark}: {given} prompts were read of the source {call.source.descriptor.name}")
+        raise
+    if not (is_outside(call.source.owner) or is_outside(opened.call.loader.owner)):
+        raise error
+    return stopped
 
 
 def _check_lengths(mark: Mark, lengths: Sequence[int], opened: Opened) -> None:

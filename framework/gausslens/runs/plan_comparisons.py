@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 
 from ..contract.analyses import StepRef
 from ..contract.reference import resolve
+from ..guard import Guard
 from . import keys
+from .inputs import PlanError
 from .study import WHOLE_RUN, PromptCall
 
 if TYPE_CHECKING:
+    from ..contract.twin import EditCall
     from .steps import Step
     from .study import Study, Variant
 
@@ -68,10 +71,20 @@ def rung_of(variant: Variant) -> str:
     if whole and not variant.draw_values:
         keeps = calls[0].edit.descriptor.keeps
         if keeps is not None and ":" in keeps:
-            keeps = resolve(keeps)(calls[0].parameters)
+            keeps = _kept(calls[0], keeps)
     if keeps is not None and keeps not in (ARRANGEMENT, UNDECIDED):
         return str(keeps)
     return f"variant-{variant.name}" if variant.name in WORDS else variant.name
+
+
+def _kept(call: EditCall, keeps: str) -> str | None:
+    """What an edit with these parameters claims to keep."""
+    try:
+        found: str | None = Guard.of(call.edit.owner).call(lambda: resolve(keeps)(call.parameters))
+    except Exception as error:
+        name = call.edit.descriptor.name
+        raise PlanError(f"{call.mark}: edit {name} cannot say what it keeps: {error!r}") from error
+    return found
 
 
 def words(values: Sequence[tuple[str, object]]) -> str:

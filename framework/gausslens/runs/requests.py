@@ -5,16 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..contract.batches import Request
 from ..contract.errors import ModelError, did_you_mean
 from ..contract.sites import MODEL_SITES
 from ..maths.resampling import dealt
 
 if TYPE_CHECKING:
-    from ..contract.batches import Request
     from ..contract.descriptors import Analysis
     from ..contract.engines import CaptureEngine
     from ..contract.model import ModelInfo, OpenModel
     from ..contract.prompts import Tokens
+
+
+def request_of(analysis: Any) -> Request:
+    """What an analysis asks for, as plain values: a class of its own runs no code where they are read later."""
+    asked = analysis.request()
+    sites = tuple("".join((name,)) for name in asked.sites)
+    layers = None if asked.layers is None else tuple(int(n) for n in asked.layers)
+    return Request(sites, layers, int(asked.passes), asked.rows, bool(asked.ordered))
+
+
+def offers_state(analysis: Any) -> bool:
+    """Whether an analysis has ``state`` and ``restore``."""
+    return callable(getattr(analysis, "state", None)) and callable(getattr(analysis, "restore", None))
 
 
 def layers_given(request: Request, info: ModelInfo) -> tuple[int | None, ...]:
@@ -40,7 +53,7 @@ def _asked(request: Request, info: ModelInfo) -> list[int]:
 
 def check_request(analysis: Any, engine: CaptureEngine, model: OpenModel, view: ModelInfo | None = None) -> Request:
     """What it asks for; sites are refused that the model does not have, or that no layer in view has all of."""
-    request: Request = analysis.request()
+    request = request_of(analysis)
     has = engine.sites(model)
     for site in request.sites:
         if site not in has:

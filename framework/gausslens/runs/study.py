@@ -63,7 +63,7 @@ class PromptCall:
     def fingerprint(self) -> str | None:
         """What the files hold that its source reads, where the source can say so."""
         source = self.source.descriptor
-        return fingerprint(source.fingerprint, self.parameters, f"{self.mark}: source {source.name}")
+        return fingerprint(self.source, self.parameters, f"{self.mark}: source {source.name}")
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class Use:
     @cached_property
     def fingerprint(self) -> str | None:
         """What the files hold that its analysis reads, where the analysis can say so."""
-        return fingerprint(self.analysis.descriptor.fingerprint, self.parameters, f"{self.mark}: {self.label}")
+        return fingerprint(self.analysis, self.parameters, f"{self.mark}: {self.label}")
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from ..contract.twin import Twin
 from ..measuring import feed, passes
 from ..measuring.on_the_way import Merged, OnTheWay, Reached
 from ..runs.outcome import labelled
-from ..runs.requests import check_request
+from ..runs.requests import check_request, offers_state
 from .merge_checks import Given, check_left_out, check_merge
 from .result_checks import check_result, check_same
 from .tiny_engine import TinyEngine
@@ -246,7 +246,7 @@ class _Check:
             all_layers=self.analysis.all_layers,
             shared=self._shared,
             made=self.made,
-            can_commit=passes.offers_state(state) and not self.analysis.bulk,
+            can_commit=offers_state(state) and not self.analysis.bulk,
         )
         if request.ordered:
             job.state = job.copied(state)
