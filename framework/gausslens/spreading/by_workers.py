@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 DEATHS = 3
 # Seconds that a submission of small tasks should take, how many it holds at most, and how many a worker is ahead.
 SECONDS, MOST, AHEAD = 0.5, 64, 2
+# Seconds without any worker after which a run ends.
+NONE = 600
 
 
 class SchedulerLost(GausslensError):
@@ -61,7 +63,7 @@ class Crew:
         self.unsettled: dict[Task, set[str]] = {}
         self.deaths: Counter[str] = Counter()
         self.seconds: dict[bool, float] = {}
-        self._workers, self._asked = 1, 0.0
+        self._workers, self._asked, self._seen = 1, 0.0, time.monotonic()
         self._name = f"gausslens-{secrets.token_hex(4)}"
         self._number = 0
 
@@ -90,9 +92,7 @@ class Crew:
 
     def _send(self) -> Iterator[Event]:
         """Keep every worker busy, and no more: what is not sent may be computed by another run."""
-        if time.monotonic() - self._asked > 2:
-            self._workers = max(1, len(self._call(self.client.nthreads)))
-            self._asked = time.monotonic()
+        self._count()
         while len(self.running) < AHEAD * self._workers:
             if self.again:
                 self._submit(self.again.pop())
@@ -102,6 +102,16 @@ class Crew:
                 return
             yield from (Began(self.leading.steps[key]) for keys in batch.keys for key in keys)
             self._submit(batch)
+
+    def _count(self) -> None:
+        """How many workers there are now and then; a run without any for long ends, and does not wait for ever."""
+        now = time.monotonic()
+        if now - self._asked > 2:
+            number = len(self._call(self.client.nthreads))
+            self._workers, self._asked = max(1, number), now
+            self._seen = now if number else self._seen
+            if now - self._seen > NONE:
+                raise SchedulerLost(f"there were no workers for {NONE} seconds: {self.lost.partition(': ')[2]}")
 
     def _batch(self) -> Generator[Event, None, Submission | None]:
         """The next tasks to send, as many as take a moment together; None where none is ours to compute."""
@@ -134,6 +144,7 @@ class Crew:
         from distributed import wait
 
         while True:
+            self._count()
             with suppress(TimeoutError), self.client.as_current():
                 self._call(wait, [s.future for s in self.running], timeout=1, return_when="FIRST_COMPLETED")
             done = [s for s in self.running if s.future.status in ("finished", "error")]
@@ -154,12 +165,7 @@ class Crew:
                 raise
             raise SchedulerLost(self.lost) from error
 
-    def _unmark(self, submission: Submission) -> None:
-        with suppress(OSError, AttributeError):
-            (self.leading.claims.directory / f".{submission.future.key}").unlink()
-
     def _settled(self, done: Submission) -> Iterator[Event]:
-        self._unmark(done)
         took = (time.monotonic() - done.began) / len(done.tasks)
         if done.future.status == "error":
             error = done.future.exception()
@@ -168,6 +174,8 @@ class Crew:
             rows: Sequence[Row] = [("died",)]
         else:
             rows = done.future.result()
+        # Or Dask computes it again where the worker that holds the answer dies. Its mark stays, for the same reason.
+        done.future.release()
         if ("died",) in rows:
             yield from self._mourned(done)
             return
