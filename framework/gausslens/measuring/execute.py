@@ -71,7 +71,7 @@ def execute(plan: Plan, todo: Sequence[Step], store: Store) -> Iterator[Began | 
                 held = HeldWeights(opened)
                 for steps in _twins(measuring):
                     yield from _twin(plan, steps, opened, store, proof, held)
-            opened.model.close()
+            opened.close()
         for step in wave:
             if step.inputs:
                 yield Began(step)
