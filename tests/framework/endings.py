@@ -16,6 +16,7 @@ from pydantic import Field, field_validator
 
 import gausslens
 from gausslens import Parameters, Request
+from gausslens.testing.tiny_model import TinyModel
 
 
 def leave(*_: Any) -> NoReturn:
@@ -170,6 +171,27 @@ def prompts(parameters: How, context: Any) -> Iterable[gausslens.Prompt]:
         "endless": endless(),
     }
     return ways.get(parameters.how, two)
+
+
+@gausslens.hookimpl
+def loaders() -> list[gausslens.Loader]:
+    about: dict[str, Any] = {"parameters": "endings:How", "claims": "endings:claims", "open": "endings:opened"}
+    return [gausslens.Loader(name="ending", version=1, summary="It ends", **about)]
+
+
+def claims(path: str) -> bool:
+    return False
+
+
+def opened(spec: Any) -> Any:
+    class Model(TinyModel):
+        def close(self) -> None:
+            leave()
+
+    class NoFacts(TinyModel):
+        info = property(leave)  # type: ignore[assignment]
+
+    return NoFacts.__new__(NoFacts) if spec.parameters.how == "info" else Model()
 
 
 def fingerprint(parameters: How) -> str:

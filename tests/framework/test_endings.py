@@ -80,6 +80,20 @@ def test_tensors_of_a_class_of_their_own_are_laid_over_as_plain_ones(host, tmp_p
         assert store.read(one.folder, one.key).load().equals(other.read(two.folder, two.key).load())
 
 
+def of_loader(host: Any, store: Any, how: str) -> Any:
+    model = {"path": "builtin:testing", "loader": "ending", "how": how}
+    return ran(host, store, "", "", model=model, analyses=[{"use": "ends.weights"}])
+
+
+def test_a_model_that_cannot_be_closed_costs_no_result(host, tmp_path):
+    assert not of_loader(host, tmp_path / "store", "close").outcome.failed
+
+
+def test_a_model_without_facts_is_told_with_its_loader(host, tmp_path):
+    with pytest.raises(GausslensError, match="loader ending"):
+        of_loader(host, tmp_path / "store", "info")
+
+
 def of_source(host: Any, store: Any, how: str) -> Any:
     return ran(host, store, "", "", prompts={"source": "ending", "how": how})
 

@@ -78,7 +78,7 @@ class Execution:
     def close(self) -> None:
         """Let go of the model."""
         if self._opened is not None:
-            self._opened.model.close()
+            self._opened.close()
         self._opened = self._held = None
 
     def compute(self, steps: Sequence[Step]) -> Iterator[Began | Progress | Noted | Finished]:

@@ -14,7 +14,7 @@ from ..contract.errors import GausslensError, ModelError, did_you_mean
 from ..contract.model import ModelSpec, OpenAs, OpenModel
 from ..contract.reference import resolve
 from ..contract.twin import DifferenceModel, Twin
-from ..guard import Guard
+from ..guard import Guard, is_outside, settled
 from ..plugins.host import best
 from . import keys
 from .lending import asked_of
@@ -60,6 +60,15 @@ class Opened:
     def __post_init__(self) -> None:
         self.identity = keys.of_model(self.call, self.model.info)
 
+    def close(self) -> None:
+        """Let its weights go; where a model of an outside loader cannot, that costs no result."""
+        try:
+            self.model.close()
+        except BaseException as error:
+            if not is_outside(self.call.loader.owner):
+                raise
+            settled(error)
+
 
 class Models:
     """The models of a study. Each is opened once, when it is first asked for, however many variants name it.
@@ -88,7 +97,7 @@ class Models:
     def close(self) -> None:
         """Let go of all of them."""
         for opened in self._opened.values():
-            opened.model.close()
+            opened.close()
 
     def _of(self, call: ModelCall | None) -> Opened | None:
         if call is None:
@@ -141,9 +150,18 @@ def open_model(
         made = _served(call, loader, made)
     names = set(loader.descriptor.every_name)
     engine = best(each for each in host.engines.values() if names & set(each.descriptor.serves))
-    exceeds = max_memory is not None and made.info.weight_bytes * (1 + twins) > max_memory
     running = resolve(engine.descriptor.engine)() if engine else None
-    return Opened(call, made, engine, running, max_memory=max_memory if exceeds else None)
+
+    def opened() -> Opened:
+        exceeds = max_memory is not None and made.info.weight_bytes * (1 + twins) > max_memory
+        return Opened(call, made, engine, running, max_memory=max_memory if exceeds else None)
+
+    try:
+        return Guard.of(loader.owner).call(opened)
+    except Exception as error:
+        if isinstance(error, GausslensError) or not is_outside(loader.owner):
+            raise
+        raise ModelError(f"{_blamed(call, loader)} gave no model: {type(error).__name__}: {error}") from error
 
 
 def _opened(call: ModelCall, loader: Owned[Loader], spec: ModelSpec) -> Any:
@@ -356,7 +374,7 @@ def _distances(models: Sequence[Opened]) -> np.ndarray | None:
         which = _looked_at(models)
         for opened in models if which else ():
             samples.append(sampled(opened.model, which))
-            opened.model.close()
+            opened.close()
     except Exception:
         return None  # what cannot be read is told by the step that needs it
     if not samples or len({len(sample) for sample in samples}) > 1:
