@@ -12,7 +12,8 @@ from gausslens.contract.batches import Batch, Request
 from gausslens.contract.errors import ModelError
 from gausslens.contract.prompts import Part, Prompt, Tokens
 from gausslens.contract.twin import Twin
-from gausslens.measuring.passes import ROW_BLOCK, Job, run_passes
+from gausslens.measuring.feed import ROW_BLOCK
+from gausslens.measuring.passes import Job, run_passes
 from gausslens.runs.requests import check_request
 from gausslens.testing import TinyEngine, TinyModel, TinyParameters
 

@@ -13,7 +13,8 @@ import xarray as xr
 from gausslens import Analysis, Context, Part, Prompt, Tokens, Twin
 from gausslens.contract.reference import resolve
 from gausslens.measuring.on_the_way import Merged, OnTheWay, read_reached, write_reached
-from gausslens.measuring.passes import Job, offers_state, run_passes
+from gausslens.measuring.passes import Job, run_passes
+from gausslens.runs.requests import offers_state
 from gausslens.store import Store
 from gausslens.testing import TinyEngine
 from gausslens_bilinear.parameters import LogitsParameters
@@ -86,7 +87,7 @@ def run(analysis: Analysis, parameters: Any, way: OnTheWay | None, groups: int |
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     real = Tokens.shards
     monkeypatch.setattr(Tokens, "shards", lambda self, size=48, among=None: real(self, size, among))
-    monkeypatch.setattr("gausslens.measuring.passes.ROW_BLOCK", 8)
+    monkeypatch.setattr("gausslens.measuring.feed.ROW_BLOCK", 8)
 
 
 def test_every_stream_analysis_is_here() -> None:

@@ -18,7 +18,6 @@ from ..contract.digests_and_seeds import derive
 from ..guard import Guard, settled, torch_for_tokens
 from ..maths.resampling import dealt
 from ..runs.requests import layers_given, layers_skipped
-from .feed import ROW_BLOCK as ROW_BLOCK
 from .feed import Feed, LayerStates, guarded, merged_into, union
 from .on_the_way import Arrays, OnTheWay, Reached, agreement, plain_arrays
 

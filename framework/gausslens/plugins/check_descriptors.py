@@ -158,7 +158,9 @@ _CHECKS: Mapping[str, Callable[[object], str | None]] = {
     "summary": _line,
     "rank": _number,
     "order": _number,
-    **dict.fromkeys(("random", "row_blocks", "all_layers", "bulk", "texts", "any_size", "crossed"), _switch),
+    **dict.fromkeys(
+        ("random", "row_blocks", "all_layers", "by_layer", "bulk", "texts", "any_size", "crossed"), _switch
+    ),
     **dict.fromkeys(("parameters", "claims", "open", "engine", "prompts", "edit", "analysis", "section"), _reference),
     **dict.fromkeys(("estimate", "settle", "model", "check", "inputs", "fingerprint"), _reference_or_none),
     "serves": _names,
