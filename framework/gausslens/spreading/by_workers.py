@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,8 @@ DEATHS = 3
 SECONDS, MOST, AHEAD = 0.5, 64, 2
 # Seconds without any worker after which a run ends.
 NONE = 600
+# Seconds after which a worker that died is replaced by us: Dask's nanny gives up on one that dies while it starts.
+GRACE = 30
 
 
 class SchedulerLost(GausslensError):
@@ -54,10 +56,16 @@ class Submission:
 
 
 class Crew:
-    """The workers of a cluster at the tasks of a run; ``client`` is Dask's, ``lost`` how a run ends without it."""
+    """The workers of a cluster at the tasks of a run; ``client`` is Dask's, ``lost`` how a run ends without it.
 
-    def __init__(self, client: Any, leading: Leading, order: Order, lost: str) -> None:
-        self.client, self.leading, self.order, self.lost = client, leading, order, lost
+    ``hire`` starts so many more workers, where they are ours.
+    """
+
+    def __init__(
+        self, client: Any, leading: Leading, order: Order, lost: str, hire: Callable[[int], object] | None = None
+    ) -> None:
+        self.client, self.leading, self.order, self.lost, self.hire = client, leading, order, lost, hire
+        self._wanted, self._complete = 0, time.monotonic()
         self.running: list[Submission] = []
         self.again: list[Submission] = []
         self.unsettled: dict[Task, set[str]] = {}
@@ -110,6 +118,11 @@ class Crew:
             number = len(self._call(self.client.nthreads))
             self._workers, self._asked = max(1, number), now
             self._seen = now if number else self._seen
+            self._wanted = max(self._wanted, number)
+            self._complete = now if number == self._wanted else self._complete
+            if self.hire is not None and now - self._complete > GRACE:
+                self.hire(self._wanted - number)
+                self._complete = now
             if now - self._seen > NONE:
                 raise SchedulerLost(f"there were no workers for {NONE} seconds: {self.lost.partition(': ')[2]}")
 

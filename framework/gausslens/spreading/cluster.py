@@ -6,9 +6,10 @@ import logging
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,13 +58,13 @@ def computed_by_workers(leading: Leading, order: Order, workers: Workers) -> Ite
     if not leading.board.left:
         return
     with ExitStack() as stack:
-        client, told = stack.enter_context(_connected(workers, leading.plan))
+        client, told, hire = stack.enter_context(_connected(workers, leading.plan))
         yield Said(told)
         if not client.nthreads():
             yield Said(f"the scheduler at {workers.address} has no workers yet: waiting for the first")
             client.wait_for_workers(1)
         _check_workers(client, order)
-        crew = Crew(client, leading, order, f"the Dask scheduler is gone: {_GOES_ON}")
+        crew = Crew(client, leading, order, f"the Dask scheduler is gone: {_GOES_ON}", hire)
         stack.callback(crew.close)
         try:
             yield from crew.events()
@@ -96,8 +97,8 @@ def _check_workers(client: Any, order: Order) -> None:
 
 
 @contextmanager
-def _connected(workers: Workers, plan: Plan) -> Iterator[tuple[Any, str]]:
-    """Dask's client, and what is to be told of the cluster."""
+def _connected(workers: Workers, plan: Plan) -> Iterator[tuple[Any, str, Callable[[int], object] | None]]:
+    """Dask's client, what is to be told of the cluster, and what starts more workers of it."""
     from distributed import Client
 
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # deaths of workers are told in our own words
@@ -105,7 +106,8 @@ def _connected(workers: Workers, plan: Plan) -> Iterator[tuple[Any, str]]:
         with _local(workers.number) as (cluster, told):
             client = Client(cluster, set_as_default=False)
             try:
-                yield client, told + _memory_note(plan, workers.number)
+                hire = partial(_hire, cluster)
+                yield client, told + _memory_note(plan, workers.number), hire
             finally:
                 _close(client)
         return
@@ -120,9 +122,13 @@ def _connected(workers: Workers, plan: Plan) -> Iterator[tuple[Any, str]]:
         raise InputError(f"no Dask scheduler answers at {workers.address}, as tcp://host:8786: {why}") from None
     try:
         count = len(client.nthreads())
-        yield client, f"{count} worker{'s' if count != 1 else ''} of the scheduler at {workers.address}"
+        yield client, f"{count} worker{'s' if count != 1 else ''} of the scheduler at {workers.address}", None
     finally:
         _close(client)
+
+
+def _hire(cluster: Any, more: int) -> None:
+    cluster.scale(len(cluster.worker_spec) + more)
 
 
 def _close(client: Any) -> None:

@@ -147,7 +147,7 @@ class TestDeath:
             assert times < 20
             process = site.start("--workers", "2")
             while process.poll() is None:
-                time.sleep(draw.uniform(0.3, 2.0))
+                time.sleep(draw.uniform(0.5, 5.0))
                 victims = below(process) if killed < 30 and site.computed() else []
                 if victims:
                     draw.choice(victims).kill()
