@@ -38,6 +38,7 @@ BAD: dict[str, tuple[Any, ...]] = {
     "random": (1, "yes", None),
     "row_blocks": (1, None),
     "all_layers": (1, None),
+    "by_layer": (1, None),
     "any_size": (1, None),
     "crossed": ("yes", None),
     "differences": ("allso", "", True, None),
