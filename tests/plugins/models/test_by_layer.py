@@ -62,7 +62,7 @@ def check_alike(path: Path, prompts: Any, name: str) -> None:
     engine, whole, apart = TransformersEngine(), opened(path, None), opened(path)
     wanted = everything(engine, Twin(whole), prompts, together=False)
     why = engine.together(apart)
-    assert (why is not None) == (name in EACH_SHARD), why
+    assert why is None or name in EACH_SHARD, why  # those too, where roundings happen to agree
     assert_alike(everything(engine, Twin(apart), prompts, together=why is None), wanted)
     assert whole.by_layer is None
     assert all(p.is_meta for p in apart.module.parameters())
