@@ -139,6 +139,7 @@ class TestDeath:
         assert site.computed()["before 2"] == 3
         assert len(list(site.store.rglob("parts/*/*.h5"))) >= 5 * 3 - 1
 
+    @pytest.mark.soak
     def test_thirty_workers_are_killed_and_nothing_is_lost_or_done_twice(self, site):
         site.write(draws=24, seconds=0.4)
         draw, killed, times = random.Random(19), 0, 0
@@ -163,6 +164,7 @@ class TestDeath:
         assert site.run(store=whole).returncode == 0
         assert same(site.store, whole)
 
+    @pytest.mark.soak
     def test_the_scheduler_dies_three_times(self, site):
         site.write(draws=12, seconds=0.3)
         done = 0
@@ -186,6 +188,7 @@ class TestDeath:
         assert len(steps) == 13
         assert sum(count - 1 for count in steps.values()) <= 3 * 2
 
+    @pytest.mark.soak
     @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
     def test_no_process_is_left_of_a_run_that_ends(self, site, number, code):
         site.write(draws=12, seconds=0.5)
