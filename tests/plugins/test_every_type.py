@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from random_models import ALL, OTHERS, build
+from scripts import script_at
 from tiny_decoders import VOCABULARY
 
 from gausslens import ModelSpec, Twin
@@ -19,12 +18,7 @@ from gausslens_models.capture.engine import TransformersEngine
 from gausslens_models.loading.pretrained import open_pretrained
 from gausslens_models.parameters import TransformersParameters
 
-_spec = importlib.util.spec_from_file_location("every_type", Path(__file__).parents[2] / "benchmarks" / "every_type.py")
-assert _spec is not None
-assert _spec.loader is not None
-every_type = importlib.util.module_from_spec(_spec)
-sys.modules[_spec.name] = every_type
-_spec.loader.exec_module(every_type)
+every_type = script_at("benchmarks/every_type.py")
 
 TIER = os.environ.get("GAUSSLENS_FULL")
 KINDS: dict[str, Any] = ALL | OTHERS

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ import yaml
 import gausslens
 from gausslens.__main__ import main
 
-from .browser import Browser, browser
+from .browser import Browser
 
 CHROMIUM, CHROMEDRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
@@ -50,14 +49,6 @@ EMPTY = (
     "!f.querySelector('svg .cell, svg polyline, svg .dot') && !f.textContent.includes('Left out'))"
     ".map(f => f.querySelector('h3').textContent)"
 )
-
-
-@pytest.fixture(scope="module")
-def driven(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    assert CHROMIUM is not None
-    assert CHROMEDRIVER is not None
-    with browser(CHROMEDRIVER, CHROMIUM, tmp_path_factory.mktemp("chromium")) as made:
-        yield made
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

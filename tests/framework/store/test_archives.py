@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 from pathlib import Path
 from types import ModuleType
@@ -10,6 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 import xarray as xr
+from scripts import script_at
 
 import gausslens
 from gausslens.store import Store
@@ -21,12 +21,7 @@ ARCHIVES = Path(__file__).parents[2] / "archives"
 @pytest.fixture(scope="module")
 def writer() -> ModuleType:
     """The script that wrote the archive of version 1: it knows what is in it."""
-    found = importlib.util.spec_from_file_location("write_store_v1", ARCHIVES / "write_store_v1.py")
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
+    return script_at("tests/archives/write_store_v1.py")
 
 
 def test_there_is_an_archive_of_every_version() -> None:

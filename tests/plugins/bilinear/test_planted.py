@@ -1,28 +1,22 @@
 """Spectra of a synthetic checkpoint are those that were planted in it, and it opens in transformers."""
 
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
+from scripts import script_at
 
 import gausslens
 
-BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 # Rounding to bfloat16 moves a value by some 1e-4 of the largest here; its Frobenius norm bounds it.
 NEAR = 2e-3
 
 
 @pytest.fixture(scope="module")
 def synthetic() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("synthetic", BENCHMARKS / "synthetic.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script_at("benchmarks/synthetic.py")
 
 
 SMALL = {"hidden_size": 128, "intermediate_size": 192, "vocab_size": 64, "num_attention_heads": 4}

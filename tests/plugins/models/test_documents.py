@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripts import script_at
 from tiny_stacks import STACKED
 
 import gausslens
@@ -69,12 +69,7 @@ def test_the_table_of_models_is_of_today() -> None:
 def test_families_that_are_not_watched_lack_the_analyses_that_the_page_names(
     name: str, directory: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    path = Path(__file__).parents[3] / "docs" / "list_models.py"
-    spec = importlib.util.spec_from_file_location("list_models", path)
-    assert spec is not None
-    assert spec.loader is not None
-    listing = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(listing)
+    listing = script_at("docs/list_models.py")
     study: dict[str, Any] = {"gausslens": 1, "name": "all", "model": {"path": str(directory(name))}, "report": False}
     study["prompts"] = {"source": "repeated-random", "prompts": 20, "length": 6}
     of_sites = (*listing.OF_SCORES, *(listing.OF_ROTATED if name == "gptj" else ()))

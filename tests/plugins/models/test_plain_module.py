@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +14,7 @@ import plain_gpt
 import pytest
 import torch
 from plain_gpt import GPT, GPT_MAPPING, ROTARY_MAPPING, Turned, changed, gpt_twins, rotary_twins, unproved
+from scripts import script_at
 from torch import nn
 
 import gausslens
@@ -23,12 +22,7 @@ from gausslens import InputError, ModelError, Request, Tokens, Twin
 from gausslens_models.capture.plain_capture import PlainEngine
 
 ROOT = Path(__file__).parents[3]
-_spec = importlib.util.spec_from_file_location("every_type", ROOT / "benchmarks" / "every_type.py")
-assert _spec is not None
-assert _spec.loader is not None
-every_type = importlib.util.module_from_spec(_spec)
-sys.modules.setdefault(_spec.name, every_type)
-_spec.loader.exec_module(every_type)
+every_type = script_at("benchmarks/every_type.py")
 
 TIER = os.environ.get("GAUSSLENS_FULL")
 SAMPLE = ("model.loss", "model.capture", "model.generate", "gaussian.moments", "bilinear.logits", "attention.swap")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -11,20 +10,14 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
+from scripts import script_at
 
 from gausslens_models.loading.config_and_tokenizer import DIRECTORY
-
-SCRIPT = Path(__file__).parents[3] / "examples" / "train_tiny_model.py"
 
 
 @pytest.fixture(scope="module")
 def script() -> Any:
-    spec = importlib.util.spec_from_file_location("train_tiny_model", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script_at("examples/train_tiny_model.py")
 
 
 def test_tokenizer_and_config_are_those_that_come_with_us(script: Any, tmp_path: Path) -> None:
@@ -80,11 +73,7 @@ def test_training_learns(script: Any, capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_fine_tuning_is_seeded_and_moves_every_matrix(root: Path) -> None:
     """The checkpoint of the example fine-tuning is what its script makes of builtin:tiny, in float16."""
-    spec = importlib.util.spec_from_file_location("fine_tune_tiny", root / "examples" / "fine_tune_tiny.py")
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
+    made = script_at("examples/fine_tune_tiny.py")
     assert made.BUILTIN == DIRECTORY / "tiny"
     threads, state = torch.get_num_threads(), torch.random.get_rng_state()
     try:

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import json
 import math
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scripts import script_at
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
 
 
-def script(name: str) -> ModuleType:
-    specification = importlib.util.spec_from_file_location(f"examples_{name}", EXAMPLES / f"{name}.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[specification.name] = module
-    specification.loader.exec_module(module)
-    return module
-
-
-wordnet = script("wordnet")
-ngrams = script("ngrams")
+wordnet = script_at("examples/wordnet.py")
+ngrams = script_at("examples/ngrams.py")
 
 
 def data_line(offset: int, file: int, words: list[str], gloss: str, kind: str = "n") -> str:
