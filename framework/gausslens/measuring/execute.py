@@ -13,7 +13,7 @@ from ..contract.analyses import Context, StepRef
 from ..contract.digests_and_seeds import digest
 from ..contract.errors import GausslensError
 from ..contract.twin import Twin
-from ..guard import Guard, numpy_on_one_thread, settled
+from ..guard import Guard, settled
 from ..runs.compare import against
 from ..runs.inputs import Results, lost, waves
 from ..runs.lending import analysis_of, lent_context, taken
@@ -82,11 +82,7 @@ class Execution:
         self._opened = self._held = None
 
     def compute(self, steps: Sequence[Step]) -> Iterator[Began | Progress | Noted | Finished]:
-        """Compute steps that ``groups`` put together, or some of them. Meanwhile numpy has one thread."""
-        with numpy_on_one_thread():
-            yield from self._computed(steps)
-
-    def _computed(self, steps: Sequence[Step]) -> Iterator[Began | Progress | Noted | Finished]:
+        """Compute steps that ``groups`` put together, or some of them; whoever runs it lets numpy have one thread."""
         if not steps[0].inputs:
             yield from self._measure(list(steps))
             return

@@ -6,7 +6,7 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from ..guard import is_outside, settled
+from ..guard import is_outside, numpy_on_one_thread, settled
 from ..measuring.execute import Execution
 from ..runs.outcome import Began, Failure, Finished, Noted, Progress, Said, Settled, in_words
 from .tasks import Board, Part, Task, tasks_of
@@ -29,15 +29,16 @@ def computed_here(leading: Leading) -> Iterator[Event]:
     """
     execution = Execution(leading.plan, leading.store, leading.todo)
     try:
-        while leading.board.left:
-            task = leading.board.take()
-            if task is None:
-                yield from leading.waited()
-                continue
-            claimed = yield from leading.claimed(task)
-            if claimed is not None:
-                yield from computed(execution, claimed, leading.claims)
-                leading.board.settle(task)
+        with numpy_on_one_thread():
+            while leading.board.left:
+                task = leading.board.take()
+                if task is None:
+                    yield from leading.waited()
+                    continue
+                claimed = yield from leading.claimed(task)
+                if claimed is not None:
+                    yield from computed(execution, claimed, leading.claims)
+                    leading.board.settle(task)
     finally:
         execution.close()
 

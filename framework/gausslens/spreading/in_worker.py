@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import GausslensError, InputError
-from ..guard import Stopped, unshown
+from ..guard import Stopped, numpy_on_one_thread, unshown
 from ..measuring.execute import Execution, not_in_store
 from ..runs.outcome import Noted, Settled
 from ..runs.provenance import distributions
@@ -143,7 +143,8 @@ def compute(order: Order, tasks: Sequence[Sequence[str]], mark: str) -> list[Row
             return [("died",)]
         try:
             session = _session(order)
-            rows = [row for keys in tasks for row in session.compute(keys)]
+            with numpy_on_one_thread():
+                rows = [row for keys in tasks for row in session.compute(keys)]
             return rows + [("note", text) for text in unshown()]
         except GausslensError as error:  # it ends the run, as it would have ended it in one process
             return [("stop", f"{_place()}: {error}", error.code)]
