@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..contract.digests_and_seeds import digest
-from ..contract.errors import GausslensError, InputError
+from ..contract.errors import GausslensError
 from ..runs.provenance import distributions
-from ..store.disk import Temporary, is_file, make_directory, write_at
+from ..store.disk import Temporary, is_file, make_directory, seconds_told, write_at
 from ..store.layout import progress_path
 
 if TYPE_CHECKING:
@@ -44,14 +44,8 @@ class _NotUsed(Exception):
 
 def commit_seconds() -> float:
     """How long a pass runs before it commits: GAUSSLENS_COMMIT_SECONDS, 300 where it is not set, ``inf`` for never."""
-    told = os.environ.get(SECONDS, "300")
-    try:
-        seconds = float(told)
-    except ValueError:
-        seconds = math.nan
-    if not seconds >= 0:
-        raise InputError(f"{SECONDS}={told!r}: give seconds, 0 to commit after each shard, or inf for never")
-    return seconds
+    advice = "give seconds, 0 to commit after each shard, or inf for never"
+    return seconds_told(SECONDS, 300, lambda seconds: seconds >= 0, advice)
 
 
 def plain_arrays(state: Any) -> dict[str, np.ndarray]:

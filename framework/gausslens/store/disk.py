@@ -13,7 +13,7 @@ import stat
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -328,13 +328,18 @@ class Claims:
 
 def lease_seconds() -> float:
     """How long a claim holds after its process was last heard of: GAUSSLENS_LEASE_SECONDS, 120 where it is not set."""
-    told = os.environ.get(LEASE, "120")
+    return seconds_told(LEASE, 120, lambda seconds: 0 < seconds < math.inf, "give seconds, more than 0")
+
+
+def seconds_told(variable: str, unset: float, allowed: Callable[[float], bool], advice: str) -> float:
+    """Seconds that a variable of the environment says; what is no number or not allowed is refused with the advice."""
+    told = os.environ.get(variable, str(unset))
     try:
         seconds = float(told)
     except ValueError:
         seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise InputError(f"{LEASE}={told!r}: give seconds, more than 0")
+    if not allowed(seconds):
+        raise InputError(f"{variable}={told!r}: {advice}")
     return seconds
 
 
