@@ -62,7 +62,6 @@ def _as_text(plan: Plan, store: Store) -> str:
 
 def _models(plan: Plan) -> list[str]:
     """Each model; those of one kind, as the checkpoints of a training, in one line."""
-
     alike: dict[str, list[str]] = {}
     models = [opened for opened in plan.models if not opened.is_difference]
     for opened in models:

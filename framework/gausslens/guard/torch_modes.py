@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 Setting = tuple[Callable[[], Any], Callable[[Any], Any]]
@@ -72,6 +73,7 @@ def _leave_saved(c: Any, before: Any) -> None:
         c._autograd._pop_saved_tensors_default_hooks()
 
 
+@cache
 def _of_processor() -> list[Setting]:
     try:
         library = ctypes.CDLL(None)

@@ -55,27 +55,27 @@ class HeldWeights:
             return []
         found = [name for name, tensor in now.items() if name in self._sums and _crc(tensor) != self._sums[name]]
         found += [name for name in self._sums if name not in now] if now else []
-        found += self._other_code() if now else []
-        if found or not now or now.keys() - self._sums.keys() or self._is_another():
+        code = self._told() if now else {}
+        found += self._other_code(code) if now else []
+        if found or not now or now.keys() - self._sums.keys() or self._is_another(code):
             self._put_back(now)
         return sorted(found)
 
-    def _is_another(self) -> bool:
+    def _is_another(self, code: Mapping[str, Any]) -> bool:
         """Whether someone let go of the model, and it was read again."""
-        return bool(self._told().get("object") != self._code.get("object"))
+        return bool(code.get("object") != self._code.get("object"))
 
-    def _other_code(self) -> list[str]:
-        if self._is_another():
+    def _other_code(self, code: Mapping[str, Any]) -> list[str]:
+        if self._is_another(code):
             return []
-        now = self._told()
-        return [name for name in now.keys() | self._code.keys() if now.get(name) != self._code.get(name)]
+        return [name for name in code.keys() | self._code.keys() if code.get(name) != self._code.get(name)]
 
     def intact(self) -> bool:
         """Whether what is in memory is what it was; nothing is put back."""
         if self._held is None or not self._sums:
             return True
         now = self._held()
-        if not now or self._other_code():
+        if not now or self._other_code(self._told()):
             return not now
         return all(name in now and _crc(now[name]) == crc for name, crc in self._sums.items())
 

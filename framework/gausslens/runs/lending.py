@@ -176,7 +176,6 @@ def _some(each: Iterator[Prompt], outside: bool) -> list[Prompt]:
 
 def _with_plain_text(prompt: Prompt) -> Prompt:
     """The same, without classes of text of a plugin's own, whose code would run wherever the text is read."""
-
     odd = _odd_text(prompt)
     if not odd and not any(map(_odd_text, prompt.parts)):
         return prompt

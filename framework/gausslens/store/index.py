@@ -179,9 +179,8 @@ class StoreReader:
         """The same as variables."""
         from .read_parts import read_pieces
 
-        return read_pieces(
-            self.path, part_path(self.path, *(step.analysis, step.key)), entry_of(step.analysis, step.key)
-        )
+        named = step.analysis, step.key
+        return read_pieces(self.path, part_path(self.path, *named), entry_of(*named))
 
     def mark(self, step: PlannedStep) -> tuple[Any, ...]:
         """What tells its part from all other files."""

@@ -21,7 +21,7 @@ from ..contract.digests_and_seeds import digest
 from ..contract.errors import StoreError
 from . import checksums as seal
 from .codec import TEXT, content, crc_of, own_of
-from .disk import STALE, Temporary, Writer, claimed, explain_failure, is_file, locked
+from .disk import STALE, Temporary, Writer, claimed, explain_damage, explain_failure, is_file, locked
 from .hdf5_writing import kind_of
 from .index import links, listed, parts
 from .layout import (
@@ -41,7 +41,7 @@ from .layout import (
 )
 from .manifest import MOST_BYTES, Manifest, PlannedStep, manifest_paths, read_manifest, superseded_plans
 from .pack import PackReader
-from .read_parts import check_element_type, decode_arrays, dims_of_stored, explain_damage, read_attributes, read_values
+from .read_parts import check_element_type, decode_arrays, dims_of_stored, read_attributes, read_values
 from .safety import arrays_of, check_link, follow, no_plugins, open_checked
 
 _BLOCK = 1 << 24

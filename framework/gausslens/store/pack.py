@@ -17,7 +17,7 @@ from zlib_ng.zlib_ng import crc32
 from ..contract.errors import StoreError
 from . import checksums as seal
 from .codec import TEXT, crc_of
-from .disk import explain_failure, mark_of, sync_directory
+from .disk import explain_damage, explain_failure, mark_of, sync_directory
 from .hdf5_writing import NewFile, write_values
 from .index import parts
 from .layout import CONVENTIONS, TYPE, NotAStore, check_version, entry_of, part_path
@@ -26,7 +26,6 @@ from .read_parts import (
     Pieces,
     check_element_type,
     dims_of_stored,
-    explain_damage,
     read_attributes,
     read_facts,
     read_pieces,

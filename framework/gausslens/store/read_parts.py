@@ -32,8 +32,7 @@ from .codec import (
     own_of,
     user_attributes,
 )
-from .disk import explain_damage as explain_damage
-from .disk import mark_of
+from .disk import explain_damage, mark_of
 from .hdf5_writing import kind_of
 from .layout import TYPE, TYPE_VERSION, check_version, entry_of, part_path
 from .manifest import SweepPoint

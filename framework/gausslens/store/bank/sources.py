@@ -11,14 +11,14 @@ from typing import Any, Protocol, Self
 
 from ...contract.errors import StoreError
 from .. import checksums as seal
-from ..disk import Temporary, explain_failure, write_at
+from ..disk import Temporary, explain_damage, explain_failure, write_at
 from ..hdf5_writing import NewFile
 from ..index import has_index
 from ..layout import PARTS, RUNS, NewerStore, check_is_store, check_name, entry_of, part_path
 from ..maintain import Damage, Named, files_below
 from ..manifest import Manifest, read_manifest
 from ..pack import PackReader, copy_arrays
-from ..read_parts import check_element_type, explain_damage, read_attributes
+from ..read_parts import check_element_type, read_attributes
 from ..safety import arrays_of, check_place, follow, no_plugins, open_checked
 from ..write_parts import part_attributes
 
