@@ -8,23 +8,39 @@ from typing import TYPE_CHECKING
 from . import add_run_file, load_host
 
 if TYPE_CHECKING:
+    from ..plugins import Host
     from ..runs.study import Study
 
 
 def add(parser: ArgumentParser) -> None:
     """Its arguments."""
     add_run_file(parser)
+    parser.add_argument("--quick", action="store_true", help="the file alone: open no model, read no prompts")
 
 
 def run(arguments: Namespace) -> int:
-    """Say what a run file holds; raises all its mistakes."""
+    """Say what a run file holds; raises all its mistakes, then all that does not fit its models and prompts."""
     from ..runfile import read
 
-    study = read(arguments.file, load_host(arguments), arguments.set)
-    print(f"{arguments.file}: {_held(study)}")
+    host = load_host(arguments)
+    study = read(arguments.file, host, arguments.set)
+    steps = "" if arguments.quick else f", {_count(_planned(study, host), 'step')}"
+    print(f"{arguments.file}: {_held(study)}{steps}")
     for warning in study.warnings:
         print(f"warning: {warning}")
     return 0
+
+
+def _planned(study: Study, host: Host) -> int:
+    """How many steps it has; its models are opened (config, tokenizer, shapes: no weights), its prompts read."""
+    from ..runs.open import Models
+    from ..runs.plan import make_plan
+
+    models = Models(study, host)
+    try:
+        return len(make_plan(study, models).steps)
+    finally:
+        models.close()
 
 
 def _held(study: Study) -> str:

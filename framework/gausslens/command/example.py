@@ -10,8 +10,9 @@ from pathlib import Path
 
 from ..contract.errors import InputError, did_you_mean
 
-# The line by which an editor finds the schema of a run file.
-_SCHEMA = re.compile(r"^# yaml-language-server: \$schema=.*$", flags=re.MULTILINE)
+# The line by which an editor finds the schema of a run file, where it lies in the tree: a copy has no place to name
+# that holds for everyone.
+_SCHEMA = re.compile(r"^# yaml-language-server: \$schema=.*\n", flags=re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,7 @@ def copied(name: str, to: Path | None = None) -> Path:
     if plain not in known:
         raise InputError(f"there is no example {name!r}{did_you_mean(plain, known)}")
     path = to or Path(f"{plain}.yaml")
-    schema = files("gausslens_schemas") / "run.v1.json"
-    text = _SCHEMA.sub(lambda _: f"# yaml-language-server: $schema={schema}", known[plain].text)
-    _write_new(path, text.encode())
+    _write_new(path, _SCHEMA.sub("", known[plain].text).encode())
     for data in files("gausslens_examples").iterdir():
         # What the run file reads, which looks for it beside itself: a file, or a directory with a checkpoint.
         if data.name == f"{plain}.npz":
@@ -85,7 +84,6 @@ def add(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Print the list, or copy NAME."""
-
     if arguments.name is None:
         known = examples()
         broad = max(map(len, known), default=0)

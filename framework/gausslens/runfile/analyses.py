@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..runs.study import Errors, PromptCall, Use
 from . import blocks
-from .blocks import find
-from .check_parameters import checked
+from .blocks import find, keys
+from .check_parameters import checked, names_at
 from .model_and_prompts import default_prompts, read_prompts_block, resolved_prompts
 from .nodes import Node
 from .problems import instead, shortened
@@ -38,7 +38,7 @@ def read_uses(
     bringing = {name for name, node in (variants or {}).items() if has_own_prompts(node)}
     found, labels = [], dict[str, Node]()
     for entry in entries:
-        block, table = checked(blocks.AnalysisBlock, entry, reading.problems)
+        block, table = checked(blocks.AnalysisBlock, _without_parameters(reading, entry), reading.problems)
         _check_label(reading, table, labels)
         _check_variants(reading, table.get("variants"), variants)
         analysis = find("analysis", table.get("use"), reading.host, reading.problems)
@@ -58,6 +58,21 @@ def read_uses(
             Use(label, analysis, parameters, layers, heads, on, called, entry.place, own is not None, over, block.limit)
         )
     return found
+
+
+def _without_parameters(reading: Reading, entry: Node) -> Node:
+    """An entry without what belongs within its `with:`, of which is told."""
+    strange = entry.but(keys(blocks.AnalysisBlock)) if entry.is_table else None
+    use = entry.get("use") if strange is not None and strange.value else None
+    named = reading.host.find("analysis", use.value) if use is not None and isinstance(use.value, str) else None
+    model = reading.model(named, entry) if named is not None else None
+    if strange is None or named is None or model is None:
+        return entry
+    theirs = strange.only(names_at(model, ())).value
+    for name, node in theirs.items():
+        hint = f"write it within `with`, as `with: {{{name}: ...}}`"
+        reading.problems.key(node, f"is a parameter of {named.descriptor.name}", hint)
+    return entry.but(theirs)
 
 
 def _check_label(reading: Reading, entry: Node, labels: dict[str, Node]) -> None:

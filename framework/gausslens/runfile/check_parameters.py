@@ -72,7 +72,7 @@ def checked(
             return model.model_validate_json(json.dumps(table.plain()), strict=True), table
         except ValidationError as error:
             found = error.errors(include_url=False, include_input=False)[: 10 * MOST]
-        faults = [_fault(each, table) for each in found]
+        faults = [_fault(each, table) for each in found if not _follows(each, found)]
         unknown = [f for f in faults if f.kind == "extra_forbidden" and f.union is None]
         if not unknown:
             for group in _grouped(faults):
@@ -120,6 +120,12 @@ def _as_table(model: type[BaseModel], node: Node) -> str:
     """How a text, which was given alone, is written as a table."""
     first = next(iter(names_at(model, ())), None)
     return f"write {{{first}: {node.value}}}" if isinstance(node.value, str) and first and len(node.value) < 80 else ""
+
+
+def _follows(error: Any, errors: Sequence[Any]) -> bool:
+    """Whether a list is only too short because what is in it is wrong: the items are told of."""
+    at = error["loc"]
+    return error["type"] == "too_short" and any(len(e["loc"]) > len(at) and e["loc"][: len(at)] == at for e in errors)
 
 
 def _fault(error: Any, table: Node) -> _Fault:

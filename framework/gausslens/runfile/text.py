@@ -57,13 +57,14 @@ _UNCLOSED = {
     "flow mapping": ("this '{' is never closed, or a ',' is missing in the table", ""),
     "quoted scalar": ("this quote is never closed", ""),
 }
+_KEY = ("could not find expected ':'", "a key without its ':'", "write key: value")
 _PROBLEMS = (
     ("tab", "a tab indents this line", "YAML wants spaces"),
     ("unexpected ':'", "a ':' without a space after it", "write key: value"),
     ("mapping values are not allowed", "a ':' is not expected here", "put a text that holds ': ' in quotes"),
     ("unknown escape", "an escape that YAML does not have", "double each backslash, or use single quotes"),
     ("undefined tag handle", "tags are not read", "write the value without the tag"),
-    ("could not find expected ':'", "a key without its ':'", "write key: value"),
+    _KEY,
     ("block mapping", "this line is not at the indentation of the keys above it", ""),
     ("block collection", "this line is not at the indentation of the list above it", ""),
     ("node content", "a value is missing here", "is a '[' or '{' not closed?"),
@@ -334,12 +335,27 @@ def _note_syntax(error: Exception, text: str, file: str, problems: Problems) -> 
     else:
         found = next((words for what, *words in _PROBLEMS if what in said or what in context), None)
         message, suggestion = found or (message, suggestion)
+        bare = _without_colon(said, mark, began, lines)
+        if bare is not None:
+            mark, (_, message, suggestion) = bare, _KEY
     # The end of a text is noted at its last line.
     at = (min(mark.line + 1, max(len(lines), 1)), mark.column + 1) if mark is not None else (1, 1)
     place = Mark(file, *at)
     if lines:
         message += f", in {shortened(lines[place.line - 1].strip(), 60)}"
     problems.add(place, (), message, suggestion)
+
+
+def _without_colon(said: str, mark: Any, began: Any, lines: list[str]) -> Any:
+    """The place of a key that lacks its ':', which a parser notices one or more lines later; None for another fault."""
+    if _KEY[0] in said:
+        return began
+    if "mapping values" not in said or mark is None:
+        return None
+    above = next((n for n in range(min(mark.line, len(lines)) - 1, -1, -1) if lines[n].strip()), None)
+    if above is None or ":" in lines[above] or lines[above].lstrip().startswith("#"):
+        return None
+    return yaml.Mark("", 0, above, len(lines[above]) - len(lines[above].lstrip(" -")), None, 0)
 
 
 def _starts_with_tab(lines: list[str], mark: yaml.Mark | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from .study import Point, Study, Use, Variant
 
 
+SHOWN = 40  # mistakes
 _OF_TWO = "it reads a difference of two models: add a variant, as `added: {difference: [tuned, base]}`"
 
 
@@ -66,6 +68,20 @@ class _Planner:
         self._last_reason = ""
         self.requests: dict[tuple[str, Opened], Request | None] = {}
         self.of_edits: Mapping[Twin, OfEdits] = {}
+        self.mistakes: dict[str, GausslensError] = {}  # by what they say
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Note what of a run file does not fit its models, so that all of it can be said at once."""
+        try:
+            yield
+        except GausslensError as error:
+            self.mistakes.setdefault(str(error), error)
+
+    def settle(self) -> None:
+        """Raise what was noted."""
+        for error in self.mistakes.values():
+            raise error if len(self.mistakes) == 1 else PlanError(_in_one_screen(list(self.mistakes)))
 
     def open_models(self) -> None:
         """Open the model of every twin, and look at every edit of it, before anything is computed."""
@@ -78,8 +94,9 @@ class _Planner:
                     assert opened is not None
                     if (id(call), opened) not in checked:
                         checked.add((id(call), opened))
-                        _check_edit(call, opened)
-                        self.notes += left_whole(call, opened.model)
+                        with self.noting():
+                            _check_edit(call, opened)
+                            self.notes += left_whole(call, opened.model)
         for opened in self.models:
             info = opened.model.info
             self.notes += [f"{info.name}: {note}" for note in info.facts.get("notes", ())]
@@ -114,7 +131,9 @@ class _Planner:
             planned |= names
             for use in self.study.uses:
                 if use.analysis.descriptor.shape != "derived" and not reads_results(use):
-                    self._plan_measured(use, names, planned)
+                    with self.noting():
+                        self._plan_measured(use, names, planned)
+            self.settle()  # before what reads their results
             for use in self.study.uses:
                 if reads_results(use):
                     self._plan_measured(use, names, planned)
@@ -339,6 +358,11 @@ class _Planner:
             return
         made = keys.of_results(use, self.study.seed, place, [self.steps[i].key for i in inputs])
         self.steps[place] = Step(place, keys.key_of(made), made, use, point, inputs=inputs, opened=opened)
+
+
+def _in_one_screen(said: Sequence[str]) -> str:
+    left = [f"... and {len(said) - SHOWN} more"] if len(said) > SHOWN else []
+    return "\n".join([f"{len(said)} mistakes", *said[:SHOWN], *left])
 
 
 def _unfit(analysis: Analysis, opened: Opened) -> str | None:

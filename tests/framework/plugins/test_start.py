@@ -52,9 +52,9 @@ def imported(command: Command, crowded: Path, *arguments: str) -> set[str]:
     return set(command(*arguments, path=crowded, python=("-c", script)).stderr.splitlines()[-1].split())
 
 
-@pytest.mark.parametrize("command_line", [["--help"], ["plugins"], ["check"]], ids=" ".join)
+@pytest.mark.parametrize("command_line", [["--help"], ["plugins"], ["check", "--quick"]], ids=" ".join)
 def test_nothing_heavy_is_imported(command_line: list[str], command: Command, crowded: Path, run_file: Path) -> None:
-    arguments = [*command_line, str(run_file)] if command_line == ["check"] else command_line
+    arguments = [*command_line, str(run_file)] if command_line[0] == "check" else command_line
     done = command(*arguments, path=crowded, python=("-X", "importtime"))
     assert done.returncode == 0, done.stderr[-2000:]
     assert heavy_imports(done.stderr) == set()
@@ -84,12 +84,16 @@ def test_the_list_has_them_all(command: Command, crowded: Path) -> None:
 
 
 def test_check_works_and_tells_of_the_broken_on_stderr(command: Command, crowded: Path, run_file: Path) -> None:
-    done = command("check", str(run_file), path=crowded)
+    done = command("check", "--quick", str(run_file), path=crowded)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("set aside: plugin bad-") == 5
     assert "set aside" not in done.stdout
     quiet = command(
-        "check", str(run_file), path=crowded, GAUSSLENS_WITHOUT="bad-import,bad-exit,bad-hook,bad-argument,bad-name"
+        "check",
+        "--quick",
+        str(run_file),
+        path=crowded,
+        GAUSSLENS_WITHOUT="bad-import,bad-exit,bad-hook,bad-argument,bad-name",
     )
     assert quiet.returncode == 0
     assert quiet.stderr == ""
@@ -97,7 +101,7 @@ def test_check_works_and_tells_of_the_broken_on_stderr(command: Command, crowded
 
 def test_a_run_file_that_needs_a_broken_plugin_is_refused(command: Command, crowded: Path, run_file: Path) -> None:
     run_file.write_text(RUN_FILE.replace("dummy07.count, with: {least: 4}", "bad-import.count"), encoding="utf-8")
-    done = command("check", str(run_file), path=crowded)
+    done = command("check", "--quick", str(run_file), path=crowded)
     assert done.returncode == 2
     assert "start.yaml:8:" in done.stderr
     assert "plugin bad-import" in done.stderr[done.stderr.index("start.yaml:8:") :]

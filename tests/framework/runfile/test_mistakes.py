@@ -379,3 +379,16 @@ analyses: [{use: probe.moments}]
     assert (problem.mark.line, problem.path) == (4, "variants.other.draws")
     assert "all draws would be equal; leave draws out" in str(problem)
     assert "shuffle its prompts: `prompts: {shuffle: tokens}`" in str(problem)
+
+
+def test_a_parameter_beside_with_is_told_where_it_belongs(mistakes: Mistakes) -> None:
+    found = mistakes("gausslens: 1\nmodel: {path: .}\nanalyses: [{use: probe.moments, keep: 3}]\n")
+    assert [(p.message, p.suggestion) for p in found if p.path == "analyses[0].keep"] == [
+        ("is a parameter of probe.moments", "write it within `with`, as `with: {keep: ...}`")
+    ]
+
+
+def test_of_a_list_whose_items_are_wrong_only_the_items_are_told(mistakes: Mistakes) -> None:
+    edit = {"edit": "probe.scale", "alpha": 1.0, "matrices": ["W_X"]}
+    found = mistakes({"gausslens": 1, "model": {"path": "."}, "variants": {"cut": [edit]}})
+    assert [p.path for p in found if "matrices" in p.path] == ["variants.cut[0].matrices[0]"]

@@ -123,3 +123,21 @@ def test_every_node_knows_its_place(loader: Any) -> None:
         "f:4:9",
     )
     assert (leaf.path, leaf.text, node.value["a"].text) == (("b", 1, "c"), None, "1")
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a: 1\nname d\nmodel: {b: 1}", 2),
+        ("a: 1\nmodel\n  path: x\nz: 1", 2),
+        ("a: 1\nb:\n  - use: x\n    with\n      c: 3", 4),
+        ("a: 1\nb:\n  - use x\n\n    with: 3", 3),
+        ("a: 1\nb\n  - x\n", 2),
+        ("a\nb: 1", 1),
+    ],
+)
+def test_a_missing_colon_is_told_where_it_is_missing(text: str, line: int, loader: Any) -> None:
+    [(at, said)] = told(text, loader)
+    assert at == line
+    assert said.startswith("a key without its ':'")
