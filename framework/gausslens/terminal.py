@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, TextIO
+
+from rich.cells import cell_len
 
 if TYPE_CHECKING:
     import pandas as pd
 
 # Rows of a frame that are printed; --csv and --json print all.
 MOST_ROWS = 60
+# A column of text is not made narrower than this to fit a terminal.
+NARROW = 12
+# Where a text may go on in the next line: not within a number, not within "before x 8".
+_PLACES = re.compile(r"(?<=\s)(?<! x )(?!\s)|(?<=[,./_:;-])(?![\d\s])")
 
 
 def plain(text: object) -> str:
@@ -25,35 +36,100 @@ def plain_lines(text: object) -> str:
     return "\n".join(map(plain, str(text).split("\n")))
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
-    """Rows as aligned text; columns named in ``right`` are set to the right."""
+def columns() -> int | None:
+    """How wide the terminal is; None where the output goes elsewhere, where lines are as long as they are."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def tell(text: str, stream: TextIO | None = None) -> None:
+    """Print text. On a terminal a long line goes on in the next, a little to the right, without breaking a word."""
+    width = columns() if (stream or sys.stdout).isatty() else None
+    lines = [part for line in text.split("\n") for part in (_folded(line, width) if width else [line])]
+    print("\n".join(lines), file=stream)
+
+
+def _folded(line: str, width: int) -> list[str]:
+    if cell_len(line) <= width:
+        return [line]
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.wrap(
+        line, width, subsequent_indent=indent, replace_whitespace=False, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = (), width: int | None = None
+) -> list[str]:
+    """Rows as aligned text; columns named in ``right`` are numbers, set to the right and never broken.
+
+    Where it would be wider than ``width``, cells of the widest columns of text go on in further lines; the head is one.
+    """
     cells = [list(head), *[list(row) for row in rows]]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
-    return [
-        "  ".join(
-            c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in cells
-    ]
+    widths = [max(cell_len(row[i]) for row in cells) for i in range(len(head))]
+    if width is not None:
+        least = [w if i in right else min(w, max(NARROW, cell_len(head[i]))) for i, w in enumerate(widths)]
+        widths = _squeezed(widths, least, width - 2 * (len(head) - 1))
+    lines = []
+    for row in cells:
+        parts = [[c] if i in right else _in_cell(c, w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        for line in zip_longest(*parts, fillvalue=""):
+            padded = [set_cell(c, w, i in right) for i, (c, w) in enumerate(zip(line, widths, strict=True))]
+            lines.append("  ".join(padded).rstrip())
+    return lines
+
+
+def set_cell(text: str, width: int, right: bool) -> str:
+    """Text with spaces up to a width; letters of East Asia take two columns."""
+    spaces = " " * (width - cell_len(text))
+    return spaces + text if right else text + spaces
+
+
+def _squeezed(widths: list[int], least: Sequence[int], most: int) -> list[int]:
+    """Widths of which the widest are made smaller until all fit, or each is the least."""
+    widths = list(widths)
+    while sum(widths) > most and (wide := [i for i, w in enumerate(widths) if w > least[i]]):
+        widths[max(wide, key=widths.__getitem__)] -= 1
+    return widths
+
+
+def _in_cell(text: str, width: int) -> list[str]:
+    """Text in lines of a width: cut at spaces and after signs, but in no number; what is longer, anywhere."""
+    if cell_len(text) <= width:
+        return [text]
+    lines = [""]
+    for piece in _PLACES.split(text):
+        if cell_len((lines[-1] + piece).rstrip()) <= width:
+            lines[-1] += piece
+            continue
+        rest = piece.lstrip()
+        while cell_len(rest) > width:
+            fits = next(n for n in range(len(rest), 0, -1) if cell_len(rest[:n]) <= max(width, 2))
+            lines, rest = [*lines, rest[:fits]], rest[fits:]
+        lines.append(rest)
+    return [line.rstrip() for line in lines if line.strip()]
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[int] = ()) -> None:
-    """Print rows under a head; columns in ``right`` are numbers and set to the right."""
-    cells = [[plain(c) for c in row] for row in rows]
-    if not sys.stdout.isatty():
-        print("\n".join(table(list(head), cells, right)))
-        return
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    """Print rows under a head; columns in ``right`` are numbers and set to the right.
 
-    drawn = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for index, name in enumerate(head):
-        drawn.add_column(Text(name), justify="right" if index in right else "left", overflow="fold")
-    for row in cells:
-        drawn.add_row(*(Text(c) for c in row))
-    Console().print(drawn)
+    On a terminal that is too narrow for them side by side, each row is a list of its cells.
+    """
+    cells, width = [[plain(c) for c in row] for row in rows], columns()
+    first, *lines = table(head, cells, right, width)
+    if width is not None and max(map(cell_len, (first, *lines))) > width:
+        broad = max(map(cell_len, head))
+        lists = [
+            [f"{set_cell(name, broad, False)}  {c}" for name, c in zip(head, row, strict=True) if c] for row in cells
+        ]
+        tell("\n\n".join("\n".join(each) for each in lists))
+        return
+    print("\n".join([_bold(first), *lines]))
+
+
+def _bold(line: str) -> str:
+    """A head, where the terminal has more than one weight of letters."""
+    plainly = not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
+    return line if plainly else f"\033[1m{line}\033[0m"
 
 
 def print_rows(frame: pd.DataFrame, what: str) -> None:

@@ -153,7 +153,7 @@ def test_plan_tells_steps_and_writes_nothing(file, capsys):
     assert main(["plan", str(file)]) == 0
     out = capsys.readouterr().out
     assert "small: 10 steps, 0 of them in" in out
-    assert "comparison" in out
+    assert "against chance" in out
     assert "2 layers of 4 heads over 2" in out
     assert not (file.parent / "store").exists()
     assert main(["plan", str(file), "--json"]) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
+from ..terminal import tell
 from . import add_run_file, load_host
 
 if TYPE_CHECKING:
@@ -25,9 +26,9 @@ def run(arguments: Namespace) -> int:
     host = load_host(arguments)
     study = read(arguments.file, host, arguments.set)
     steps = "" if arguments.quick else f", {_count(_planned(study, host), 'step')}"
-    print(f"{arguments.file}: {_held(study)}{steps}")
+    tell(f"{arguments.file}: {_held(study)}{steps}")
     for warning in study.warnings:
-        print(f"warning: {warning}")
+        tell(f"warning: {warning}")
     return 0
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import InputError, ModelError
+from ..terminal import table, tell
 from . import load_host
 
 if TYPE_CHECKING:
@@ -43,7 +44,10 @@ def run(arguments: Namespace) -> int:
     opened = open_model(runfile.read_model({k: v for k, v in block.items() if v is not None}, host), host)
     try:
         findings = proved(opened)
-        print(_as_json(opened, findings) if arguments.json else _as_text(opened, findings))
+        if arguments.json:
+            print(_as_json(opened, findings))
+        else:
+            tell(_as_text(opened, findings))
     finally:
         opened.model.close()
     return 0 if findings is None or all(f.holds for f in findings) else 1
@@ -66,8 +70,6 @@ def proved(opened: Opened) -> Sequence[Finding] | None:
 
 
 def _as_text(opened: Opened, findings: Sequence[Finding] | None) -> str:
-    from ..terminal import table
-
     info = opened.model.info
     loader = opened.call.loader.descriptor.name
     engine = opened.engine.descriptor.name if opened.engine else "none"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections import Counter
+from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ..terminal import duration, size, table
+from ..terminal import columns, duration, size, table, tell
 from . import add_run_file, load_host
 
 if TYPE_CHECKING:
@@ -33,31 +35,59 @@ def run(arguments: Namespace) -> int:
         if arguments.json:
             print(json.dumps(manifest_of(plan), indent=2, ensure_ascii=False))
         else:
-            print(_as_text(plan, Store(chosen_store(study, arguments.store))))
+            tell(_as_text(plan, Store(chosen_store(study, arguments.store)), columns()))
     finally:
         models.close()
     return 0
 
 
-def _as_text(plan: Plan, store: Store) -> str:
-    """One line for each label and variant, then what the whole will need."""
-    groups: dict[tuple[str, str], list[Step]] = {}
-    for step in plan.steps:
-        groups.setdefault((step.ref.label, step.ref.variant), []).append(step)
-    rows = [(label, variant, *_row(steps, store)) for (label, variant), steps in groups.items()]
-    head = ("label", "variant", "shape", "steps", "in store", "tokens", "errors", "memory", "disk", "time each")
-    there = sum(store.has(s.folder, s.key) for s in plan.steps)
-    lines = [f"{plan.study.name}: {len(plan.steps)} steps, {there} of them in {store.path}", ""]
-    lines += table(head, rows, right=(3, 4, 5, 6, 7, 8, 9))
+def _as_text(plan: Plan, store: Store, width: int | None) -> str:
+    """A line for each label, and for variants of it that need other than the rest; then what the whole will need."""
+    there = {step.key for step in plan.steps if store.has(step.folder, step.key)}
+    rows = [_row(label, steps, there) for label, steps in _alike(plan)]
+    head = ("label", "variants", "steps", "left", "tokens", "memory", "disk", "time each")
+    lines = [f"{plan.study.name}: {len(plan.steps)} steps, {len(there)} of them in {store.path}", ""]
+    lines += table(head, rows, (2, 3, 4, 5, 6, 7), width)
     lines += _models(plan)
     lines += _nulls(plan)
     lines += _threads(plan)
     lines += [f"note: {note}" for note in plan.notes]
-    if any(step.groups for step in plan.steps):
-        lines.append(
-            "errors: over prompts, by leaving out one of so many groups in turn; memory and time are with them"
-        )
+    groups = sorted({step.groups for step in plan.steps if step.groups})
+    if groups:
+        in_groups = f"{' or '.join(map(str, groups))} groups"
+        lines.append(f"errors: over prompts, by leaving out one of {in_groups} in turn; memory and time are with them")
     return "\n".join(lines)
+
+
+def _alike(plan: Plan) -> Iterator[tuple[str, list[Step]]]:
+    """Steps of a label that need the same, by label; all that is compared with one null together."""
+    found: dict[tuple[str, ...], list[Step]] = {}
+    for step in plan.steps:
+        what = (f"against {step.against}",) if step.against else (step.ref.label, *_needed(step))
+        found.setdefault(what, []).append(step)
+    for (label, *_), steps in found.items():
+        yield label, steps
+
+
+def _row(label: str, steps: Sequence[Step], there: Container[str]) -> tuple[str, ...]:
+    drawn = Counter(step.ref.variant for step in steps)
+    variants = ", ".join(f"{name} x {n}" if n > 1 else name for name, n in drawn.items())
+    if steps[0].against:
+        labels = dict.fromkeys(step.ref.label.split(".against.")[0] for step in steps)
+        variants = ", ".join(labels)
+    left = sum(step.key not in there for step in steps)
+    return (label, variants, str(len(steps)), str(left), *_needed(steps[0]))
+
+
+def _needed(step: Step) -> tuple[str, str, str, str]:
+    """Tokens, memory, disk and time of a step."""
+    from ..runs.resources import needs
+
+    tokens = str(sum(step.tokens.lengths)) if step.tokens else ""
+    if step.inputs or step.opened is None:
+        return tokens, "", "", ""
+    need = needs(step, step.info)
+    return tokens, size(need.memory), size(need.disk), duration(need.seconds)
 
 
 def _models(plan: Plan) -> list[str]:
@@ -112,18 +142,3 @@ def _lacking(what: str, draws: int, seconds: float) -> str:
     cost = duration(seconds * draws)
     told = f", {cost.replace('< ', 'under ')}" if cost else ""
     return f"{what} need{'s' if what.startswith('the') else ''} {draws} draw{'s' if draws > 1 else ''} more{told}"
-
-
-def _row(steps: list[Step], store: Store) -> tuple[str, ...]:
-    from ..runs.resources import needs
-
-    first = steps[0]
-    shape = "comparison" if first.against else first.use.analysis.descriptor.shape
-    there = sum(store.has(s.folder, s.key) for s in steps)
-    tokens = str(sum(first.tokens.lengths)) if first.tokens else ""
-    groups = "" if first.groups is None else f"{first.groups} groups"
-    counted = (shape, str(len(steps)), str(there), tokens, groups)
-    if first.inputs or first.opened is None:
-        return (*counted, "", "", "")
-    need = needs(first, first.info)
-    return (*counted, size(need.memory), size(need.disk), duration(need.seconds))

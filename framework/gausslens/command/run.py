@@ -6,7 +6,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
-from ..terminal import table
+from ..terminal import columns, table, tell
 from . import add_run_file, load_host, tell_undrawn
 
 if TYPE_CHECKING:
@@ -54,10 +54,10 @@ def run(arguments: Namespace) -> int:
         what, code = ("told to end", 143) if isinstance(stopped, Terminated) else ("interrupted", 130)
         print(f"{what}; what was finished is in the store, and the same command goes on from there", file=sys.stderr)
         return code
-    print(summary(ran) if part is None else summary_of_part(ran, part, arguments.file))
+    tell(summary(ran, columns()) if part is None else summary_of_part(ran, part, arguments.file))
     tell_undrawn(ran.undrawn, arguments.debug)
     if ran.outcome.failed:
-        print(f"\n{ran.failures_in_words()}", file=sys.stderr)
+        tell(f"\n{ran.failures_in_words()}", sys.stderr)
         if arguments.debug:
             import traceback
 
@@ -67,12 +67,12 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def summary(ran: Ran) -> str:
+def summary(ran: Ran, width: int | None = None) -> str:
     """The end of a run in words and two tables."""
     plan = ran.plan
     lines = [f"{plan.study.name}: {len(plan.steps)} steps: {ran.outcome}", ""]
-    lines += table(("label", "analysis", "variants"), _labels(ran))
-    lines += _found(ran)
+    lines += table(("label", "analysis", "variants"), _labels(ran), width=width)
+    lines += _found(ran, width)
     lines += [f"note: {note}" for note in ran.notes]
     lines += ["", f"store   {ran.path}   (gausslens show {ran.path})"]
     if ran.report is not None:
@@ -104,7 +104,7 @@ def _labels(ran: Ran) -> list[tuple[str, str, str]]:
     ]
 
 
-def _found(ran: Ran, most: int = 10) -> list[str]:
+def _found(ran: Ran, width: int | None, most: int = 10) -> list[str]:
     """What was found: a sentence, and the largest departures from the null that shares least with the model."""
     from ..report.departures import columns, departures, rows
     from ..report.numbers import written_cell
@@ -118,5 +118,5 @@ def _found(ran: Ran, most: int = 10) -> list[str]:
         written = [tuple(map(written_cell, row)) for row in rows(found, most)]
         left = f" ({most} of {len(found)})" if len(found) > most else ""
         head = columns(found)
-        lines += ["", f"the largest departures from {null}{left}", *table(head, written, right=(4, 6, 7, 8))]
+        lines += ["", f"the largest departures from {null}{left}", *table(head, written, (4, 6, 7, 8), width)]
     return lines if len(lines) > 1 else ["", "against the nulls: nothing could be compared"]

@@ -195,13 +195,13 @@ def test_names_from_a_store_send_the_terminal_nothing(capsys: pytest.CaptureFixt
     assert "\x1b" not in said(capsys, "show", store.path, "x", "score", "--json")
 
 
-def test_a_terminal_gets_a_drawn_table(
+def test_on_a_terminal_the_head_stands_out(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, filled_once: Path
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "120")
     text = said(capsys, "show", filled_once)
-    assert "──" in text
+    assert "\033[1mvariant  label" in text
     assert "probe.score" in text
 
 
