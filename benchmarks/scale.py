@@ -6,11 +6,13 @@ Each row varies one size, others fixed, in steps of two. A cost is the processor
 one thread) for a run from a dict into a fresh store, with opening its model and planning; minima of interleaved rounds.
 The exponent is the slope, in logarithms, of what each doubling adds: what is the same at every size drops out. Where
 noise makes a step negative it is the slope of the costs themselves, which is too small where fixed parts are large.
+The row ``workers`` is what a tiny step costs more where a worker computes it (needs Dask).
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import tempfile
 import time
@@ -23,6 +25,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 
 MOST = 1.1
+# Milliseconds of processor time that sending a tiny step to a worker may take.
+ENGINE = 5
 ROUNDS = 3
 Cost = Callable[[int], float]
 
@@ -36,13 +40,13 @@ def study(
     return made | {"variants": {"trained": []}, "errors": False, "report": False} | more
 
 
-def seconds(given: Any, store: Path) -> float:
-    """Processor time of one run."""
+def seconds(given: Any, store: Path, **how: Any) -> float:
+    """Processor time of one run, in this process."""
     import gausslens
 
     with tempfile.TemporaryDirectory(dir=store) as fresh:
         start = time.process_time()
-        gausslens.run(given, store=fresh)
+        gausslens.run(given, store=fresh, **how)
         return time.process_time() - start
 
 
@@ -126,13 +130,38 @@ def in_prompts(top: Path) -> None:
     row("attention and moments with errors, in prompts", (512, 1024, 2048, 4096), cost)
 
 
-# What there is to measure; rows of workers belong beside these.
+def by_workers(top: Path) -> None:
+    """What a tiny step costs more where a worker computes it: all processes together, steps sent several at a time.
+
+    Each of so many twins has one step; what two numbers of them differ by leaves out how a run begins and ends.
+    """
+    few, many = 64, 320
+
+    def cost(draws: int, workers: int | None) -> float:
+        variants = {"trained": [], "drawn": DRAWN | {"draws": draws}}
+        given = study({"path": "builtin:tiny"}, [SPECTRUM], variants=variants)
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        own = seconds(given, top, workers=workers)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return own + after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    cost(few, None)
+    ways = ((few, None), (many, None), (few, 1), (many, 1))
+    taken = np.array([[cost(*way) for way in ways] for _ in range(ROUNDS)]).min(axis=0)
+    here, there = ((taken[at + 1] - taken[at]) / (many - few) * 1000 for at in (0, 2))
+    verdict = "" if there - here <= ENGINE else "   MISSED"
+    told = f"{there:.1f} ms a step by a worker, {here:.1f} here"
+    print(f"{'the engine, per tiny step':44} {there - here:5.2f}   at most {ENGINE} ms{verdict}   {told}", flush=True)
+
+
+# What there is to measure.
 ROWS: dict[str, Callable[[Path], None]] = {
     "layers": in_layers,
     "heads": in_heads,
     "tokens": in_tokens,
     "draws": in_draws,
     "prompts": in_prompts,
+    "workers": by_workers,
 }
 
 

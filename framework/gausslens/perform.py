@@ -43,6 +43,8 @@ def run(
     host: Host | None = None,
     shown: bool | None = None,
     mapping: Mapping[str, Any] | None = None,
+    workers: int | None = None,
+    scheduler: str | None = None,
 ) -> Results:
     """Run a study and return its results, opened for reading.
 
@@ -51,10 +53,14 @@ def run(
     are keys of ``model:`` that say where a plain torch module has what (docs/models.md). What is in the store already
     is not computed again. Steps that fail do not take the others with them: RunFailed is raised at the end. What of the
     report could not be drawn is a warning.
+
+    ``workers`` is how many processes of this machine compute in place of this one, ``scheduler`` the address or the
+    file of a Dask scheduler whose workers do: as ``gausslens run --workers`` and ``--scheduler``.
     """
     from .store.read_results import open as open_store
 
-    ran = perform(source, store, sets, without, model, tokenizer, host, shown, mapping)
+    by = Workers.asked(workers, scheduler)
+    ran = perform(source, store, sets, without, model, tokenizer, host, shown, mapping, workers=by)
     for undrawn in ran.undrawn:
         warnings.warn(str(undrawn), stacklevel=2)
     if ran.outcome.failed:

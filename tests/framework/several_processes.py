@@ -5,15 +5,38 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import h5py
+import numpy as np
+import psutil
 
 from gausslens.store.layout import entry_of, part_path
 from gausslens.store.read_parts import read_facts
 
 PLUGIN = """
+import os
+
 from gausslens import Analysis, hookimpl
+
+if "LOGGED_COMMITS" in os.environ:  # every step of every plugin that this process has finished, and if it was the first
+    from gausslens.spreading import here
+
+    committed = here.committed
+
+    def logged(done, store):
+        failure, first = committed(done, store)
+        told = os.open(os.environ["LOGGED_COMMITS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(told, f"{done.step.key} {first}\\n".encode())
+        os.close(told)
+        return failure, first
+
+    here.committed = logged
 
 @hookimpl
 def analyses():
@@ -67,16 +90,20 @@ class Site:
         (told / "entry_points.txt").write_text("[gausslens]\nlogged = logged_plugin\n")
         for name, text in (("plugin", PLUGIN), ("parameters", PARAMETERS), ("analysis", ANALYSIS)):
             (shelf / f"logged_{name}.py").write_text(text)
+        self.commits = directory / "commits.txt"
         self.environment = os.environ | {"PYTHONPATH": str(shelf), "OMP_NUM_THREADS": "1"}
+        self.environment["LOGGED_COMMITS"] = str(self.commits)
         self.environment.pop("PYTEST_ADDOPTS", None)
         self.file = directory / "study.yaml"
 
-    def write(self, draws: int = 3, more: str = "", **parameters: Any) -> None:
-        """The run file: the model and draws of one null."""
+    def write(
+        self, draws: int = 3, more: str = "", model: str = "builtin:tiny", nulls: str = "", **parameters: Any
+    ) -> None:
+        """The run file: the model and draws of one null, and more of both."""
         told = "".join(f", {name}: {value}" for name, value in parameters.items())
         self.file.write_text(
-            "gausslens: 1\nmodel: {path: builtin:tiny}\nprompts: {source: repeated-random, prompts: 4, length: 12}\n"
-            f"variants:\n  trained: []\n  before: {{edits: [{{edit: reinit.config}}], draws: {draws}}}\n"
+            f"gausslens: 1\nmodel: {{path: {model}}}\nprompts: {{source: repeated-random, prompts: 4, length: 12}}\n"
+            f"variants:\n  trained: []\n  before: {{edits: [{{edit: reinit.config}}], draws: {draws}}}\n{nulls}"
             f"analyses:\n  - {{use: logged.norm, with: {{log: {self.log}{told}}}}}\n{more}"
             "against: before\nreport: false\n"
         )
@@ -107,6 +134,27 @@ class Site:
         """How often each step was computed."""
         return Counter(self.log.read_text().splitlines() if self.log.exists() else ())
 
+    def committed(self) -> Counter[str]:
+        """How often each step was finished, by its key."""
+        told = self.commits.read_text().split("\n")[:-1] if self.commits.exists() else []
+        return Counter(line.split()[0] for line in told)
+
+
+def arrays(store: Path) -> dict[str, Any]:
+    """Every array of every part of a store, in plain bytes."""
+    found = {}
+    for path in sorted(store.rglob("parts/*/*.h5")):
+        with h5py.File(path) as file:
+
+            def take(name: str, item: Any, part: str = f"{path.parent.name}/{path.stem}") -> None:
+                if isinstance(item, h5py.Dataset):
+                    value = item[()]
+                    plain = value.tolist() if item.dtype.kind == "O" else np.asarray(value).tobytes()
+                    found[f"{part}/{name}"] = (item.dtype.str, item.shape, plain)
+
+            file.visititems(take)
+    return found
+
 
 def same(one: Path, other: Path) -> bool:
     """Whether two stores hold the same results, bit for bit."""
@@ -118,3 +166,36 @@ def same(one: Path, other: Path) -> bool:
         for root in (one, other)
     ]
     return bool(names) and content[0] == content[1]
+
+
+@contextmanager
+def scheduler(site: Site, workers: int = 2) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
+    """A cluster on the loopback: the scheduler's file, and its process."""
+    file = site.directory / "scheduler.json"
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": site.environment}
+    told = ["--no-dashboard", "--scheduler-file", str(file)]
+    dask = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0"]
+    leads = subprocess.Popen([*dask, *told], **quiet)
+    worker = [sys.executable, "-m", "distributed.cli.dask_worker", "--nworkers", str(workers), "--nthreads", "1"]
+    place = ["--local-directory", str(site.directory / "scratch")]
+    works = subprocess.Popen([*worker, *told, *place], **quiet) if workers else None
+    try:
+        end = time.monotonic() + 300
+        while not (file.exists() and file.read_text().endswith("}")):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        yield file, leads
+    finally:
+        for process in (works, leads):
+            if process is not None:
+                process.terminate()
+                process.wait(60)
+
+
+def below(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The worker processes that a run has started."""
+    try:
+        every = psutil.Process(process.pid).children(recursive=True)
+        return [each for each in every if "in_worker" in " ".join(each.cmdline())]
+    except psutil.Error:
+        return []

@@ -42,9 +42,8 @@ def run(arguments: Namespace) -> int:
     from ..spreading.tasks import Part
 
     part = None if arguments.part is None else Part.read(arguments.part)
-    workers = None
-    if arguments.workers is not None or arguments.scheduler is not None:
-        workers = Workers(arguments.workers or 0, arguments.scheduler)
+    workers = Workers.asked(arguments.workers, arguments.scheduler)
+    if workers is not None:
         workers.check()
     host = load_host(arguments)
     try:

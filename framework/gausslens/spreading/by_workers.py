@@ -9,12 +9,12 @@ from __future__ import annotations
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..contract.errors import GausslensError
+from ..contract.errors import GausslensError, InputError
 from ..runs.outcome import Began, Failure, Noted, Progress, Said, Settled, in_words
 from . import in_worker
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .here import Event, Leading
     from .in_worker import Order, Row
     from .tasks import Task
+    from .worker_processes import WorkerProcesses
 
 # A step that killed its worker so often is reported, and not tried again.
 DEATHS = 3
@@ -29,12 +30,14 @@ DEATHS = 3
 SECONDS, MOST, AHEAD = 0.5, 64, 2
 # Seconds without any worker after which a run ends.
 NONE = 600
-# Seconds after which a worker that died is replaced by us: Dask's nanny gives up on one that dies while it starts.
-GRACE = 30
 
 
 class SchedulerLost(GausslensError):
     """The scheduler of a cluster is gone, in the middle of a run."""
+
+
+class WorkersLost(GausslensError):
+    """There are no workers, and none can be had."""
 
 
 class Elsewhere(GausslensError):
@@ -58,20 +61,21 @@ class Submission:
 class Crew:
     """The workers of a cluster at the tasks of a run; ``client`` is Dask's, ``lost`` how a run ends without it.
 
-    ``hire`` starts so many more workers, where they are ours.
+    ``processes`` are those of the workers, where they are ours.
     """
 
     def __init__(
-        self, client: Any, leading: Leading, order: Order, lost: str, hire: Callable[[int], object] | None = None
+        self, client: Any, leading: Leading, order: Order, lost: str, processes: WorkerProcesses | None = None
     ) -> None:
-        self.client, self.leading, self.order, self.lost, self.hire = client, leading, order, lost, hire
-        self._wanted, self._complete = 0, time.monotonic()
+        self.client, self.leading, self.order, self.lost, self.processes = client, leading, order, lost, processes
         self.running: list[Submission] = []
         self.again: list[Submission] = []
         self.unsettled: dict[Task, set[str]] = {}
         self.deaths: Counter[str] = Counter()
         self.seconds: dict[bool, float] = {}
-        self._workers, self._asked, self._seen = 1, 0.0, time.monotonic()
+        self._there: list[str] = []
+        # When any worker was seen: those of a cluster may still stand in a queue, ours may not.
+        self._asked, self._seen = 0.0, None if processes is None else time.monotonic()
         self._name = f"gausslens-{secrets.token_hex(4)}"
         self._number = 0
 
@@ -100,8 +104,8 @@ class Crew:
 
     def _send(self) -> Iterator[Event]:
         """Keep every worker busy, and no more: what is not sent may be computed by another run."""
-        self._count()
-        while len(self.running) < AHEAD * self._workers:
+        self._look()
+        while len(self.running) < AHEAD * max(1, len(self._there)):
             if self.again:
                 self._submit(self.again.pop())
                 continue
@@ -111,20 +115,50 @@ class Crew:
             yield from (Began(self.leading.steps[key]) for keys in batch.keys for key in keys)
             self._submit(batch)
 
-    def _count(self) -> None:
-        """How many workers there are now and then; a run without any for long ends, and does not wait for ever."""
+    def check(self) -> None:
+        """Every worker that is there plans the run file again and compares, before any of them computes."""
+        asked: dict[str, Any] = {}
+        while not asked or any(future.status == "pending" for future in asked.values()):
+            self._look(0.2)
+            for gone in asked.keys() - set(self._there):  # it died; one in its place has another address
+                asked.pop(gone).cancel()
+            for address in set(self._there) - asked.keys():
+                only: dict[str, Any] = {"workers": [address], "allow_other_workers": False, "pure": False}
+                asked[address] = self._call(self.client.submit, in_worker.opened, self.order, **only)
+            self._wait(list(asked.values()), 0.2)
+        answers = [self._opened(future) for future in asked.values()]
+        wrong = [f"  {place}: {refused}" for place, refused in answers if refused]
+        if wrong:
+            more = [f"  and {len(wrong) - 5} more"] if len(wrong) > 5 else []
+            head = f"{len(wrong)} of {len(asked)} workers cannot compute this run; nothing was computed:"
+            raise InputError("\n".join([head, *wrong[:5], *more]))
+        self._well()
+
+    def _opened(self, future: Any) -> tuple[str, str]:
+        """Where a worker is, and why it cannot compute what is asked for, or nothing."""
+        if future.status == "error":
+            error = future.exception()
+            if isinstance(error, GausslensError):
+                return "a worker", str(error)
+            return "a worker", f"{type(error).__name__}: {error}; is gausslens installed there?"
+        place, refused = self._answer(future)
+        return place, refused
+
+    def _look(self, every: float = 2.0) -> None:
+        """Which workers there are now and then; a run without any for long ends, and does not wait for ever."""
         now = time.monotonic()
-        if now - self._asked > 2:
-            number = len(self._call(self.client.nthreads))
-            self._workers, self._asked = max(1, number), now
-            self._seen = now if number else self._seen
-            self._wanted = max(self._wanted, number)
-            self._complete = now if number == self._wanted else self._complete
-            if self.hire is not None and now - self._complete > GRACE:
-                self.hire(self._wanted - number)
-                self._complete = now
-            if now - self._seen > NONE:
-                raise SchedulerLost(f"there were no workers for {NONE} seconds: {self.lost.partition(': ')[2]}")
+        if now - self._asked > every:
+            self._there, self._asked = list(self._call(self.client.nthreads)), now
+            self._seen = now if self._there else self._seen
+        goes_on = self.lost.partition(": ")[2]
+        if self.processes is not None and self.processes.trouble:
+            raise WorkersLost(f"{self.processes.trouble}; {goes_on}")
+        if self._seen is not None and now - self._seen > NONE:
+            raise WorkersLost(f"there were no workers for {NONE} seconds: {goes_on}")
+
+    def _well(self) -> None:
+        if self.processes is not None:
+            self.processes.well()
 
     def _batch(self) -> Generator[Event, None, Submission | None]:
         """The next tasks to send, as many as take a moment together; None where none is ours to compute."""
@@ -139,7 +173,7 @@ class Crew:
                 batch.keys.append([step.key for step in steps])
                 self.unsettled[task] = set(batch.keys[-1])
                 each = self.seconds.get(task.reads)
-                fair = 1 + board.ready // (AHEAD * self._workers)
+                fair = 1 + board.ready // (AHEAD * max(1, len(self._there)))
                 size = 1 if each is None else max(1, min(int(SECONDS / max(each, 1e-4)), MOST, fair))
         return batch if batch.tasks else None
 
@@ -154,17 +188,31 @@ class Crew:
 
     def _arrived(self) -> list[Submission]:
         """Those that are done, once any is."""
-        from distributed import wait
-
         while True:
-            self._count()
-            with suppress(TimeoutError), self.client.as_current():
-                self._call(wait, [s.future for s in self.running], timeout=1, return_when="FIRST_COMPLETED")
+            self._look()
+            self._wait([s.future for s in self.running], 1)
             done = [s for s in self.running if s.future.status in ("finished", "error")]
             if self.client.status != "running" or any(s.future.status in ("cancelled", "lost") for s in self.running):
                 raise SchedulerLost(self.lost)
             if done:
                 return done
+
+    def _wait(self, futures: Sequence[Any], seconds: float) -> None:
+        """Wait until one is done, for so long at most."""
+        from distributed import wait
+
+        if not futures:
+            time.sleep(seconds)
+            return
+        with suppress(TimeoutError), self.client.as_current():
+            self._call(wait, futures, timeout=seconds, return_when="FIRST_COMPLETED")
+
+    def _answer(self, future: Any) -> Any:
+        """What came of a submission; it is computed again where the worker that holds it died just now."""
+        while True:
+            with suppress(TimeoutError):
+                return self._call(future.result, timeout=1)
+            self._look()
 
     def _call(self, function: Any, *arguments: Any, **named: Any) -> Any:
         """Call something of Dask's; where its scheduler is gone that is said."""
@@ -186,7 +234,7 @@ class Crew:
                 raise error
             rows: Sequence[Row] = [("died",)]
         else:
-            rows = done.future.result()
+            rows = self._answer(done.future)
         # Or Dask computes it again where the worker that holds the answer dies. Its mark stays, for the same reason.
         done.future.release()
         if ("died",) in rows:
@@ -214,6 +262,7 @@ class Crew:
 
     def _one(self, key: str, settled: Settled) -> Iterator[Event]:
         """A step is done: its claim is let go of, and its task when it was the last."""
+        self._well()
         self.leading.claims.release([key])
         yield settled
         task = next((task for task, keys in self.unsettled.items() if key in keys), None)

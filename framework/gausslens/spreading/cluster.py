@@ -6,20 +6,20 @@ import logging
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..contract.errors import GausslensError, InputError
+from ..contract.errors import InputError
 from ..runs.outcome import Said
 from ..runs.resources import needs
 from ..terminal import size
 from . import in_worker
 from .by_workers import Crew
 from .tasks import NOMINAL
+from .worker_processes import WorkerProcesses
 
 if TYPE_CHECKING:
     from ..runs.steps import Plan
@@ -40,10 +40,19 @@ class Workers:
     number: int = 0
     address: str | None = None
 
+    @classmethod
+    def asked(cls, number: int | None, address: str | os.PathLike[str] | None) -> Workers | None:
+        """What the options say; None where this process is to compute."""
+        if number is not None and address is not None:
+            raise InputError("workers and a scheduler were both asked for: a scheduler has its own workers, give one")
+        if number is None and address is None:
+            return None
+        return cls(number or 0, None if address is None else os.fspath(address))
+
     def check(self) -> None:
         """Refuse what cannot be, before anything is read."""
         if self.address is None and self.number < 1:
-            raise InputError(f"--workers {self.number}: give at least 1; without it one process computes everything")
+            raise InputError(f"{self.number} workers: give at least 1; without it one process computes everything")
         try:
             import distributed  # noqa: F401
         except ImportError:
@@ -58,14 +67,13 @@ def computed_by_workers(leading: Leading, order: Order, workers: Workers) -> Ite
     if not leading.board.left:
         return
     with ExitStack() as stack:
-        client, told, hire = stack.enter_context(_connected(workers, leading.plan))
+        client, told, processes = stack.enter_context(_connected(workers, leading.plan))
         yield Said(told)
-        if not client.nthreads():
-            yield Said(f"the scheduler at {workers.address} has no workers yet: waiting for the first")
-            client.wait_for_workers(1)
-        _check_workers(client, order)
-        crew = Crew(client, leading, order, f"the Dask scheduler is gone: {_GOES_ON}", hire)
+        crew = Crew(client, leading, order, f"the Dask scheduler is gone: {_GOES_ON}", processes)
         stack.callback(crew.close)
+        if processes is None and not client.nthreads():
+            yield Said(f"the scheduler at {workers.address} has no workers yet: waiting for the first")
+        crew.check()
         try:
             yield from crew.events()
         finally:
@@ -74,40 +82,17 @@ def computed_by_workers(leading: Leading, order: Order, workers: Workers) -> Ite
                     client.run(in_worker.forget, wait=False)
 
 
-def _check_workers(client: Any, order: Order) -> None:
-    """Every worker plans the run file again and compares, before any of them computes."""
-    addresses = list(client.nthreads())
-    asked = [
-        client.submit(in_worker.opened, order, workers=[a], allow_other_workers=False, pure=False) for a in addresses
-    ]
-    wrong = []
-    for future in asked:
-        try:
-            place, refused = future.result()
-        except GausslensError as error:
-            place, refused = "a worker", str(error)
-        except Exception as error:
-            place, refused = "a worker", f"{type(error).__name__}: {error}; is gausslens installed there?"
-        if refused:
-            wrong.append(f"  {place}: {refused}")
-    if wrong:
-        more = [f"  and {len(wrong) - 5} more"] if len(wrong) > 5 else []
-        head = f"{len(wrong)} of {len(asked)} workers cannot compute this run; nothing was computed:"
-        raise InputError("\n".join([head, *wrong[:5], *more]))
-
-
 @contextmanager
-def _connected(workers: Workers, plan: Plan) -> Iterator[tuple[Any, str, Callable[[int], object] | None]]:
-    """Dask's client, what is to be told of the cluster, and what starts more workers of it."""
+def _connected(workers: Workers, plan: Plan) -> Iterator[tuple[Any, str, WorkerProcesses | None]]:
+    """Dask's client, what is to be told of the cluster, and its processes where they are ours."""
     from distributed import Client
 
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # deaths of workers are told in our own words
     if workers.address is None:
-        with _local(workers.number) as (cluster, told):
+        with _local(workers.number) as (cluster, told, processes):
             client = Client(cluster, set_as_default=False)
             try:
-                hire = partial(_hire, cluster)
-                yield client, told + _memory_note(plan, workers.number), hire
+                yield client, told + _memory_note(plan, workers.number), processes
             finally:
                 _close(client)
         return
@@ -127,10 +112,6 @@ def _connected(workers: Workers, plan: Plan) -> Iterator[tuple[Any, str, Callabl
         _close(client)
 
 
-def _hire(cluster: Any, more: int) -> None:
-    cluster.scale(len(cluster.worker_spec) + more)
-
-
 def _close(client: Any) -> None:
     with suppress(Exception):
         client.close(timeout=2)
@@ -143,45 +124,41 @@ def threads_each(workers: int) -> int:
 
 
 @contextmanager
-def _local(number: int) -> Iterator[tuple[Any, str]]:
-    """A cluster of processes; they end with this one, however it ends."""
+def _local(number: int) -> Iterator[tuple[Any, str, WorkerProcesses]]:
+    """A scheduler in this process and so many workers; they end with this process, however it ends."""
     import dask
     from distributed import LocalCluster
     from distributed.system import MEMORY_LIMIT
 
     threads, memory = threads_each(number), int(MEMORY_LIMIT * 0.95) // number
-    before = {**dict.fromkeys(THREADS, str(threads)), "MALLOC_TRIM_THRESHOLD_": "65536"}
-    before["DASK_LOGGING__DISTRIBUTED"] = "critical"
+    environment = {**dict.fromkeys(THREADS, str(threads)), "MALLOC_TRIM_THRESHOLD_": "65536"}
     settings = {
-        "distributed.nanny.pre-spawn-environ": before,
-        # Weights are no data of Dask's: it must not pause a worker that holds a model.
-        "distributed.worker.memory.target": False,
-        "distributed.worker.memory.spill": False,
-        "distributed.worker.memory.pause": False,
-        "distributed.worker.memory.terminate": 0.95,
         "distributed.scheduler.allowed-failures": 3,
-        "distributed.worker.preload": [in_worker.__name__],
         "distributed.admin.system-monitor.gil.enabled": False,
     }
-    with tempfile.TemporaryDirectory(prefix="gausslens-", ignore_cleanup_errors=True) as scratch:
+    with ExitStack() as stack:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="gausslens-", ignore_cleanup_errors=True))
         with dask.config.set(settings), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             cluster = LocalCluster(
-                n_workers=number,
-                threads_per_worker=1,
+                n_workers=0,
                 processes=True,
                 host="127.0.0.1",
                 dashboard_address=None,
-                memory_limit=memory,
-                local_directory=scratch,
                 silence_logs=logging.CRITICAL,
             )
+        stack.callback(_end, cluster)
+        # Weights are no data of Dask's, which must neither pause a worker that holds a model, nor look at its memory.
+        processes = WorkerProcesses(number, cluster.scheduler_address, Path(scratch), environment, int(memory * 0.95))
+        stack.callback(processes.close)
         several = f"{number} workers, each with" if number > 1 else "1 worker with"
-        try:
-            yield cluster, f"{several} {threads} thread{'s' if threads > 1 else ''} and {size(memory)} of memory"
-        finally:
-            with suppress(Exception):
-                cluster.close(timeout=5)
+        told = f"{several} {threads} thread{'s' if threads > 1 else ''} and {size(memory)} of memory"
+        yield cluster, told, processes
+
+
+def _end(cluster: Any) -> None:
+    with suppress(Exception):
+        cluster.close(timeout=5)
 
 
 def _memory_note(plan: Plan, number: int) -> str:

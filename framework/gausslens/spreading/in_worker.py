@@ -6,19 +6,25 @@ here. All that travels is plain data.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import platform
 import signal
 import threading
+import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from contextlib import chdir, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import GausslensError, InputError
-from ..guard import Stopped, numpy_on_one_thread, unshown
+from ..guard import Stopped, numpy_on_one_thread, unshown, watched_interrupts
 from ..measuring.execute import Execution, not_in_store
 from ..runs.outcome import Noted, Settled
 from ..runs.provenance import distributions
@@ -34,6 +40,8 @@ if TYPE_CHECKING:
 
 # A row of what comes back: what it is about, and what is told.
 Row = tuple[Any, ...]
+# Seconds that a worker whose run is over has to clean up.
+LINGER = 3
 
 
 @dataclass(frozen=True)
@@ -150,9 +158,72 @@ def compute(order: Order, tasks: Sequence[Sequence[str]], mark: str) -> list[Row
             return [("stop", f"{_place()}: {error}", error.code)]
 
 
-def dask_setup(_worker: Any) -> None:
-    """Called by Dask in each worker that we start: Ctrl-C is for the process that leads, which ends its workers."""
+class MainThread(Executor):
+    """Calls what it is given in the main thread, where a limit of time can interrupt Python code."""
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        """Call it later."""
+        future: Future[Any] = Future()
+        self._calls.put((future, partial(function, *arguments, **named)))
+        return future
+
+    def shutdown(self, *_: Any, **__: Any) -> None:
+        """Nothing more comes."""
+        self._calls.put(None)
+
+    def run(self) -> None:
+        """Make the calls, until nothing more comes."""
+        while (call := self._calls.get()) is not None:
+            future, function = call
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(function())
+                except Exception as error:
+                    future.set_exception(error)
+
+
+def serve(told: Mapping[str, Any]) -> None:
+    """Be a worker of the scheduler at ``address`` until it is gone, or until standard input is closed.
+
+    Ctrl-C is for the process that leads, which ends its workers; when that is gone, however it ended, so are they.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    lifeline = os.dup(0)
+    with Path(os.devnull).open("rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    work = MainThread()
+
+    def watch() -> None:
+        os.read(lifeline, 1)
+        work.shutdown()
+        time.sleep(LINGER)  # for what is to be cleaned up
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    threading.Thread(target=lambda: asyncio.run(_answer(told, work)), daemon=True).start()
+    with watched_interrupts():
+        work.run()
+    forget()
+
+
+async def _answer(told: Mapping[str, Any], work: MainThread) -> None:
+    import dask
+    from distributed import Worker
+
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    quiet = {"distributed.worker.profile.enabled": False, "distributed.admin.system-monitor.gil.enabled": False}
+    place = {"host": "127.0.0.1", "local_directory": told["scratch"], "name": told["name"]}
+    try:
+        with dask.config.set(quiet):
+            worker = Worker(told["address"], nthreads=1, memory_limit=0, executor=work, death_timeout=60, **place)
+            async with worker:
+                Path(told["there"]).touch()
+                await worker.finished()
+    finally:
+        work.shutdown()
 
 
 def forget() -> None:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import psutil
 import pytest
-from several_processes import Site, same
+from several_processes import Site, scheduler
 
+import gausslens
 from gausslens.__main__ import main
 from gausslens.contract.errors import InputError
 from gausslens.perform import perform
@@ -24,44 +21,11 @@ from gausslens.spreading.cluster import Workers, threads_each
 SPECTRA = "  - {use: bilinear.spectrum}\n  - {use: model.attention, with: {maps: none}}\n"
 
 
-@contextmanager
-def scheduler(site: Site, workers: int = 2) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
-    """A cluster on the loopback: the scheduler's file, and its process."""
-    file = site.directory / "scheduler.json"
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": site.environment}
-    told = ["--no-dashboard", "--scheduler-file", str(file)]
-    dask = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0"]
-    leads = subprocess.Popen([*dask, *told], **quiet)
-    worker = [sys.executable, "-m", "distributed.cli.dask_worker", "--nworkers", str(workers), "--nthreads", "1"]
-    place = ["--local-directory", str(site.directory / "scratch")]
-    works = subprocess.Popen([*worker, *told, *place], **quiet) if workers else None
-    try:
-        end = time.monotonic() + 300
-        while not (file.exists() and file.read_text().endswith("}")):
-            assert time.monotonic() < end
-            time.sleep(0.05)
-        yield file, leads
-    finally:
-        for process in (works, leads):
-            if process is not None:
-                process.terminate()
-                process.wait(60)
-
-
-def below(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """The worker processes that a run has started."""
-    try:
-        every = psutil.Process(process.pid).children(recursive=True)
-        return [each for each in every if "spawn_main" in " ".join(each.cmdline())]
-    except psutil.Error:
-        return []
-
-
 class TestBeforeAnythingIsComputed:
     def test_so_many_workers(self, tmp_path, capsys):
         (tmp_path / "run.yaml").write_text("gausslens: 1\n")
         assert main(["run", str(tmp_path / "run.yaml"), "--workers", "0"]) == 2
-        assert "--workers 0: give at least 1" in capsys.readouterr().err
+        assert "0 workers: give at least 1" in capsys.readouterr().err
         assert main(["run", str(tmp_path / "run.yaml"), "--workers", "2", "--part", "1/2"]) == 2
         assert "not allowed with" in capsys.readouterr().err
         assert main(["run", str(tmp_path / "run.yaml"), "--part", "6/5"]) == 2
@@ -76,6 +40,16 @@ class TestBeforeAnythingIsComputed:
         with pytest.raises(InputError, match="a live object, which workers cannot see"):
             perform({}, model=object(), workers=Workers(2))
 
+    def test_in_python_they_are_asked_for_by_name(self, monkeypatch):
+        with pytest.raises(InputError, match="0 workers: give at least 1"):
+            gausslens.run({}, workers=0)
+        with pytest.raises(InputError, match="a scheduler has its own workers, give one"):
+            gausslens.run({}, workers=2, scheduler="tcp://127.0.0.1:9")
+        monkeypatch.setitem(sys.modules, "distributed", None)
+        for asked in ({"workers": 2}, {"scheduler": "tcp://127.0.0.1:9"}):
+            with pytest.raises(InputError, match=r"pip install 'gausslens\[cluster\]'"):
+                gausslens.run({}, **asked)
+
     def test_threads_are_shared_out(self, monkeypatch):
         monkeypatch.setenv("OMP_NUM_THREADS", "3")
         assert threads_each(8) == 3
@@ -86,27 +60,29 @@ class TestBeforeAnythingIsComputed:
 
 @pytest.mark.full
 class TestResults:
-    def test_they_are_equal_with_one_process_two_workers_a_scheduler_and_five_parts(self, site):
-        site.write(draws=4, more=SPECTRA)
-        one = site.directory / "one"
-        assert site.run(store=one).returncode == 0
-        steps = site.computed()
-        ran = site.run("--workers", "2", store=site.directory / "workers")
+    def test_a_script_without_a_main_guard_runs_by_workers_once(self, site):
+        site.write(draws=2)
+        script = site.directory / "script.py"
+        script.write_text(
+            "import gausslens, pathlib, sys\n"
+            "with pathlib.Path('began.txt').open('a') as began:\n    began.write('once\\n')\n"
+            "results = gausslens.run('study.yaml', store='store', workers=1, shown=False)\n"
+            "print(float(results['trained', 'logged.norm'].norm.sum()))\n"
+        )
+        command = [sys.executable, str(script)]
+        ran = subprocess.run(command, cwd=site.directory, env=site.environment, capture_output=True, text=True)
         assert ran.returncode == 0, ran.stderr
-        assert ran.stderr.startswith("2 workers, each with 1 thread and ")
-        assert len(ran.stderr.splitlines()) == 1
-        with scheduler(site) as (file, _):
-            ran = site.run("--scheduler", str(file), store=site.directory / "scheduler")
-            assert ran.returncode == 0, ran.stderr
-        for number in range(1, 6):
-            ran = site.run("--part", f"{number}/5", store=site.directory / "parts")
-            assert ran.returncode == 0, ran.stderr
-        assert "left to other parts" in ran.stdout
-        assert site.run(store=site.directory / "parts").returncode == 0
-        for other in ("workers", "scheduler", "parts"):
-            assert same(one, site.directory / other), other
-            assert list((site.directory / other / "claims").iterdir()) == []
-        assert site.computed() == {step: 4 * count for step, count in steps.items()}
+        assert float(ran.stdout) > 0
+        assert (site.directory / "began.txt").read_text() == "once\n"
+        assert set(site.computed().values()) == {1}
+
+    def test_a_limit_of_time_interrupts_a_step_in_a_worker(self, site):
+        site.write(draws=2, seconds=100_000, more="limit: 0.5\n")
+        ran = site.run("--workers", "1")
+        assert ran.returncode == 1
+        assert "logged.norm on trained" in ran.stderr
+        assert "limit" in ran.stderr
+        assert set(site.computed().values()) == {1}
 
     def test_a_worker_without_the_plugin_is_refused_by_name(self, site):
         site.write()
@@ -138,55 +114,6 @@ class TestDeath:
         assert "1 failed" in ran.stdout or "2 failed" in ran.stdout  # and what compares with it
         assert site.computed()["before 2"] == 3
         assert len(list(site.store.rglob("parts/*/*.h5"))) >= 5 * 3 - 1
-
-    @pytest.mark.soak
-    def test_thirty_workers_are_killed_and_nothing_is_lost_or_done_twice(self, site):
-        site.write(draws=24, seconds=0.4)
-        draw, killed, times = random.Random(19), 0, 0
-        while True:
-            times += 1
-            assert times < 20
-            process = site.start("--workers", "2")
-            while process.poll() is None:
-                time.sleep(draw.uniform(0.5, 5.0))
-                victims = below(process) if killed < 30 and site.computed() else []
-                if victims:
-                    draw.choice(victims).kill()
-                    killed += 1
-            process.communicate()
-            if process.returncode == 0:
-                break
-        steps = site.computed()
-        assert len(steps) == 25
-        # Only the step that a worker was at runs again.
-        assert sum(count - 1 for count in steps.values()) <= killed
-        whole = site.directory / "whole"
-        assert site.run(store=whole).returncode == 0
-        assert same(site.store, whole)
-
-    @pytest.mark.soak
-    def test_the_scheduler_dies_three_times(self, site):
-        site.write(draws=12, seconds=0.3)
-        done = 0
-        for _ in range(3):
-            with scheduler(site) as (file, leads):
-                process = site.start("--scheduler", str(file))
-                end = time.monotonic() + 600
-                while len(site.computed()) < done + 3:
-                    assert process.poll() is None, process.communicate()
-                    assert time.monotonic() < end
-                    time.sleep(0.05)
-                leads.kill()
-                _, error = process.communicate(timeout=300)
-                assert process.returncode == 1, error
-                assert "the Dask scheduler is gone: what was finished is in the store" in error
-                assert "Traceback" not in error
-            (site.directory / "scheduler.json").unlink()
-            done = len(list(site.store.rglob("parts/logged.norm/*.h5")))
-        assert site.run("--workers", "2").returncode == 0
-        steps = site.computed()
-        assert len(steps) == 13
-        assert sum(count - 1 for count in steps.values()) <= 3 * 2
 
     @pytest.mark.soak
     @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
