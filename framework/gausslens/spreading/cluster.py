@@ -57,6 +57,7 @@ def computed_by_workers(leading: Leading, order: Order, workers: Workers) -> Ite
     """Compute the tasks of a run by workers."""
     if not leading.board.left:
         return
+    leading.workers = workers.number
     with ExitStack() as stack:
         client, told, hire = stack.enter_context(_connected(workers, leading.plan))
         yield Said(told)
