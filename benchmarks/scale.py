@@ -11,8 +11,10 @@ The row ``workers`` is what a tiny step costs more where a worker computes it (n
 
 from __future__ import annotations
 
+import json
 import os
 import resource
+import subprocess
 import sys
 import tempfile
 import time
@@ -27,6 +29,7 @@ import numpy as np
 MOST = 1.1
 # Milliseconds of processor time that sending a tiny step to a worker may take.
 ENGINE = 5
+SPEED = 1.7
 ROUNDS = 3
 Cost = Callable[[int], float]
 
@@ -130,7 +133,7 @@ def in_prompts(top: Path) -> None:
     row("attention and moments with errors, in prompts", (512, 1024, 2048, 4096), cost)
 
 
-def by_workers(top: Path) -> None:
+def of_tiny_steps(top: Path) -> None:
     """What a tiny step costs more where a worker computes it: all processes together, steps sent several at a time.
 
     Each of so many twins has one step; what two numbers of them differ by leaves out how a run begins and ends.
@@ -154,6 +157,35 @@ def by_workers(top: Path) -> None:
     print(f"{'the engine, per tiny step':44} {there - here:5.2f}   at most {ENGINE} ms{verdict}   {told}", flush=True)
 
 
+def of_one_twin(top: Path) -> None:
+    """One large twin with one worker and with two, of one thread each: spectra of 16 layers, a second each."""
+    import synthetic
+
+    sizes = {"hidden_size": 1536, "intermediate_size": 1536, "vocab_size": 256, "head_dim": 64}
+    each = {"num_attention_heads": 24, "num_key_value_heads": 24}
+    synthetic.write(synthetic.config_of("mistral-7b", 16, sizes | each), top / "large", dtype="float32", plant="none")
+    noise = {"noise": {"edits": [{"edit": "reinit.gaussian"}]}}
+    file = top / "large.yaml"
+    file.write_text(json.dumps(study({"path": str(top / "large")}, [SPECTRUM], variants=noise)), encoding="utf-8")
+    taken = np.array([[spread(file, workers, top) for workers in (1, 2)] for _ in range(ROUNDS)])
+    (one, busy), (two, both) = taken.min(axis=0)
+    verdict = "" if one / two >= SPEED else "   MISSED"
+    print(f"{'one twin, 2 workers beside 1':44} {one / two:5.2f}   at least {SPEED}{verdict}   ", end="")
+    print(
+        f"seconds {one:.2f}, {two:.2f}; of processors {busy:.2f}, {both:.2f}; load {os.getloadavg()[0]:.1f}", flush=True
+    )
+
+
+def spread(file: Path, workers: int, top: Path) -> tuple[float, float]:
+    """Seconds and processor seconds of a whole run by workers, with their start, into a fresh store."""
+    with tempfile.TemporaryDirectory(dir=top) as fresh:
+        before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+        run = [sys.executable, "-m", "gausslens", "run", str(file), "--store", fresh, "--workers", str(workers)]
+        subprocess.run(run, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        took, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return took, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
 # What there is to measure.
 ROWS: dict[str, Callable[[Path], None]] = {
     "layers": in_layers,
@@ -161,7 +193,8 @@ ROWS: dict[str, Callable[[Path], None]] = {
     "tokens": in_tokens,
     "draws": in_draws,
     "prompts": in_prompts,
-    "workers": by_workers,
+    "engine": of_tiny_steps,
+    "workers": of_one_twin,
 }
 
 

@@ -122,6 +122,7 @@ CHECK = Analysis(
     name="reinit.check",
     version=2,
     shape="weights",
+    by_layer=True,
     summary="What a variant's matrices keep of the model's own: mean, variance, values, spectrum, places.",
     parameters="gausslens_reinit.parameters:CheckParameters",
     analysis="gausslens_reinit.analyses.check:Check",

@@ -41,7 +41,8 @@ if "LOGGED_COMMITS" in os.environ:  # every step of every plugin that this proce
 @hookimpl
 def analyses():
     return [Analysis(name="logged.norm", version=1, shape="weights", summary="Norms, and a line in a log.",
-                     parameters="logged_parameters:Log", analysis="logged_analysis:Norm", knows=("variant", "draw"))]
+                     parameters="logged_parameters:Log", analysis="logged_analysis:Norm", by_layer=True,
+                     knows=("variant", "draw"))]
 """
 PARAMETERS = '''
 from pydantic import Field

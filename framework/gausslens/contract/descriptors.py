@@ -111,7 +111,8 @@ class Analysis(Descriptor):
     row_blocks   wants patterns and scores in blocks of query rows (stream)
     all_layers   wants the batches of all layers at once (stream)
     by_layer     makes of each layer what depends on no other: instances that saw other layers of the same prompts can
-                 be merged, so that a model that is read a layer at a time is read once for all prompts (stream)
+                 be merged, so that a model that is read a layer at a time is read once for all prompts (stream); what
+                 ``join`` needs of a layer is all in what ``layer`` gave, so that processes may share layers (weights)
     bulk         writes large arrays through context.bulk (stream)
     texts        its result holds text of tokens, or depends on it: text and tokenizer are then part of the key
     scope        of a derived analysis: "variant" (once for each draw) or "run" (once)

@@ -164,7 +164,7 @@ class Guard:
         except _Late as late:
             if late.guard is not self:
                 raise
-            raise self._too_long() from None
+            raise self.too_long() from None
         except BaseException as error:
             raised = settled(error)
             if self.outside and not _can_be_told(raised):
@@ -194,13 +194,13 @@ class Guard:
         began = time.monotonic()
         try:
             if self.spent >= self.limit:
-                raise self._too_long()
+                raise self.too_long()
             with self._alarm(self.limit - self.spent):
                 found = function(*arguments)
         finally:
             self.spent += time.monotonic() - began
         if self.spent > self.limit:  # code that Python could not interrupt, or that caught it
-            raise self._too_long()
+            raise self.too_long()
         return found
 
     @contextmanager
@@ -228,5 +228,6 @@ class Guard:
             if left:
                 signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - began), AGAIN), AGAIN)
 
-    def _too_long(self) -> Stopped:
+    def too_long(self) -> Stopped:
+        """The error of one that takes longer than its limit."""
         return Stopped(f"it took longer than its limit of {self.limit:g} s (`limit:` in the run file)")

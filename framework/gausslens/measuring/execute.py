@@ -5,7 +5,7 @@ Nothing here is called back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from ..contract.analyses import Context, StepRef
 from ..contract.digests_and_seeds import digest
 from ..contract.errors import GausslensError
 from ..contract.twin import Twin
-from ..guard import Guard, settled
+from ..guard import Guard, is_outside, settled
 from ..runs.compare import against
 from ..runs.inputs import Results, lost, waves
 from ..runs.lending import analysis_of, lent_context, taken
@@ -21,9 +21,10 @@ from ..runs.open import proved
 from ..runs.outcome import Began, Failure, Finished, Measured, Noted, Progress, labelled
 from ..runs.provenance import Stopwatch, of_step
 from ..runs.steps import Plan, Step, step_seed
+from ..store.disk import drop_progress
 from .held_weights import HeldWeights
 from .on_the_way import OnTheWay, commit_seconds
-from .twin import measured, units
+from .twin import measured, share_of_layers, units
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -94,7 +95,28 @@ class Execution:
             yield Finished(step, result, _made_by(self.plan, step, watch, 1, None))
             yield Progress(step.ref.label)
 
+    def share(self, steps: Sequence[Step], layers: Sequence[int]) -> Iterator[Noted]:
+        """Compute some layers of weights analyses of a twin, for whoever computes these steps to put together.
+
+        What cannot be computed is left to them, and so is saying why.
+        """
+        opened, proof, held = self._ready(steps)
+        ready = [step for step in steps if lost(step.waits_for, self.plan.by_ref, self.store) is None]
+        if ready and not isinstance(proof, Exception):
+            twin = _twin_of(self.plan, steps, opened, self.store)
+            given = _given(self.plan, self.store)
+            yield from share_of_layers(twin, ready, layers, self.plan.study.seed, held, given, self.store.writer)
+
     def _measure(self, steps: list[Step]) -> Iterator[Began | Progress | Noted | Finished]:
+        opened, proof, held = self._ready(steps)
+        if isinstance(proof, Exception):
+            # A checkpoint that is gone or damaged fails its own steps; those of other models go on.
+            yield from (Finished(step, Failure(step, proof)) for step in steps)
+        else:
+            yield from _twin(self.plan, steps, opened, self.store, proof, held)
+
+    def _ready(self, steps: Sequence[Step]) -> tuple[Opened, Mapping[str, float] | Exception | None, HeldWeights]:
+        """The model of some steps, its proof or why there is none, and its weights."""
         opened = steps[0].opened
         assert opened is not None
         if opened is not self._opened:
@@ -102,13 +124,8 @@ class Execution:
             self._opened, self._held = opened, HeldWeights(opened)
         if opened not in self._proofs:
             self._proofs[opened] = _proof(self.plan, opened, self.todo)
-        proof, held = self._proofs[opened], self._held
-        assert held is not None
-        if isinstance(proof, Exception):
-            # A checkpoint that is gone or damaged fails its own steps; those of other models go on.
-            yield from (Finished(step, Failure(step, proof)) for step in steps)
-        else:
-            yield from _twin(self.plan, steps, opened, self.store, proof, held)
+        assert self._held is not None
+        return opened, self._proofs[opened], self._held
 
 
 def _proof(plan: Plan, opened: Opened, todo: Sequence[Step]) -> Mapping[str, float] | Exception | None:
@@ -140,6 +157,18 @@ def _twins(measuring: Sequence[Step]) -> list[list[Step]]:
     return list(groups.values())
 
 
+def _twin_of(plan: Plan, steps: Sequence[Step], opened: Opened, store: Store) -> Twin:
+    """The twin that steps look at, with what its edits read."""
+    read = [Results(store, {ref: plan.by_ref[ref] for ref in refs}) for refs in steps[0].of_edits]
+    point = steps[0].point
+    return Twin(opened.model, point.edits, plan.study.seed, steps[0].ref.draw, read, plan.study.limit)
+
+
+def _given(plan: Plan, store: Store) -> Callable[[Step], Results]:
+    """What the analysis of a step reads, for each step."""
+    return lambda step: Results(store, {ref: plan.by_ref[ref] for ref in step.given})
+
+
 def _twin(
     plan: Plan,
     steps: list[Step],
@@ -149,9 +178,7 @@ def _twin(
     held: HeldWeights,
 ) -> Iterator[Began | Progress | Noted | Finished]:
     """All steps of one twin."""
-    seed = plan.study.seed
-    read = [Results(store, {ref: plan.by_ref[ref] for ref in refs}) for refs in steps[0].of_edits]
-    twin = Twin(opened.model, steps[0].point.edits, seed, steps[0].ref.draw, read, plan.study.limit)
+    twin = _twin_of(plan, steps, opened, store)
     watch = Stopwatch()
     writers: dict[str, PartWriter] = {}
     try:
@@ -172,12 +199,11 @@ def _twin(
                 yield Finished(step, Failure(step, error), made_by)
         ready = [step for step in steps if step.key not in refused]
 
-        def given(step: Step) -> Results:
-            return Results(store, {ref: plan.by_ref[ref] for ref in step.given})
-
         way = OnTheWay(store.writer, commit_seconds(), held.intact)
-        for done in measured(opened, twin, ready, seed, writers, held, given, way):
+        for done in measured(opened, twin, ready, plan.study.seed, writers, held, _given(plan, store), way):
             if isinstance(done, Measured):
+                if isinstance(done.result, Failure) and _is_another_next_time(done.step):
+                    drop_progress(store.path, done.step.key)
                 yield _finished(plan, done, writers.pop(done.step.key, None), watch, proof)
             else:
                 yield done
@@ -190,6 +216,11 @@ def _twin(
 def _writes_large_arrays(step: Step) -> bool:
     descriptor = step.use.analysis.descriptor
     return descriptor.bulk and descriptor.shape == "stream"
+
+
+def _is_another_next_time(step: Step) -> bool:
+    """Whether the code of a step that failed may have been changed when it runs again, with no version to tell."""
+    return step.use.analysis.descriptor.shape == "weights" and is_outside(step.use.analysis.owner)
 
 
 def _finished(

@@ -38,7 +38,7 @@ _SUM = 32
 _BLOCK = 1 << 22
 
 
-class _NotUsed(Exception):
+class NotUsed(Exception):
     """A file that this run cannot go on from."""
 
 
@@ -100,7 +100,7 @@ class OnTheWay:
             found = read_reached(path, digest([job.name, agreed(job.request.passes)]))
             job.go_on(found)
         except Exception as error:
-            why = str(error) if isinstance(error, _NotUsed) else f"{type(error).__name__}: {error}"
+            why = str(error) if isinstance(error, NotUsed) else f"{type(error).__name__}: {error}"
             self.notes.append(f"{job.place} begins anew; what was committed on the way is not used: {why}")
             return
         where = f"pass {found.index + 1}, shard {found.shards}"
@@ -141,8 +141,7 @@ def agreement(shards: Sequence[tuple[int, np.ndarray]], passes: int, groups: int
 
 
 def write_reached(writer: Writer, key: str, reached: Reached, agreed: str) -> None:
-    """Write a file in the place of the one before, durable: a line of what it holds, arrays, the SHA-256 of all."""
-    path = progress_path(writer.root, key)
+    """Write where a step is in the place of the file before, durable."""
     held: list[np.ndarray] = []
     places: dict[int, int] = {}
 
@@ -155,19 +154,29 @@ def write_reached(writer: Writer, key: str, reached: Reached, agreed: str) -> No
         return {name: places[id(array)] for name, array in arrays.items()}
 
     header = {
-        "agreed": agreed,
         "index": reached.index,
         "shards": reached.shards,
         "began": None if reached.began is None else placed(reached.began),
         "groups": {str(group): placed(arrays) for group, arrays in reached.groups.items()},
         "random": reached.random,
+    }
+    write_arrays(writer, progress_path(writer.root, key), header, held, agreed)
+
+
+def write_arrays(
+    writer: Writer, path: Path, header: Mapping[str, Any], held: Sequence[np.ndarray], agreed: str
+) -> None:
+    """Write a file whole, in the place of one before: a line of what it holds, arrays, the SHA-256 of all."""
+    told = {
+        "agreed": agreed,
+        **header,
         "arrays": [[array.dtype.str, list(array.shape), _order(array)] for array in held],
     }
     temporary = Temporary(writer, ".try")
     try:
         make_directory(path.parent, writer.root, writer.made)
         total, place = hashlib.sha256(), 0
-        for data in (memoryview(_FIRST + json.dumps(header).encode() + b"\n"), *map(_bytes_of, held)):
+        for data in (memoryview(_FIRST + json.dumps(told).encode() + b"\n"), *map(_bytes_of, held)):
             total.update(data)
             write_at(temporary.descriptor, data, place)
             place += len(data)
@@ -190,6 +199,18 @@ def _bytes_of(array: np.ndarray) -> memoryview:
 
 
 def read_reached(path: Path, agreed: str) -> Reached:
+    """Where a step was when the file was written."""
+    header, arrays = read_arrays(path, agreed)
+
+    def of(places: Mapping[str, int]) -> dict[str, np.ndarray]:
+        return {name: arrays[place] for name, place in places.items()}
+
+    began = None if header["began"] is None else of(header["began"])
+    groups = {int(group): of(places) for group, places in header["groups"].items()}
+    return Reached(header["index"], header["shards"], began, groups, header["random"])
+
+
+def read_arrays(path: Path, agreed: str) -> tuple[dict[str, Any], list[np.ndarray]]:
     """What a file holds; refused where a byte of it is not as it was written, or it is of something else."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
@@ -198,21 +219,14 @@ def read_reached(path: Path, agreed: str) -> Reached:
         for data in _blocks(file, size):
             total.update(data)
         if size < 0 or file.read() != total.digest():
-            raise _NotUsed("the file is damaged")
+            raise NotUsed("the file is damaged")
         file.seek(0)
         if file.readline() != _FIRST:
-            raise _NotUsed("the file is of another version")
+            raise NotUsed("the file is of another version")
         header = json.loads(file.readline())
         if header["agreed"] != agreed:
-            raise _NotUsed("it is of other prompts, another step or other versions of the programs")
-        arrays = [_array(file, size, *described) for described in header["arrays"]]
-
-    def of(places: Mapping[str, int]) -> dict[str, np.ndarray]:
-        return {name: arrays[place] for name, place in places.items()}
-
-    began = None if header["began"] is None else of(header["began"])
-    groups = {int(group): of(places) for group, places in header["groups"].items()}
-    return Reached(header["index"], header["shards"], began, groups, header["random"])
+            raise NotUsed("it is of other prompts, another step or other versions of the programs")
+        return header, [_array(file, size, *described) for described in header["arrays"]]
 
 
 def _blocks(file: Any, size: int) -> Iterator[bytes]:
@@ -228,7 +242,7 @@ def _array(file: Any, most: int, kind: str, shape: Sequence[int], order: Sequenc
     dtype = np.dtype(kind)
     count = math.prod(shape)
     if dtype.hasobject or count < 0 or count * dtype.itemsize > most - file.tell():
-        raise _NotUsed("the file is damaged")
+        raise NotUsed("the file is damaged")
     if not count:
         return np.zeros(shape, dtype)
     flat = np.frombuffer(file.read(count * dtype.itemsize), dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,6 +21,7 @@ from ..runs.resources import needs
 from ..runs.steps import Step, step_seed
 from .errors import jackknifed
 from .passes import Job, cut, run_passes
+from .pieces import OfLayer, layers_there, read_layer, write_layer
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from ..contract.descriptors import Edit, Owned
     from ..contract.twin import Twin
     from ..runs.open import Opened
+    from ..store.disk import Writer
     from ..store.write_parts import PartWriter
     from .held_weights import HeldWeights
     from .on_the_way import OnTheWay
@@ -59,7 +62,7 @@ def measured(
         for sharing in _sharing(by_shape["stream"])
     ]
     runs += [([step], lambda now, some: _forward(opened, now, some, seed, given)) for step in by_shape["forward"]]
-    runs.append((by_shape["weights"], lambda now, some: _layer_by_layer(now, some, seed, given)))
+    runs.append((by_shape["weights"], lambda now, some: _layer_by_layer(now, some, seed, given, way.writer)))
     for some, run in runs:
         closed = held.closed
         yield from _looked_after(run, twin, some, held)
@@ -281,7 +284,7 @@ class _Weighed:
 
     def see(self, twin: Twin, layer: int) -> None:
         """Hand it one layer, if it has it in view."""
-        if self.failure is not None or layer not in self.info.layers:
+        if self.failure is not None or layer not in self.info.layers or layer in self.layers or layer in self.skipped:
             return
         try:
             self.layers[layer] = self.guard.call(self._of, twin, layer)
@@ -291,6 +294,25 @@ class _Weighed:
                 self.failure = Failure(self.step, error, layer)
             else:
                 self.skipped[layer] = reason
+
+    def take_up(self, layer: int, made: OfLayer) -> None:
+        """Have a layer as another process made it."""
+        if self.failure is None and made.found is not None:
+            self.layers[layer] = made.found
+        elif self.failure is None and made.skipped is not None:
+            self.skipped[layer] = made.skipped
+        self.guard.spent += made.spent
+        if self.failure is None and self.guard.limit is not None and self.guard.spent > self.guard.limit:
+            self.failure = Failure(self.step, self.guard.too_long(), layer)
+
+    def piece(self, twin: Twin, layer: int) -> list[tuple[_Weighed, int, OfLayer]]:
+        """What it makes of a layer by itself, or nothing."""
+        random, spent = self.guard.random, self.guard.spent
+        self.see(twin, layer)
+        found, skipped = self.layers.pop(layer, None), self.skipped.get(layer)
+        if (found is None and skipped is None) or self.guard.random != random:
+            return []
+        return [(self, layer, OfLayer(found, skipped, self.guard.spent - spent))]
 
     def _of(self, twin: Twin, layer: int) -> Any:
         weights = twin.weights(layer, self.info)
@@ -319,19 +341,70 @@ class _Weighed:
         return xr.concat(layers, dim="layer", join="outer", combine_attrs="override")
 
 
-def _layer_by_layer(twin: Twin, steps: Sequence[Step], seed: int, given: Callable[[Step], Given]) -> Events:
+def _layer_by_layer(
+    twin: Twin, steps: Sequence[Step], seed: int, given: Callable[[Step], Given], writer: Writer
+) -> Events:
     """Weights analyses: the edited tensors of one layer serve all of them, then are let go.
 
     A layer that the model says lacks something (a hybrid's), and that does not have a tensor asked for, is skipped.
+    What another process has made of a layer is taken as it is.
     """
     weighed = [_Weighed(step, twin, seed, given(step)) for step in steps]
+    there = layers_there(writer.root, [step.key for step in steps if step.use.analysis.descriptor.by_layer])
     for layer in sorted({n for one in weighed for n in one.info.layers}):
         for one in weighed:
+            if layer in there.get(one.step.key, ()) and (made := read_layer(writer.root, one.step.key, layer)):
+                one.take_up(layer, made)
             one.see(twin, layer)
         twin.forget(layer)
         yield Progress(f"weights of layer {layer}")
     for one in weighed:
         yield Measured(one.step, one.result(), len(steps))
+
+
+def share_of_layers(
+    twin: Twin,
+    steps: Sequence[Step],
+    layers: Sequence[int],
+    seed: int,
+    held: HeldWeights,
+    given: Callable[[Step], Given],
+    writer: Writer,
+) -> Iterator[Noted]:
+    """Some layers of weights analyses, each written down where it can be and is not there yet.
+
+    What fails leaves nothing, and fails again, by its name, where all layers are put together. Nor is anything left by
+    what depends on other layers after all: an outside plugin's that draws from the global generators, or changes the
+    model itself.
+    """
+    outside = any(is_outside(step.use.analysis.owner) for step in steps)
+    if outside:
+        held.note()
+    weighed = [_Weighed(step, twin, seed, given(step)) for step in steps]
+    there = layers_there(writer.root, [step.key for step in steps])
+    made: list[tuple[_Weighed, int, OfLayer]] = []
+    for layer in layers:
+        if outside:  # where reading makes the model, that draws numbers: no plugin is to be blamed
+            with suppress(Exception):
+                twin.base.tensor(layer, twin.base.names(layer)[0])
+        for one in weighed:
+            if layer not in there[one.step.key]:
+                made += one.piece(twin, layer)
+        twin.forget(layer)
+        if not outside:
+            yield from _written(writer, made)
+            made = []
+    if not (outside and held.changed()):
+        yield from _written(writer, made)
+
+
+def _written(writer: Writer, made: Sequence[tuple[_Weighed, int, OfLayer]]) -> Iterator[Noted]:
+    for one, layer, piece in made:
+        try:
+            write_layer(writer, one.step.key, layer, piece)
+        except Exception as error:
+            yield Noted(f"{in_words(one.step.ref)} is not shared out: {error}")
+            one.failure = Failure(one.step, error, layer)  # nor are its other layers tried here
 
 
 def _lacks(error: BaseException, info: ModelInfo, layer: int) -> str | None:

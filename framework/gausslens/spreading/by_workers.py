@@ -71,7 +71,8 @@ class Crew:
         self.running: list[Submission] = []
         self.again: list[Submission] = []
         self.unsettled: dict[Task, set[str]] = {}
-        self.deaths: Counter[str] = Counter()
+        self.deaths: Counter[tuple[str, ...]] = Counter()
+        self._began: set[str] = set()
         self.seconds: dict[bool, float] = {}
         self._there: list[str] = []
         # When any worker was seen: those of a cluster may still stand in a queue, ours may not.
@@ -81,6 +82,7 @@ class Crew:
 
     def events(self) -> Iterator[Event]:
         """Compute all tasks."""
+        self.leading.share_out(len(self._call(self.client.nthreads)))
         board = self.leading.board
         try:
             while board.left or self.running:
@@ -112,7 +114,9 @@ class Crew:
             batch = yield from self._batch()
             if batch is None:
                 return
-            yield from (Began(self.leading.steps[key]) for keys in batch.keys for key in keys)
+            new = [key for keys in batch.keys for key in keys if key not in self._began]
+            self._began.update(new)
+            yield from (Began(self.leading.steps[key]) for key in new)
             self._submit(batch)
 
     def check(self) -> None:
@@ -180,9 +184,10 @@ class Crew:
     def _submit(self, submission: Submission) -> None:
         self._number += 1
         name = f"{self._name}-{self._number}"
+        asked = [(keys, task.layers) for task, keys in zip(submission.tasks, submission.keys, strict=True)]
         submission.began = time.monotonic()
         submission.future = self._call(
-            self.client.submit, in_worker.compute, self.order, submission.keys, f".{name}", key=name, pure=False
+            self.client.submit, in_worker.compute, self.order, asked, f".{name}", key=name, pure=False
         )
         self.running.append(submission)
 
@@ -249,6 +254,10 @@ class Crew:
                 stop = _Stop(told[0])
                 stop.code = told[1]
                 raise stop
+            elif what == "shared":
+                key, first = told
+                task = next(t for t in done.tasks if key in t.keys and t.layers[:1] == (first,))
+                yield from self._without(task, key)
             else:
                 yield from self._one(told[0], self._result(what, *told))
 
@@ -265,13 +274,17 @@ class Crew:
         self._well()
         self.leading.claims.release([key])
         yield settled
-        task = next((task for task, keys in self.unsettled.items() if key in keys), None)
+        task = next((task for task, keys in self.unsettled.items() if key in keys and not task.layers), None)
         if task is not None:
-            self.unsettled[task].discard(key)
-            if not self.unsettled[task]:
-                del self.unsettled[task]
-                self.leading.board.settle(task)
-                yield Progress(settled.step.ref.label, task.units)
+            yield from self._without(task, key)
+
+    def _without(self, task: Task, key: str) -> Iterator[Event]:
+        """A step of a task, or the share of one, is done; the task itself when it was the last."""
+        self.unsettled[task].discard(key)
+        if not self.unsettled[task]:
+            del self.unsettled[task]
+            self.leading.board.settle(task)
+            yield Progress(self.leading.steps[key].ref.label, task.units)
 
     def _mourned(self, done: Submission) -> Iterator[Event]:
         """The worker of a submission died: what it had finished stays, the rest is tried one by one, or given up."""
@@ -279,13 +292,13 @@ class Crew:
         for task, keys in zip(done.tasks, done.keys, strict=True):
             for key in keys:
                 step = self.leading.steps[key]
-                if self.leading.store.has(step.folder, key):
+                if self.leading.store.has(step.folder, key) and not task.layers:
                     yield from self._one(key, Settled(step))
                     continue
-                self.deaths[key] += 1
-                if self.deaths[key] >= DEATHS:
-                    what = f"its worker died {DEATHS} times while computing it: out of memory, or killed"
-                    yield from self._one(key, Settled(step, Failure(step, Elsewhere(what)), computed=False))
+                share = (key, *task.settles) if task.layers else (key,)
+                self.deaths[share] += 1
+                if self.deaths[share] >= DEATHS:
+                    yield from self._given_up(task, key)
                 else:
                     lacking += 1
                     self.again.append(Submission([task], [[key]]))
@@ -293,3 +306,17 @@ class Crew:
             first = in_words(self.leading.steps[self.again[-1].keys[0][0]].ref)
             more = f" and {lacking - 1} more are" if lacking > 1 else " is"
             yield Said(f"a worker died: {first}{more} tried again, one by one")
+
+    def _given_up(self, task: Task, key: str) -> Iterator[Event]:
+        """A step that kills its workers fails; its other shares are not computed, and it is not put together."""
+        step = self.leading.steps[key]
+        what = f"its worker died {DEATHS} times while computing it: out of memory, or killed"
+        failed = Settled(step, Failure(step, Elsewhere(what)), computed=False)
+        if task.layers:
+            if key not in self.leading.given_up:
+                self.leading.given_up.add(key)
+                self.leading.claims.release([key])
+                yield failed
+            yield from self._without(task, key)
+        else:
+            yield from self._one(key, failed)

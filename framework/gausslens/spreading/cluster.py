@@ -66,6 +66,7 @@ def computed_by_workers(leading: Leading, order: Order, workers: Workers) -> Ite
     """Compute the tasks of a run by workers."""
     if not leading.board.left:
         return
+    leading.workers = workers.number
     with ExitStack() as stack:
         client, told, processes = stack.enter_context(_connected(workers, leading.plan))
         yield Said(told)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ..guard import is_outside, numpy_on_one_thread, settled
 from ..measuring.execute import Execution
 from ..runs.outcome import Began, Failure, Finished, Noted, Progress, Said, Settled, in_words
+from .shares import cut, share_seconds
 from .tasks import Board, Part, Task, tasks_of
 
 if TYPE_CHECKING:
@@ -92,12 +93,15 @@ class Leading:
     ) -> None:
         self.plan, self.todo, self.store, self.claims = plan, todo, store, claims
         self.steps = {step.key: step for step in todo}
-        tasks = tasks_of(plan, todo)
+        self.tasks = tasks_of(plan, todo)
         self.left: list[Step] = []
         if part is not None:
-            tasks = self._share(tasks, part.of_plan(plan))
-        self.units = sum(task.units for task in tasks)
-        self.board = Board(tasks)
+            self.tasks = self._share(self.tasks, part.of_plan(plan))
+        self.units = sum(task.units for task in self.tasks)
+        self.board = Board(self.tasks)
+        self.workers = 1
+        self.given_up: set[str] = set()  # steps that failed in a share
+        self._held: set[str] = set()  # steps of which shares are computed: claimed already
         self._holders: dict[str, Holder] = {}
         self._told: set[tuple[str, int]] = set()
         self._pause = SOONEST
@@ -114,10 +118,16 @@ class Leading:
                 self.left += [self.steps[key] for key in task.keys]
         return kept
 
+    def share_out(self, there: int) -> None:
+        """Cut what is large, before any task is taken, for the workers that are asked for or there."""
+        self.tasks = cut(self.tasks, self.steps, max(there, self.workers), share_seconds())
+        self.board = Board(self.tasks)
+
     def claimed(self, task: Task) -> Generator[Event, None, list[Step] | None]:
         """The steps of a task that are ours to compute now; None where another computes any, or all are there."""
-        lacking = [key for key in task.keys if not self._has(key)]
-        holder = self.claims.take(lacking) if lacking else None
+        lacking = [key for key in task.keys if key not in self.given_up and not self._has(key)]
+        new = [key for key in lacking if key not in self._held]
+        holder = self.claims.take(new) if new else None
         if holder is not None:
             self._holders[task.keys[0]] = holder
             self.board.put_off(task)
@@ -126,9 +136,11 @@ class Leading:
         # Who finishes a step commits it and then lets go of it: it may have come since.
         ours = [key for key in lacking if not self._has(key)]
         self.claims.release(set(lacking) - set(ours))
-        for key in task.keys:
-            if key not in ours:
-                yield Settled(self.steps[key], computed=False)
+        if task.layers:
+            self._held.update(ours)
+        else:
+            there = (key for key in task.keys if key not in ours and key not in self.given_up)
+            yield from (Settled(self.steps[key], computed=False) for key in there)
         if len(ours) < len(task.keys):
             self._pause = SOONEST
         if not ours:

@@ -116,9 +116,15 @@ class Session:
         self.execution.close()
         self.models.close()
 
-    def compute(self, keys: Sequence[str]) -> Iterator[Row]:
-        """Compute the steps of these keys that are not in the store; what became of each."""
+    def compute(self, keys: Sequence[str], layers: Sequence[int]) -> Iterator[Row]:
+        """Compute the steps of these keys that are not in the store, or some layers of each; what became of them."""
         steps = [self.steps[key] for key in keys]
+        if layers:
+            lacking = [step for step in steps if not self.store.has(step.folder, step.key)]
+            told = self.execution.share(lacking, layers) if lacking else ()
+            yield from (("note", event.text) for event in told)
+            yield from (("shared", key, layers[0]) for key in keys)
+            return
         lacking = [step for step in steps if not self.store.has(step.folder, step.key)]
         yield from (("found", step.key) for step in steps if step not in lacking)
         for event in computed(self.execution, lacking):
@@ -142,8 +148,11 @@ def opened(order: Order) -> tuple[str, str]:
         return _place(), ""
 
 
-def compute(order: Order, tasks: Sequence[Sequence[str]], mark: str) -> list[Row]:
-    """Compute tasks one after another. ``mark`` names this attempt: one that was begun before killed its worker."""
+def compute(order: Order, tasks: Sequence[tuple[Sequence[str], Sequence[int]]], mark: str) -> list[Row]:
+    """Compute tasks, or shares of layers, one after another.
+
+    ``mark`` names this attempt: one that was begun before killed its worker.
+    """
     with _alone:
         try:
             os.close(os.open(Path(order.store) / CLAIMS / mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC))
@@ -152,7 +161,7 @@ def compute(order: Order, tasks: Sequence[Sequence[str]], mark: str) -> list[Row
         try:
             session = _session(order)
             with numpy_on_one_thread():
-                rows = [row for keys in tasks for row in session.compute(keys)]
+                rows = [row for keys, layers in tasks for row in session.compute(keys, layers)]
             return rows + [("note", text) for text in unshown()]
         except GausslensError as error:  # it ends the run, as it would have ended it in one process
             return [("stop", f"{_place()}: {error}", error.code)]

@@ -25,20 +25,24 @@ NOMINAL = 5e10
 class Task:
     """Steps that are computed together, by their keys, and the keys of what must be there, or have failed, before.
 
-    ``units`` is how often computing it tells of progress. ``reads``: it looks at results, and at no model.
+    ``units`` is how often computing it tells of progress. ``reads``: it looks at results, and at no model. With
+    ``layers`` it is a share: these layers of each of its steps, which another task puts together (shares.py).
     """
 
     keys: tuple[str, ...]
     waits_for: frozenset[str]
     units: int
     reads: bool
+    layers: tuple[int, ...] = ()
+
+    @property
+    def settles(self) -> tuple[str, ...]:
+        """What others wait for: its steps, or the share by its name."""
+        return (f"{self.keys[0]} layer {self.layers[0]}",) if self.layers else self.keys
 
 
 def tasks_of(plan: Plan, todo: Sequence[Step]) -> list[Task]:
-    """The tasks of steps that are to do: those of a twin together, and what reads results one by one.
-
-    A place for more to come: a share of the layers, or of the prompts, of one large twin would be a task like others.
-    """
+    """The tasks of steps that are to do: those of a twin together, and what reads results one by one."""
     doing = {step.key for step in todo}
     found = []
     for steps in groups(plan, todo):
@@ -91,7 +95,7 @@ class Board:
     def settle(self, task: Task) -> None:
         """All of it is in the store, or failed."""
         self.left -= 1
-        for key in task.keys:
+        for key in task.settles:
             for number in self._blocks.pop(key, ()):
                 self._waits[number].discard(key)
                 if not self._waits[number]:

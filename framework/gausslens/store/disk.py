@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..contract.errors import GausslensError, InputError, StoreError, advice_for
-from .layout import CLAIMS, TEMPORARY, claim_path, is_name
+from .layout import CLAIMS, PROGRESS, TEMPORARY, claim_path, is_name, piece_path, progress_path
 
 _ELSEWHERE = "choose another store with --store"
 _SPACE = "free some space and run again; what was finished is kept"
@@ -173,6 +173,25 @@ def is_file(path: Path) -> bool:
         return stat.S_ISREG(os.lstat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):
         return False
+
+
+def pieces_there(root: Path) -> dict[str, list[str]]:
+    """By the keys of steps the names of those of their pieces that are in the store."""
+    found: dict[str, list[str]] = {}
+    with suppress(FileNotFoundError, NotADirectoryError):
+        for entry in os.scandir(root / PROGRESS):
+            key, _, piece = entry.name.partition(".")
+            if is_name(key) and is_name(piece):
+                found.setdefault(key, []).append(piece)
+    return found
+
+
+def drop_progress(root: Path, key: str) -> None:
+    """Take away what was committed on the way of a step, and its pieces."""
+    whole = progress_path(root, key)
+    with suppress(OSError):
+        for path in [whole, *(piece_path(root, key, piece) for piece in pieces_there(root).get(key, ()))]:
+            path.unlink(missing_ok=True)
 
 
 def make_directory(path: Path, root: Path, made: set[Path]) -> None:

@@ -89,6 +89,11 @@ def progress_path(root: Path, key: str) -> Path:
     return root / PROGRESS / check_name(key, "key")
 
 
+def piece_path(root: Path, key: str, piece: str) -> Path:
+    """Where a piece of the step of this key is, until the step is put together."""
+    return root / PROGRESS / f"{check_name(key, 'key')}.{check_name(piece, 'piece')}"
+
+
 def claim_path(root: Path, key: str) -> Path:
     """Where a process says that it computes the step of this key."""
     return root / CLAIMS / check_name(key, "key")

@@ -367,16 +367,17 @@ def superseded(root: Path, copied: bool = False, records: Collection[Path] | Non
         tuple(m for m in old if m.path not in leaving),
         tuple(sorted(going)),
         copied,
-        tuple(p for p in _left_on_the_way(root, {key for _, key in there}) if p.name not in live),
+        tuple(p for p in _left_on_the_way(root, {key for _, key in there}) if p.name.partition(".")[0] not in live),
     )
 
 
 def _left_on_the_way(root: Path, finished: Collection[str]) -> Iterator[Path]:
     """A live run writes its own again within minutes, and should one go, a killed run merely begins anew."""
     for path, error in files_below(root, PROGRESS, 1):
-        if error is None and is_file(path) and is_name(path.name):
+        key, dot, piece = path.name.partition(".")
+        if error is None and is_file(path) and is_name(key) and (is_name(piece) or not dot):
             with suppress(OSError):
-                if path.name in finished or time.time() - path.stat().st_mtime > STALE:
+                if key in finished or time.time() - path.stat().st_mtime > STALE:
                     yield path
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +19,7 @@ from ..contract.errors import StoreError, did_you_mean
 from . import checksums as seal
 from . import codec
 from .codec import TEXT, Stored, content, crc_of, to_json
-from .disk import Temporary, Writer, explain_failure, is_file, write_at
+from .disk import Temporary, Writer, drop_progress, explain_failure, is_file, write_at
 from .hdf5_writing import LARGE, NewFile, kind_of, write_values
 from .index import build_index, has_index, parts
 from .layout import (
@@ -41,7 +40,6 @@ from .layout import (
     check_array_name,
     entry_of,
     part_path,
-    progress_path,
 )
 from .manifest import is_manifest, manifest_paths, write_manifest
 
@@ -109,8 +107,7 @@ class Store:
             first = temporary.commit(final)
         finally:
             temporary.drop()
-        with suppress(OSError):
-            progress_path(self.path, key).unlink()  # what was committed on the way is of no use any more
+        drop_progress(self.path, key)
         return first
 
     def begin(self, analysis: str, key: str, meta: Mapping[str, Any], most: int | None = None) -> PartWriter:
