@@ -70,6 +70,13 @@ class Batch:
         except KeyError:
             raise ModelError(f"this batch has no {site!r}{did_you_mean(site, self.arrays)}") from None
 
+    def values(self, site: str) -> np.ndarray | torch.Tensor:
+        """The array of a site where it lies: on the CPU as ``numpy`` gives it, on a device the tensor, not copied.
+
+        ``gausslens.maths.on_device`` and the running states of ``gausslens.maths.moments`` take both.
+        """
+        return self.numpy(site) if self[site].device.type == "cpu" else self[site]
+
     def numpy(self, site: str) -> np.ndarray:
         """The array of a site in numpy: read-only; float32 where the model computes in 2 bytes.
 
