@@ -31,6 +31,8 @@ class Copies:
 
     float64: bool = True
     of: dict[str, list[int]] = field(default_factory=dict)
+    pending: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    together: int = 0  # the most copies that were on their way at once
 
     def note(self, tensor: torch.Tensor) -> None:
         """One more."""
@@ -48,6 +50,20 @@ class Copies:
 
 
 COPIES = Copies()
+
+
+class Event:
+    """What says that copies are made: they are made when one waits for it, all that were begun before it."""
+
+    def record(self, stream: object) -> None:
+        """Nothing: here the device is slow, and only begins."""
+
+    def synchronize(self) -> None:
+        """Make all copies."""
+        COPIES.together = max(COPIES.together, len(COPIES.pending))
+        while COPIES.pending:
+            into, of = COPIES.pending.pop(0)
+            into.copy_(of)
 
 
 class OnDevice(torch.Tensor):
@@ -74,6 +90,13 @@ class OnDevice(torch.Tensor):
             return _plain(args[0])
         if said in ("numpy", "__array__", "tolist", "item"):
             raise TypeError("what lies on the device is no array: copy it first")
+        if said == "empty_like" and kwargs.get("device") == "cpu":
+            assert kwargs["pin_memory"], "what the device writes by itself is pinned"
+            return torch.full_like(_plain(args[0]), torch.nan)  # until it has
+        if said == "copy_" and not isinstance(args[0], OnDevice):
+            COPIES.note(args[1])
+            COPIES.pending.append((args[0], _plain(args[1])))
+            return args[0]
         _check_places(said, args, kwargs)
         with torch._C.DisableTorchFunctionSubclass():
             kwargs.pop("device", None)
@@ -122,6 +145,8 @@ def compute(patch: pytest.MonkeyPatch, place: Place) -> None:
         found = FORWARD(runner, tokens, sites, None if replace is None else watch, **named)
         return {what: place(str(what), array) for what, array in found.items()}
 
+    patch.setattr(torch.cuda, "Event", Event)
+    patch.setattr(torch.cuda, "current_stream", lambda device: device)
     patch.setattr(TinyEngine, "run", run)
     patch.setattr(TinyRunner, "forward", forward)
     patch.setattr(NarrowedRunner, "weights", lambda runner, layer: _Weights(WEIGHTS(runner, layer), place))

@@ -80,6 +80,8 @@ def test_each_site_is_copied_once_and_results_are_the_same(results: Any, float64
     assert not none.of
     assert len(copies.sites) > 10
     assert {name: count for name, count in copies.sites.items() if count > 1} == {}
+    # From the second layer on all that was read before is on its way together.
+    assert COPIES.together > 3
     for label, found in here.items():
         xr.testing.assert_identical(there[label].drop_attrs(), found.drop_attrs())
 

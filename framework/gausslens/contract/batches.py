@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..maths.on_device.host_copies import HostCopies
 from .errors import ModelError, did_you_mean
 
 if TYPE_CHECKING:
@@ -56,8 +57,8 @@ class Batch:
     key_tokens: torch.Tensor = None  # type: ignore[assignment]
     key_text: torch.Tensor = None  # type: ignore[assignment]
     key_mask: torch.Tensor = None  # type: ignore[assignment]
-    # Arrays that were copied from another device, with what they are copies of: all views of a batch share them.
-    _copied: Any = field(default_factory=dict, repr=False, compare=False)
+    # Arrays that were copied from another device: all views of a batch share them.
+    copies: HostCopies = field(default_factory=HostCopies, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("tokens", "text", "mask"):
@@ -85,11 +86,7 @@ class Batch:
         of = self[site]
         if of.device.type == "cpu":
             return _in_numpy(of.detach())
-        held, _ = self._copied.get(id(of), (None, None))
-        if held is not of:
-            self._copied[id(of)] = of, _in_numpy(of.detach().cpu())
-        array: np.ndarray = self._copied[id(of)][1]
-        return array
+        return _in_numpy(self.copies.of(of))
 
 
 def _in_numpy(tensor: torch.Tensor) -> np.ndarray:
