@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..maths.on_device.host_copies import HostCopies
 from .errors import ModelError, did_you_mean
@@ -57,8 +57,8 @@ class Batch:
     key_tokens: torch.Tensor = None  # type: ignore[assignment]
     key_text: torch.Tensor = None  # type: ignore[assignment]
     key_mask: torch.Tensor = None  # type: ignore[assignment]
-    # Arrays that were copied from another device: all views of a batch share them.
-    copies: HostCopies = field(default_factory=HostCopies, repr=False, compare=False)
+    # HostCopies: of arrays of another device, which all views of a batch share.
+    copies: Any = field(default_factory=HostCopies, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("tokens", "text", "mask"):

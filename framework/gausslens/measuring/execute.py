@@ -23,6 +23,7 @@ from ..runs.provenance import Stopwatch, of_step
 from ..runs.steps import Plan, Step, step_seed
 from .held_weights import HeldWeights
 from .on_the_way import OnTheWay, commit_seconds
+from .shards import check_device
 from .twin import measured, units
 
 if TYPE_CHECKING:
@@ -115,6 +116,7 @@ def _proof(plan: Plan, opened: Opened, todo: Sequence[Step]) -> Mapping[str, flo
     """The proof of a model for all steps that look at it; or why there is none, where others have other models."""
     measuring = [step for step in todo if step.opened is opened and not step.inputs]
     try:
+        check_device(opened)
         return proved(opened, measuring) if any(step.reads for step in measuring) else None
     except BaseException as stopped:
         error = settled(stopped)

@@ -44,6 +44,6 @@ def _begun(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
         return tensor.cpu(), None
     copy = torch.empty_like(tensor, device="cpu", pin_memory=True)
     copy.copy_(tensor, non_blocking=True)
-    written = torch.cuda.Event()
+    written: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
     written.record(torch.cuda.current_stream(tensor.device))
     return copy, written
