@@ -51,6 +51,7 @@ def _as_text(plan: Plan, store: Store, width: int | None) -> str:
     lines += _models(plan)
     lines += _nulls(plan)
     lines += _threads(plan)
+    lines += _devices(plan)
     lines += [f"note: {note}" for note in plan.notes]
     groups = sorted({step.groups for step in plan.steps if step.groups})
     if groups:
@@ -118,6 +119,31 @@ def _threads(plan: Plan) -> list[str]:
     most = threads()
     told = f"threads {most} in passes of the model, one within analyses; OMP_NUM_THREADS says how many"
     return ["", told] if any(step.tokens is not None for step in plan.steps) else []
+
+
+def _devices(plan: Plan) -> list[str]:
+    """What each device that is not the CPU will hold: weights, and a shard."""
+    from ..measuring.shards import device_memory, longest, shard_tokens, token_bytes, weight_bytes
+    from ..runs.lending import asked_of
+
+    lines = []
+    streamed = [s for s in plan.steps if s.tokens is not None and s.use.analysis.descriptor.shape == "stream"]
+    for opened in plan.models:
+        steps = [s for s in streamed if s.opened is opened and s.ref.draw in (None, 0)]
+        if opened.call.device == "cpu" or not steps:
+            continue
+        device, memory = opened.call.device, device_memory(opened.call.device)
+        sites = {site for step in steps for site in asked_of(step.use, step.planned).sites}
+        tokens = max((s.tokens for s in steps if s.tokens is not None), key=longest)
+        width = longest(tokens)
+        many = max(shard_tokens(opened, tokens, sites), width)
+        shard = many * token_bytes(opened.model.info, sites, width)
+        there = f"of {size(memory)} that this process may hold" if memory is not None else "there is none here"
+        lines.append(
+            f"device  {device}: {size(weight_bytes(opened))} for weights and a twin's, {size(shard)} for a shard of "
+            f"{many:,} tokens; {there}"
+        )
+    return ["", *lines] if lines else []
 
 
 def _nulls(plan: Plan) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..maths.on_device.host_copies import HostCopies
 from .errors import ModelError, did_you_mean
 
 if TYPE_CHECKING:
@@ -56,8 +57,8 @@ class Batch:
     key_tokens: torch.Tensor = None  # type: ignore[assignment]
     key_text: torch.Tensor = None  # type: ignore[assignment]
     key_mask: torch.Tensor = None  # type: ignore[assignment]
-    # Arrays that were copied from another device, with what they are copies of: all views of a batch share them.
-    _copied: Any = field(default_factory=dict, repr=False, compare=False)
+    # HostCopies: of arrays of another device, which all views of a batch share.
+    copies: Any = field(default_factory=HostCopies, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("tokens", "text", "mask"):
@@ -70,6 +71,13 @@ class Batch:
         except KeyError:
             raise ModelError(f"this batch has no {site!r}{did_you_mean(site, self.arrays)}") from None
 
+    def values(self, site: str) -> np.ndarray | torch.Tensor:
+        """The array of a site where it lies: on the CPU as ``numpy`` gives it, on a device the tensor, not copied.
+
+        ``gausslens.maths.on_device`` and the running states of ``gausslens.maths.moments`` take both.
+        """
+        return self.numpy(site) if self[site].device.type == "cpu" else self[site]
+
     def numpy(self, site: str) -> np.ndarray:
         """The array of a site in numpy: read-only; float32 where the model computes in 2 bytes.
 
@@ -78,11 +86,7 @@ class Batch:
         of = self[site]
         if of.device.type == "cpu":
             return _in_numpy(of.detach())
-        held, _ = self._copied.get(id(of), (None, None))
-        if held is not of:
-            self._copied[id(of)] = of, _in_numpy(of.detach().cpu())
-        array: np.ndarray = self._copied[id(of)][1]
-        return array
+        return _in_numpy(self.copies.of(of))
 
 
 def _in_numpy(tensor: torch.Tensor) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Mean and covariance of a stream of vectors, in float64; the arrays of any running state, in and out. Pure numpy.
+"""Mean and covariance of a stream of vectors, in float64; the arrays of any running state, in and out. Numpy.
 
 ``spectra`` says what the eigenvalues of a covariance tell. ``arrays_of`` and ``put_arrays`` are for states that are
 merged, ``packed`` and ``unpacked`` for small arrays of many prompts: what ``state`` and ``restore`` of stream analyses
@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from .on_device import Vectors
 
 Floats = NDArray[np.float64]
 
@@ -36,9 +38,15 @@ class RunningMoments:
         self._mean: Floats = np.zeros(0)
         self._rest: Floats = np.zeros(0)
 
-    def add(self, values: ArrayLike) -> None:
-        """Take in a batch of vectors [..., sample, d]."""
+    def add(self, values: ArrayLike | Vectors) -> None:
+        """Take in a batch of vectors [..., sample, d]; those of a device are reduced there."""
         batch = RunningMoments()
+        if isinstance(values, Vectors):
+            if values.shape[-2]:
+                batch.count, batch.scatter = values.shape[-2], values.scatter()
+                batch._mean, batch._rest = values.mean, values.rest
+            self.merge(batch)
+            return
         samples = np.array(values, dtype=np.float64)  # a copy: it is centred in place
         batch.count = samples.shape[-2]
         if not batch.count:

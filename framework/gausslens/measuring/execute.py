@@ -25,6 +25,8 @@ from ..store.disk import drop_progress
 from .held_weights import HeldWeights
 from .on_the_way import OnTheWay, commit_seconds
 from .twin import measured, share_of_layers, units
+from .shards import check_device
+from .twin import measured, units
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -132,6 +134,7 @@ def _proof(plan: Plan, opened: Opened, todo: Sequence[Step]) -> Mapping[str, flo
     """The proof of a model for all steps that look at it; or why there is none, where others have other models."""
     measuring = [step for step in todo if step.opened is opened and not step.inputs]
     try:
+        check_device(opened)
         return proved(opened, measuring) if any(step.reads for step in measuring) else None
     except BaseException as stopped:
         error = settled(stopped)

@@ -125,6 +125,7 @@ class Feed:
         self._pieces = Pieces(shard)
         self._held: dict[str, list[Batch]] = {job.name: [] for job in jobs}
         self._outside = [job for job in jobs if job.guard.outside]
+        self._copied: set[str] = set()
         for job in jobs:
             if job.name not in self._layers:
                 self._begin(job)
@@ -135,6 +136,7 @@ class Feed:
         if whole is None:
             return
         wanting = [job for job in self.jobs if _wants(job, whole)]
+        self._begin_copies(whole, wanting)
         for job in wanting:
             if job.name in self._layers and job.name not in self.copies:
                 self._begin(job)
@@ -146,6 +148,7 @@ class Feed:
                     self._held[job.name].append(kept(view))
                 else:
                     _update(job, self.copies[job.name], view)
+        self._copied |= {site for site, array in whole.arrays.items() if array in whole.copies}
         lent = LentBatch(whole, sorted({s for job in reading for s in job.request.sites})) if reading else None
         for job in reading:
             assert lent is not None
@@ -161,6 +164,11 @@ class Feed:
                     guarded(job, whole.layer, lambda seen, of=by_layer[whole.layer]: of.merge(seen), state)
                 else:
                     by_layer[whole.layer] = state
+
+    def _begin_copies(self, batch: Batch, jobs: Sequence[Job]) -> None:
+        """Have the device copy in one go what analyses read on the CPU, as those of the layer before did."""
+        for site in sorted(self._copied & {s for job in jobs for s in job.request.sites} & set(batch.arrays)):
+            batch.copies.begin(batch[site])
 
     def finish(self) -> None:
         """See that all came, and hand over what waits for all layers."""

@@ -22,6 +22,7 @@ from ..runs.steps import Step, step_seed
 from .errors import jackknifed
 from .passes import Job, cut, run_passes
 from .pieces import OfLayer, layers_there, read_layer, write_layer
+from .shards import shard_tokens
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -113,7 +114,7 @@ def _spoiled(names: Sequence[str], edits: Sequence[Owned[Edit]]) -> Spoiled:
 
 
 def units(steps: Sequence[Step], info: ModelInfo) -> int:
-    """How often ``measured`` will tell of progress."""
+    """About how often ``measured`` will tell of progress."""
     streams = _sharing([s for s in steps if _shape(s) == "stream"])
     shards = sum(len(cut(same[0].tokens, same[0].groups)) for same in streams if same[0].tokens)
     forward = sum(_shape(s) == "forward" for s in steps)
@@ -163,7 +164,9 @@ def _streamed(
     order = seed if _is_ordered(steps[0]) else None
     at_once, note = _at_once(opened, steps, list(jobs.values()))
     yield from [Noted(note)] if note else []
-    for text in run_passes(opened.running, twin, tokens, list(jobs.values()), steps[0].groups, order, way, at_once):
+    size = shard_tokens(opened, tokens, {site for job in jobs.values() for site in job.request.sites})
+    of_all = list(jobs.values())
+    for text in run_passes(opened.running, twin, tokens, of_all, steps[0].groups, order, way, at_once, size):
         yield from map(Noted, way.told())
         yield Progress(text)
     yield from map(Noted, way.told())

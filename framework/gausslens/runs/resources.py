@@ -43,7 +43,8 @@ def needs(step: Step, info: ModelInfo, flops: float | None = None) -> Estimate:
     lengths = np.array(tokens.lengths)
     shards = [(len(shard), int(lengths[shard].max())) for shard in tokens.shards()] if sites else []
     captured = layers * sum(_site_bytes(site, view, shards) for site in sites)
-    seconds = (request.passes if request else 1) * pass_seconds(info, tokens, flops)
+    device = step.opened.call.device if step.opened is not None else "cpu"
+    seconds = (request.passes if request else 1) * pass_seconds(info, tokens, flops or flops_per_second(device))
     memory, own_seconds = own.memory, own.seconds
     if step.groups is not None:
         memory += (states_held(step.groups) - 1) * (own.state or own.memory)
@@ -71,17 +72,22 @@ def pass_seconds(info: ModelInfo, tokens: Tokens, per_second: float | None = Non
 
 
 @cache
-def flops_per_second() -> float:
-    """What this machine's matrix product does on the CPU, measured in a moment."""
+def flops_per_second(device: str = "cpu") -> float:
+    """What a matrix product does there, measured in a moment; of a device that is not there, what the CPU does."""
     import torch
 
-    side = 768
-    a = torch.ones(side, side)
-    a @ a
+    side = 768 if device == "cpu" else 4096
+    try:
+        a = torch.ones(side, side, device=device)
+        (a @ a)[0, 0].item()
+    except (RuntimeError, AssertionError, NotImplementedError):
+        return flops_per_second()
     times = []
     for _ in range(3):
         start = time.perf_counter()
-        a @ a
+        found = a @ a
+        if device != "cpu":
+            found[0, 0].item()  # a device works on while the CPU goes on
         times.append(time.perf_counter() - start)
     return float(2 * side**3 / min(times))
 

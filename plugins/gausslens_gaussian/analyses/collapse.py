@@ -11,6 +11,7 @@ import xarray as xr
 
 from gausslens import Context, Estimate, GausslensError, ModelInfo, Runner, Tokens, variable
 from gausslens.maths.moments import Floats, RunningMoments
+from gausslens.maths.on_device import along, in_double, placed, values_of, wide
 from gausslens.maths.resampling import mean_and_error
 
 from ..maths.collapse_measures import cosine, diameter, rates, relative_diameter
@@ -45,14 +46,14 @@ class _Gathered:
     def add_stream(self, stream: str, layer: int, vectors: torch.Tensor, rows: list[np.ndarray]) -> None:
         """Take in the tokens [prompt, position, d_model] after a layer; ``rows`` are the positions looked at."""
         for row, kept in enumerate(rows):
-            tokens = vectors[row][kept].cpu().numpy()
+            tokens = placed(values_of(vectors[row][kept]))
             self.diameters.setdefault((stream, layer), []).append(relative_diameter(tokens))
             self.cosines.setdefault((stream, layer), []).append(cosine(tokens))
         long = [row for row, kept in enumerate(rows) if len(kept) >= self.positions]
         if long:
-            first = np.stack([vectors[row][rows[row][: self.positions]].cpu().numpy() for row in long])
+            first = torch.stack([vectors[row][rows[row][: self.positions]] for row in long])
             state = self.first.setdefault((stream, layer), RunningMoments())
-            state.add((first @ self.projection.T).swapaxes(0, 1))
+            state.add(along(values_of(first), self.projection).swapaxes(0, 1))
 
     def add_attention(
         self,
@@ -66,14 +67,14 @@ class _Gathered:
         """Take in each head's rows, and how much narrower its outputs are than its values; ``keys`` are in view."""
         many = np.log(np.maximum(keys, 1))
         entropy = torch.special.entr(pattern.detach().float()).sum(-1).cpu().double().numpy()
-        values = v.detach().double()
-        mixed = torch.einsum("phqk,pkhe->phqe", pattern.detach().double(), values[:, :, kv_of_head])
+        values = in_double(v)
+        mixed = torch.einsum("phqk,pkhe->phqe", in_double(pattern), values[:, :, kv_of_head])
         for row, kept in enumerate(rows):
             lacking = many[row, kept] - entropy[row][:, kept]
             self.deficits.setdefault(layer, []).append(lacking.sum(axis=1))
             self.rows.setdefault(layer, []).append(len(kept))
-            before = diameter(values[row, kept].transpose(0, 1).cpu().numpy())[kv_of_head]
-            after = diameter(mixed[row, :, kept].cpu().numpy())
+            before = diameter(placed(values_of(values[row, kept].transpose(0, 1))))[kv_of_head]
+            after = diameter(placed(values_of(mixed[row, :, kept])))
             with np.errstate(divide="ignore", invalid="ignore"):
                 self.mixing.setdefault(layer, []).append(np.log(after / before))
 
@@ -83,7 +84,8 @@ class AttentionOnly:
 
     x_1 = attention of layer 0 on the model's own values; x_{l+1} = sum over heads of A_h norm(x_l) W_V W_O. The
     patterns A_h are those of the running model, so this is the attention-only path through it. The norm keeps the
-    length of tokens, so what shrinks is their difference. float64, because they may come to differ by a billionth.
+    length of tokens, so what shrinks is their difference. float64, because they may come to differ by a billionth: on
+    the CPU, where the device has none.
     """
 
     def __init__(self, runner: Runner) -> None:
@@ -98,19 +100,18 @@ class AttentionOnly:
     def step(self, layer: int, pattern: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """The tokens [prompt, position, d_model] after this layer; layers come in order."""
         weights = self.runner.weights(layer)
-        values = v.detach().double() if self.x is None else self._values(ValuePath.of(weights), self.x)
-        mixed = torch.einsum("phqk,pkhe->pqhe", pattern.detach().double(), values[:, :, list(weights.kv_of_head)])
-        out = torch.einsum("pqhe,hed->pqd", mixed, weights["W_O"].detach().double())
+        values = in_double(v) if self.x is None else self._values(ValuePath.of(weights), self.x)
+        mixed = torch.einsum("phqk,pkhe->pqhe", in_double(pattern), values[:, :, list(weights.kv_of_head)])
+        out = torch.einsum("pqhe,hed->pqd", mixed, in_double(weights["W_O"]))
         if "b_O" in weights:
-            out = out + weights["b_O"].detach().double()
+            out = out + in_double(weights["b_O"])
         self.x = out
         return out
 
     def _values(self, path: ValuePath, x: torch.Tensor) -> torch.Tensor:
         """Values of normed tokens. Where the norm stands after attention, it is taken here as well, without a gain."""
-        gain, shift, W, bias = (
-            torch.from_numpy(a).to(x.device) for a in (path.gain, path.shift, path.matrices, path.biases)
-        )
+        there = torch.from_numpy if x.device.type == "cpu" else x.new_tensor
+        gain, shift, W, bias = map(there, (path.gain, path.shift, path.matrices, path.biases))
         h = x - x.mean(-1, keepdim=True) if self.norm == "layer" else x
         h = h / (h.square().mean(-1, keepdim=True) + 1e-300).sqrt() * gain + shift
         return torch.einsum("pnd,hde->pnhe", h, W) + bias
@@ -155,7 +156,7 @@ class Collapse:
 
         found = runner.forward(ids, sites=("resid_post",), replace=watch, mask=mask, **prompts.beside(chosen))
         for layer in gathered.deficits:
-            gathered.add_stream("residual", layer, found[layer, "resid_post"].detach().double(), rows)
+            gathered.add_stream("residual", layer, wide(found[layer, "resid_post"]), rows)
 
     def _projection(self, info: ModelInfo) -> Floats:
         drawn = self.context.generator("projection").standard_normal((self.parameters.dims, info.d_model))

@@ -11,6 +11,7 @@ import xarray as xr
 
 from gausslens import Batch, Context, Estimate, GausslensError, ModelInfo, Request, Tokens, attributes, site, variable
 from gausslens.maths.moments import Arrays, Floats, RunningMoments, arrays_of, packed, parted, put_each, unpacked
+from gausslens.maths.on_device import Values, along, placed, wide
 
 from ..maths.bigrams import Bigrams
 from ..maths.geometry import leading, random_projection
@@ -58,16 +59,17 @@ class Joint:
             self.bigrams.add(batch.tokens.cpu().numpy(), text, batch.numpy("embed"))
         if site not in batch.arrays:
             return
-        vectors = batch.numpy(site).astype(np.float64)
         windows = self._windows(batch.mask.cpu().numpy())
         if not windows:
             return
-        stacked = np.stack([vectors[row, start : start + self.parameters.window] for row, start in windows])
+        rows, starts = np.array(windows).T[:, :, None]
+        stacked = wide(batch.values(site)[rows, starts + np.arange(self.parameters.window)])
         for place, values in self._by_head(batch, stacked):
             if not last:
-                self.pooled.setdefault(place, RunningMoments()).add(values.reshape(-1, values.shape[-1]))
+                flat = values.reshape(-1, values.shape[-1])
+                self.pooled.setdefault(place, RunningMoments()).add(placed(flat))
                 continue
-            reduced = values @ self._axes_of(place, values.shape[-1]).T
+            reduced = along(values, self._axes_of(place, values.shape[-1]))
             kept = self.samples.setdefault(place, {})
             for (row, start), one in zip(windows, reduced, strict=True):
                 kept[int(batch.prompts[row]), start] = one
@@ -140,7 +142,7 @@ class Joint:
             found += [(row, start) for start in starts]
         return found
 
-    def _by_head(self, batch: Batch, values: Floats) -> list[tuple[Place, Floats]]:
+    def _by_head(self, batch: Batch, values: Values) -> list[tuple[Place, Values]]:
         if values.ndim == 3:
             return [((batch.layer, None), values)]
         heads = site(self.parameters.site).heads(batch)

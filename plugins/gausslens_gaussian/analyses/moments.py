@@ -11,11 +11,12 @@ import xarray as xr
 
 from gausslens import Batch, Context, Estimate, GausslensError, ModelInfo, Request, Tokens, merge_each, site, variable
 from gausslens.maths.moments import Arrays, Floats, RunningMoments, arrays_of, parted, put_arrays
+from gausslens.maths.on_device import Placed, of_tokens, samples
 from gausslens.maths.spectra import anisotropy, effective_rank, rank, spectrum, support_entropy
 
 from ..maths.geometry import leading
 from ..maths.information_from_samples import entropy_bias
-from ..maths.lengths import OWNED, RunningLengths
+from ..maths.lengths import OWNED, RunningLengths, lengths
 from ..maths.normality import RunningShape, directions, kurtosis_law, normality_p, skewness_sd
 from ..maths.robust import SAMPLE, Ball, Sample, ball, place_numbers
 from ..maths.sketch import RunningSketch, omega
@@ -45,13 +46,13 @@ class FirstPass:
         self.shape = RunningShape()
         self.sample = Sample() if robust else None
 
-    def add(self, values: Floats, directions: Floats, places: NDArray[np.uint64]) -> None:
+    def add(self, values: Placed, directions: Floats, places: NDArray[np.uint64]) -> None:
         """Take in the vectors that count."""
-        self.lengths.add(np.linalg.norm(values, axis=-1))
+        self.lengths.add(lengths(values))
         self.vectors.add(values)
-        self.shape.add(values @ directions.T)
+        self.shape.along(values, directions)
         if self.sample is not None:
-            self.sample.add(places, np.moveaxis(values, -2, 0).astype(np.float32))
+            self.sample.add(places, values)
 
     def merge(self, other: FirstPass) -> None:
         """Take in what another shard has seen."""
@@ -83,15 +84,14 @@ class SecondPass:
         self.bulk: dict[int, Vectors] = {}  # by place of the head
 
     def add(
-        self, values: Floats, directions: Floats | None, balls: Sequence[Ball], omega: Floats | None = None
+        self, values: Placed, directions: Floats | None, balls: Sequence[Ball], omega: Floats | None = None
     ) -> None:
         """Take in the vectors that count."""
         if directions is not None:
-            self.shape.add(values @ np.swapaxes(directions, -1, -2))
-        if balls:
-            heads = values if values.ndim == 3 else values[None]
-            for place, (where, own) in enumerate(zip(balls, heads, strict=True)):
-                self.bulk.setdefault(place, _running(omega)).add(own[where.holds(own)])
+            self.shape.along(values, directions)
+        for place, where in enumerate(balls):
+            own = values[place] if values.ndim == 3 else values
+            self.bulk.setdefault(place, _running(omega)).add(samples(own, where.holds(own)))
 
     def merge(self, other: SecondPass) -> None:
         """Take in what another shard has seen."""
@@ -132,8 +132,8 @@ class Moments:
         name, layer, fixed = self.parameters.site, batch.layer, self.fixed
         text, mask = batch.text.cpu().numpy(), batch.mask.cpu().numpy()
         chosen = _counted(self.parameters.tokens, text, mask)
-        vectors = batch.numpy(name)
-        values = _heads_in_front(vectors[chosen])
+        vectors = batch.values(name)
+        values = of_tokens(vectors, chosen)
         if values.ndim == 3:
             self.heads = site(name).heads(batch)
         if fixed.first:
@@ -144,7 +144,7 @@ class Moments:
         places = place_numbers(np.asarray(batch.prompts)[rows], positions)
         first = self.first.setdefault(layer, FirstPass(self._sketch(values), self.parameters.robust))
         first.add(values, directions(values.shape[-1]), places)
-        first.lengths_left_out.add(np.linalg.norm(_heads_in_front(vectors[mask & ~chosen]), axis=-1))
+        first.lengths_left_out.add(lengths(of_tokens(vectors, mask & ~chosen)))
 
     def merge(self, other: Moments) -> None:
         """Take in what another shard's state has seen."""
@@ -259,7 +259,7 @@ class Moments:
             )
         return notes
 
-    def _sketch(self, values: Floats) -> Floats | None:
+    def _sketch(self, values: Placed) -> Floats | None:
         """The random matrix of the sketch, where one is asked for and is narrower than the vectors."""
         width, wanted = values.shape[-1], self.parameters.sketch
         return omega(width, wanted) if wanted is not None and wanted < width else None
@@ -282,12 +282,6 @@ def _counted(tokens: str, text: NDArray[np.bool_], mask: NDArray[np.bool_]) -> N
         chosen = chosen.copy()
         chosen[:, :1] = False
     return chosen
-
-
-def _heads_in_front(values: NDArray[Any]) -> Floats:
-    """[token, d] as it is, [token, head, d] as [head, token, d]; float64."""
-    wide = values.astype(np.float64)
-    return np.ascontiguousarray(wide.swapaxes(0, 1)) if wide.ndim == 3 else wide
 
 
 def _of_first_pass(first: FirstPass, keep: int, covariance: bool) -> dict[str, Variable]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gausslens.maths.moments import Floats, RunningMoments
+from gausslens.maths.on_device import Placed, Vectors
 
 # A vector longer than so many medians is extreme: a Gaussian has none, an attention sink is one.
 EXTREME = 8.0
@@ -13,6 +14,14 @@ OWNED = 0.05
 # Bins of log2 of the length: eight for each doubling, from 2^-64 to 2^64.
 _PER_DOUBLING = 8
 _BINS = 128 * _PER_DOUBLING
+
+
+def lengths(vectors: Placed, centre: Floats | None = None) -> Floats:
+    """|x - centre| of vectors [..., sample, d]."""
+    if isinstance(vectors, Vectors):
+        return vectors.lengths(centre)
+    found: Floats = np.linalg.norm(vectors if centre is None else vectors - centre, axis=-1)
+    return found
 
 
 class RunningLengths:

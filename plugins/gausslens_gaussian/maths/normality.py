@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gausslens.maths.moments import Floats
+from gausslens.maths.on_device import Placed, Vectors
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -39,6 +40,16 @@ class RunningShape:
         self.count = 0
         self.mean: Floats = np.zeros(0)
         self.powers: Floats = np.zeros((3, 0))
+
+    def along(self, vectors: Placed, directions: Floats) -> None:
+        """Take in what vectors [..., sample, d] are along directions [..., direction, d]."""
+        if not isinstance(vectors, Vectors):
+            self.add(vectors @ np.swapaxes(directions, -1, -2))
+        elif vectors.shape[-2]:
+            batch = RunningShape()
+            batch.count = vectors.shape[-2]
+            batch.mean, batch.powers = vectors.powers(directions)
+            self.merge(batch)
 
     def add(self, values: ArrayLike) -> None:
         """Take in a batch [..., sample, direction]."""

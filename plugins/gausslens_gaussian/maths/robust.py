@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gausslens.maths.moments import Floats
+from gausslens.maths.on_device import Placed, in_numpy, samples
+
+from .lengths import lengths
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,12 +32,13 @@ class Sample:
         self.ranks: NDArray[np.uint64] = np.zeros(0, dtype=np.uint64)
         self.values: NDArray[Any] = np.zeros(0)
 
-    def add(self, places: NDArray[np.uint64], values: NDArray[Any]) -> None:
-        """Take in vectors [sample, ...], each with a number of its own (``place_numbers``)."""
+    def add(self, places: NDArray[np.uint64], vectors: Placed) -> None:
+        """Take in vectors [..., sample, d], each sample with a number of its own (``place_numbers``)."""
         batch = Sample()
         batch.ranks = _hashed(places)
         lowest = np.argsort(batch.ranks)[:SAMPLE]
-        batch.ranks, batch.values = batch.ranks[lowest], values[lowest].copy()
+        some = np.moveaxis(in_numpy(samples(vectors, lowest)), -2, 0)
+        batch.ranks, batch.values = batch.ranks[lowest], some.astype(np.float32, order="C")
         self.merge(batch)
 
     def merge(self, other: Sample) -> None:
@@ -62,9 +66,9 @@ class Ball:
     centre: Floats
     radius: float
 
-    def holds(self, values: Floats) -> NDArray[np.bool_]:
+    def holds(self, vectors: Placed) -> NDArray[np.bool_]:
         """Which vectors [sample, d] are inside."""
-        inside: NDArray[np.bool_] = np.linalg.norm(values - self.centre, axis=-1) <= self.radius
+        inside: NDArray[np.bool_] = lengths(vectors, self.centre) <= self.radius
         return inside
 
 

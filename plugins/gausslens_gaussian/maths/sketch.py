@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gausslens.maths.moments import Floats
+from gausslens.maths.on_device import Vectors
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -59,9 +60,15 @@ class RunningSketch:
         made.merge(self)
         return made
 
-    def add(self, values: ArrayLike) -> None:
-        """Take in a batch of vectors [sample, d]."""
+    def add(self, values: ArrayLike | Vectors) -> None:
+        """Take in a batch of vectors [sample, d]; those of a device are reduced there."""
         batch = RunningSketch(self.omega)
+        if isinstance(values, Vectors):
+            if values.shape[-2]:
+                batch.count, batch.mean = values.shape[-2], values.mean + values.rest
+                batch.squares, batch.product = values.sketched(self.omega)
+            self.merge(batch)
+            return
         samples = np.array(values, dtype=np.float64)
         batch.count = len(samples)
         if not batch.count:

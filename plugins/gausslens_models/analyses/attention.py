@@ -23,14 +23,16 @@ from gausslens import (
     variable,
 )
 from gausslens.maths.moments import Arrays, packed, unpacked
+from gausslens.maths.on_device import alike, in_numpy, wide
 from gausslens.maths.ragged import Ragged
 
-from ..maths.maps import NUMBERS, between_groups, first_members, groups_of, row_numbers
+from ..maths.maps import NUMBERS, between_groups, between_segments, first_members, groups_of, row_numbers
 from .token_segments import chosen_segments, group_texts, in_segments
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from ..maths.maps import Map
     from ..parameters import AttentionMapParameters
 
 
@@ -93,10 +95,10 @@ class Attention:
     def update(self, batch: Batch) -> None:
         """Take one layer of a shard."""
         assert batch.layer is not None
-        patterns = batch.numpy("pattern")
+        patterns = batch.values("pattern")
         for row, prompt in enumerate(batch.prompts):
             n, m = (side.lengths[prompt] for side in (self.tokens, self.tokens.keys))
-            pattern = patterns[row, :, :n, :m].astype(np.float64)
+            pattern = wide(patterns[row, :, :n, :m])
             self.of[batch.layer, int(prompt)] = self._kept(batch.layer, pattern, *self._grouped(int(prompt)))
 
     def merge(self, other: Attention) -> None:
@@ -138,8 +140,9 @@ class Attention:
             _groups(self.tokens.keys, prompt, self.keys, self.parameters.level),
         )
 
-    def _kept(self, layer: int, pattern: NDArray[np.float64], queries: PromptGroups, keys: PromptGroups) -> PromptMap:
-        even = self._even(layer, *pattern.shape[-2:])
+    def _kept(self, layer: int, pattern: Map, queries: PromptGroups, keys: PromptGroups) -> PromptMap:
+        n, m = pattern.shape[-2:]
+        even = alike(self._even(layer, n, m), pattern)
         if self.parameters.level == "word":
             pattern, even = (between_groups(one, queries.groups, keys.groups) for one in (pattern, even))
         counted = pattern[:, queries.counted]
@@ -148,12 +151,11 @@ class Attention:
         numbers = row_numbers(counted, places, even[queries.counted])
         from_segment = (queries.segment[:, None] == np.arange(len(self.tokens.segments)))[queries.counted]
         to_segment = keys.segment[:, None] == np.arange(len(self.tokens.keys.segments))
-        members = from_segment.astype(float), to_segment.astype(float)
-        between = np.einsum("hqk,qa,kb->hab", counted, *members, optimize=True)
+        between = between_segments(counted, from_segment, to_segment)
         kept: NDArray[np.float32] | None = None
         if self.parameters.maps != "none":
             chosen = pattern[:, queries.kept][:, :, keys.kept]
-            kept = (chosen if self.parameters.maps == "heads" else chosen.mean(axis=0)).astype(np.float32)
+            kept = in_numpy(chosen if self.parameters.maps == "heads" else chosen.mean(0)).astype(np.float32)
         return PromptMap(numbers.sum(axis=-1), between, from_segment.sum(axis=0), kept)
 
     def _even(self, layer: int, n: int, m: int) -> NDArray[np.float64]:

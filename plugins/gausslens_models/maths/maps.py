@@ -1,13 +1,19 @@
-"""Attention maps in numbers by head, and maps between tokens as maps between words. Numpy."""
+"""Attention maps in numbers by head, and maps between tokens as maps between words. Numpy, or where a map lies."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from gausslens.maths.on_device import alike, entropy_and_deficit, in_numpy
+
 if TYPE_CHECKING:
+    import torch
     from numpy.typing import NDArray
+
+    # On the CPU an array of numpy, on a device a tensor.
+    Map: TypeAlias = "NDArray[np.float64] | torch.Tensor"
 
 # Numbers by head: each is a mean over query rows of real text.
 NUMBERS = {
@@ -19,9 +25,7 @@ NUMBERS = {
 }
 
 
-def row_numbers(
-    rows: NDArray[np.float64], place: NDArray[np.int64] | None, even: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def row_numbers(rows: Map, place: NDArray[np.int64] | None, even: Any) -> NDArray[np.float64]:
     """[number, head, query] of rows [head, query, key] whose own positions are ``place``; see NUMBERS.
 
     Without positions, where keys are other tokens than queries, those up to ``to_first``.
@@ -30,14 +34,32 @@ def row_numbers(
     is log n - H, with n keys in view; between words u counts the tokens of each. The row of the first position gives 0
     to what is before it.
     """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        entropy = -np.where(rows > 0, rows * np.log(rows), 0.0).sum(axis=-1)
-        cross = -np.where(rows > 0, rows * np.log(even), 0.0).sum(axis=-1)
+    if isinstance(rows, np.ndarray):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            entropy = -np.where(rows > 0, rows * np.log(rows), 0.0).sum(axis=-1)
+            deficit = -np.where(rows > 0, rows * np.log(even), 0.0).sum(axis=-1) - entropy
+    else:
+        entropy, deficit = entropy_and_deficit(rows, even)
+    first = in_numpy(rows[:, :, 0])
     if place is None:
-        return np.stack([entropy, cross - entropy, rows[:, :, 0]])
+        return np.stack([entropy, deficit, first])
     at = np.arange(len(place))
-    before = np.where(place > 0, rows[:, at, np.maximum(place - 1, 0)], 0.0)
-    return np.stack([entropy, cross - entropy, rows[:, :, 0], before, rows[:, at, place]])
+    before = np.where(place > 0, in_numpy(rows[:, at, np.maximum(place - 1, 0)]), 0.0)
+    return np.stack([entropy, deficit, first, before, in_numpy(rows[:, at, place])])
+
+
+def between_segments(rows: Map, from_segment: NDArray[np.bool_], to_segment: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """[head, query segment, key segment]: what rows [head, query, key] of one segment give to another, in all.
+
+    ``from_segment`` [query, segment] and ``to_segment`` [key, segment] say which is of which.
+    """
+    queries, keys = from_segment.astype(float), to_segment.astype(float)
+    if isinstance(rows, np.ndarray):
+        found: NDArray[np.float64] = np.einsum("hqk,qa,kb->hab", rows, queries, keys, optimize=True)
+        return found
+    given: NDArray[np.float64] = in_numpy(rows @ alike(keys, rows))
+    among: NDArray[np.float64] = np.einsum("hqb,qa->hab", given, queries)
+    return among
 
 
 def groups_of(word: NDArray[np.int32]) -> NDArray[np.int64]:
@@ -59,9 +81,7 @@ def groups_of(word: NDArray[np.int32]) -> NDArray[np.int64]:
     return found
 
 
-def between_groups(
-    pattern: NDArray[np.float64], groups: NDArray[np.int64], of_keys: NDArray[np.int64] | None = None
-) -> NDArray[np.float64]:
+def between_groups(pattern: Map, groups: NDArray[np.int64], of_keys: NDArray[np.int64] | None = None) -> Any:
     """[..., query, key] between tokens as [..., query, key] between groups; ``of_keys``: those of keys, if other.
 
     What a token gives to the tokens of a word is summed; what the tokens of a word give is averaged. So rows keep their
@@ -69,8 +89,7 @@ def between_groups(
     """
     member, keys = (_members(each) for each in (groups, groups if of_keys is None else of_keys))
     averaged = member / member.sum(axis=1, keepdims=True)
-    found: NDArray[np.float64] = averaged @ pattern @ keys.T
-    return found
+    return alike(averaged, pattern) @ pattern @ alike(keys.T, pattern)
 
 
 def _members(groups: NDArray[np.int64]) -> NDArray[np.float64]:
