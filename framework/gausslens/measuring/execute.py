@@ -24,9 +24,8 @@ from ..runs.steps import Plan, Step, step_seed
 from ..store.disk import drop_progress
 from .held_weights import HeldWeights
 from .on_the_way import OnTheWay, commit_seconds
-from .twin import measured, share_of_layers, units
 from .shards import check_device
-from .twin import measured, units
+from .twin import measured, share_of_layers, units
 
 if TYPE_CHECKING:
     import xarray as xr
