@@ -6,8 +6,8 @@ Each row varies one size, others fixed, in steps of two. A cost is the processor
 one thread) for a run from a dict into a fresh store, with opening its model and planning; minima of interleaved rounds.
 The exponent is the slope, in logarithms, of what each doubling adds: what is the same at every size drops out. Where
 noise makes a step negative it is the slope of the costs themselves, which is too small where fixed parts are large.
-Two rows need Dask: ``engine`` is what a tiny step costs more where a worker computes it, ``workers`` how much sooner two
-of them are done with one large twin than one.
+Two rows need Dask: ``engine`` is what a tiny step costs more where a worker computes it, ``workers`` how much sooner
+two of them are done with one large twin than one.
 """
 
 from __future__ import annotations

@@ -13,8 +13,9 @@ from .contract.errors import InputError, RunFailed
 from .contract.hooks import RunNews, StepNews
 from .guard import unshown, watched_interrupts
 from .measuring.execute import not_in_store
+from .progress import progress
 from .runs.open import Models
-from .runs.outcome import Began, Noted, Outcome, Progress, Said, Settled, failures_in_words, progress
+from .runs.outcome import Began, Noted, Outcome, Progress, Said, Settled, failures_in_words, in_words
 from .runs.steps import Plan, Step, manifest_of
 from .spreading.cluster import Workers, computed_by_workers
 from .spreading.here import Leading, computed_here
@@ -164,10 +165,10 @@ def carry_out(plan: Plan, store: Store, host: Host, news: RunNews, how: How) -> 
         else:
             order = Order.of(how.source, how.sets, host, plan, claims)
             events = computed_by_workers(leading, order, how.workers)
-        with progress(plan.study.name, leading.units, how.shown) as bar:
+        with progress(plan.study.name, len(todo) - len(outcome.left), leading.estimated(), how.shown) as bar:
             for event in events:
                 if isinstance(event, Progress):
-                    bar(event.text, event.units)
+                    bar(event.text, event.estimate, event.kind, event.found)
                 elif isinstance(event, Said):
                     bar.say(event.text)
                 elif isinstance(event, Noted):
@@ -176,6 +177,7 @@ def carry_out(plan: Plan, store: Store, host: Host, news: RunNews, how: How) -> 
                 elif isinstance(event, Began):
                     host.announce("step_started", run=news, step=_news_of(event.step))
                 else:
+                    bar.step(in_words(event.step.ref))
                     _note(event, outcome, host, news)
     outcome.notes += unshown()
     return outcome

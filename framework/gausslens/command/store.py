@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..contract.errors import InputError
-from ..runs.outcome import progress
+from ..progress import progress
 from ..terminal import plain, print_table, size
 from . import load_host, outside
 
@@ -103,7 +103,7 @@ def _verify(arguments: Namespace) -> int:
     path = Path(arguments.store)
     check_is_store(path)
     with progress("checking", count(path)) as tell:
-        found = verify(path, lambda where: tell(plain(where)))
+        found = verify(path, lambda where: tell.one(plain(where)))
     wrong = [f for f in found if not f.harmless]
     if arguments.json:
         print(json.dumps([vars(f) for f in found], indent=1))
@@ -142,7 +142,7 @@ def _copy(arguments: Namespace) -> int:
             return 1 if copying.wrong else 0
         try:
             with progress("copying", len(copying.results)) as tell:
-                copied = carry_out(copying, lambda where: tell(plain(where)[: where.index("/") + 9]))
+                copied = carry_out(copying, lambda where: tell.one(plain(where)[: where.index("/") + 9]))
         except KeyboardInterrupt:
             said = f"interrupted; what was copied is in {target}, and the same command goes on from there"
             print(said, file=sys.stderr)

@@ -1,16 +1,13 @@
-"""What comes of a run, step by step: what execution hands out, what it comes to, and the bar that shows it."""
+"""What comes of a run, step by step: what execution hands out, and what it comes to."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import GausslensError, ModelError
 from ..guard import Stopped
-from ..terminal import plain
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -23,9 +20,13 @@ if TYPE_CHECKING:
 
 def in_words(ref: StepRef) -> str:
     """Which step it is."""
-    place = f"{ref.label} on {ref.variant}"
-    place += f", draw {ref.draw}" if ref.draw is not None else ""
-    return place + "".join(f", {name} {value}" for name, value in ref.sweep)
+    return f"{ref.label} on {twin_in_words(ref)}"
+
+
+def twin_in_words(ref: StepRef) -> str:
+    """Of which twin it is."""
+    draw = f", draw {ref.draw}" if ref.draw is not None else ""
+    return ref.variant + draw + "".join(f", {name} {value}" for name, value in ref.sweep)
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,16 @@ class Began:
 
 @dataclass(frozen=True)
 class Progress:
-    """Units of work are done."""
+    """Units of the work of a task are done: what was done last, of how many estimated seconds, of which kind of task.
+
+    ``found``: another has done it.
+    """
 
     text: str
     units: int = 1
+    estimate: float = 0.0
+    kind: str = ""
+    found: bool = False
 
 
 @dataclass(frozen=True)
@@ -155,51 +162,3 @@ def labelled(result: Any, info: ModelInfo, skipped: Mapping[int, str] | None = N
         if known and dim in dataset.dims and dim not in dataset.coords and dataset.sizes[dim] == len(known):
             dataset = dataset.assign_coords({dim: list(known)})
     return dataset
-
-
-class Bar:
-    """A progress bar that may not be there: called, it goes on; ``say`` writes a line to stderr, bar or not."""
-
-    def __init__(
-        self,
-        advance: Callable[[str, int], object] = lambda _text, _units: None,
-        say: Callable[[str], object] | None = None,
-    ) -> None:
-        self._advance, self._say = advance, say
-
-    def __call__(self, text: str, units: int = 1) -> None:
-        """So many units of work are done."""
-        self._advance(text, units)
-
-    def say(self, text: str) -> None:
-        """A line to be read while the run goes on."""
-        if self._say is not None:
-            self._say(text)
-        else:
-            sys.stderr.write(f"{plain(text)}\n")
-            sys.stderr.flush()
-
-
-@contextmanager
-def progress(title: str, total: int, shown: bool | None = None) -> Iterator[Bar]:
-    """A progress bar over ``total`` units on stderr; ``shown`` None means: if stderr is a terminal."""
-    if not (sys.stderr.isatty() if shown is None else shown) or total == 0:
-        yield Bar()
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Drawn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[doing]}", markup=False),
-    )
-    with Drawn(*columns, console=Console(stderr=True), transient=True) as drawn:
-        task = drawn.add_task(title, total=total, doing="")
-        yield Bar(
-            lambda text, units: drawn.update(task, advance=units, doing=text),
-            lambda text: drawn.console.print(plain(text), markup=False, highlight=False),
-        )

@@ -284,7 +284,7 @@ class Crew:
         if not self.unsettled[task]:
             del self.unsettled[task]
             self.leading.board.settle(task)
-            yield Progress(self.leading.steps[key].ref.label, task.units)
+            yield self.leading.weighed(task, Progress(self.leading.steps[key].ref.label, task.units))
 
     def _mourned(self, done: Submission) -> Iterator[Event]:
         """The worker of a submission died: what it had finished stays, the rest is tried one by one, or given up."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..guard import is_outside, numpy_on_one_thread, settled
 from ..measuring.execute import Execution
-from ..runs.outcome import Began, Failure, Finished, Noted, Progress, Said, Settled, in_words
+from ..measuring.twin import units
+from ..runs.outcome import Began, Failure, Finished, Noted, Progress, Said, Settled, in_words, twin_in_words
 from .shares import cut, share_seconds
-from .tasks import Board, Part, Task, tasks_of
+from .tasks import Board, Part, Task, cost, reading, tasks_of
 
 if TYPE_CHECKING:
     from ..runs.steps import Plan, Step
@@ -38,7 +40,8 @@ def computed_here(leading: Leading) -> Iterator[Event]:
                     continue
                 claimed = yield from leading.claimed(task)
                 if claimed is not None:
-                    yield from computed(execution, claimed, leading.claims)
+                    for event in computed(execution, claimed, leading.claims):
+                        yield leading.weighed(task, event) if isinstance(event, Progress) else event
                     leading.board.settle(task)
     finally:
         execution.close()
@@ -97,7 +100,7 @@ class Leading:
         self.left: list[Step] = []
         if part is not None:
             self.tasks = self._share(self.tasks, part.of_plan(plan))
-        self.units = sum(task.units for task in self.tasks)
+        self.estimates = self._estimates()
         self.board = Board(self.tasks)
         self.workers = 1
         self.given_up: set[str] = set()  # steps that failed in a share
@@ -118,10 +121,38 @@ class Leading:
                 self.left += [self.steps[key] for key in task.keys]
         return kept
 
+    def _estimates(self) -> dict[Task, float]:
+        """Seconds of each task on an imagined machine: of a share its part, and of putting shares together none."""
+        shared = {task.keys for task in self.tasks if task.layers}
+        found: dict[Task, float] = {}
+        for task in self.tasks:
+            steps = [self.steps[key] for key in task.keys]
+            if task.reads:
+                found[task] = sum(reading(step, self.plan) for step in steps)
+            elif task.layers:
+                found[task] = cost(steps) * len(task.layers) / max(units(steps, steps[0].info), 1)
+            else:
+                found[task] = 0.0 if task.keys in shared else cost(steps)
+        return found
+
+    def estimated(self) -> dict[str, float]:
+        """Estimated seconds of all tasks, by their kind."""
+        found: dict[str, float] = {}
+        for task, seconds in self.estimates.items():
+            found[task.kind] = found.get(task.kind, 0.0) + seconds
+        return found
+
+    def weighed(self, task: Task, event: Progress) -> Progress:
+        """Progress with a task, with its part of what the task was estimated to take."""
+        text = event.text if task.reads else f"{twin_in_words(self.steps[task.keys[0]].ref)}: {event.text}"
+        estimate = self.estimates[task] * event.units / max(task.units, 1)
+        return replace(event, text=text, estimate=estimate, kind=task.kind)
+
     def share_out(self, there: int) -> None:
         """Cut what is large, before any task is taken, for the workers that are asked for or there."""
         self.tasks = cut(self.tasks, self.steps, max(there, self.workers), share_seconds())
         self.board = Board(self.tasks)
+        self.estimates = self._estimates()
 
     def claimed(self, task: Task) -> Generator[Event, None, list[Step] | None]:
         """The steps of a task that are ours to compute now; None where another computes any, or all are there."""
@@ -144,7 +175,7 @@ class Leading:
         if len(ours) < len(task.keys):
             self._pause = SOONEST
         if not ours:
-            yield Progress("found", task.units)
+            yield self.weighed(task, Progress("found", task.units, found=True))
             self.board.settle(task)
             return None
         return [self.steps[key] for key in ours]

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # Operations a second of an imagined machine: shares of a run must not depend on the one that computes them.
 NOMINAL = 5e10
+# Bytes of results a second that comparisons go through there, and analyses that read results, which do more with each.
+COMPARED, READ = 15e6, 0.7e6
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,11 @@ class Task:
     units: int
     reads: bool
     layers: tuple[int, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """What it does, as far as estimates of its time are alike."""
+        return "results" if self.reads else "twins"
 
     @property
     def settles(self) -> tuple[str, ...]:
@@ -158,3 +165,15 @@ def cost(steps: Iterable[Step]) -> float:
         except Exception:
             found += 0.01  # the step fails, and says why, when it is computed
     return found
+
+
+def reading(step: Step, plan: Plan) -> float:
+    """What a step that reads results takes, in seconds: by the bytes of them, which are estimated for the first."""
+    if not step.inputs:
+        return 0.0
+    first = plan.by_ref[step.inputs[0]]
+    try:
+        size = needs(first, first.info, NOMINAL).disk if not first.inputs else 0
+    except Exception:
+        size = 0
+    return 0.05 + len(step.inputs) * size / (COMPARED if step.against else READ)

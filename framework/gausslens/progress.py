@@ -1,0 +1,191 @@
+"""What is shown while something is computed: a bar on a terminal and in a notebook, else lines for a log; time left."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from .contract.errors import InputError
+from .terminal import plain
+
+# Seconds between two lines of a log, and until the first: GAUSSLENS_LOG_SECONDS.
+SECONDS = "GAUSSLENS_LOG_SECONDS"
+QUIET = 15.0
+
+
+class TimeLeft:
+    """How long the rest of a work takes, from what its parts were estimated to cost and what those done have taken.
+
+    Parts are of kinds, as of twins and of comparisons, and an estimate of a kind is off by a factor of its own: that
+    factor is what the parts of the kind that are done have taken over their estimate. Of a kind of which nothing is
+    done it is the factor of all that is done. ``estimates`` are seconds by kind, on any machine.
+    """
+
+    def __init__(self, estimates: dict[str, float], began: float) -> None:
+        self._left, self._last = dict(estimates), began
+        self._done = dict.fromkeys(estimates, 0.0)
+        self._took = dict.fromkeys(estimates, 0.0)
+
+    def part(self, kind: str, estimate: float, now: float, found: bool = False) -> None:
+        """A part is done; or it was ``found`` done by another, which tells nothing of how long one takes."""
+        self._left[kind] = max(self._left.get(kind, 0.0) - estimate, 0.0)
+        if not found:
+            self._done[kind] = self._done.get(kind, 0.0) + estimate
+            self._took[kind] = self._took.get(kind, 0.0) + now - self._last
+        self._last = now
+
+    def share(self) -> float:
+        """Which part of the estimated work is done or found, from 0 to 1."""
+        left = self._seconds(lambda _: 1.0)
+        done = sum(self._done.values())
+        return done / (done + left) if done + left else 1.0
+
+    def seconds(self, now: float) -> float | None:
+        """Seconds that are left; None while nothing is done."""
+        done, took = sum(self._done.values()), sum(self._took.values())
+        if not done or not took:
+            return None
+        # What is being done now has begun when the last part ended.
+        left = self._seconds(lambda kind: self._took[kind] / self._done[kind] if self._done.get(kind) else took / done)
+        return max(left - (now - self._last), 0.0)
+
+    def _seconds(self, factor: Callable[[str], float]) -> float:
+        return sum(estimate * factor(kind) for kind, estimate in self._left.items() if estimate)
+
+
+class Bar:
+    """What is done of a work, and what is being done; nothing of it is shown but by ``progress`` below."""
+
+    def __init__(self, title: str, steps: int, estimates: dict[str, float]) -> None:
+        self.title, self.steps, self.settled, self.doing = title, steps, 0, "begins"
+        self.left = TimeLeft(estimates, time.monotonic())
+        self.write = _to_stderr
+
+    def __call__(self, doing: str, estimate: float = 1.0, kind: str = "", found: bool = False) -> None:
+        """A part of the work is done, of so many estimated seconds."""
+        self.doing = doing
+        self.left.part(kind, estimate, time.monotonic(), found)
+
+    def step(self, doing: str) -> None:
+        """A step is settled."""
+        self.settled += 1
+        self.doing = doing
+
+    def one(self, doing: str) -> None:
+        """A step is settled, where all are alike."""
+        self.step(doing)
+        self(doing)
+
+    def say(self, text: str) -> None:
+        """A line on stderr, to be read while the work goes on."""
+        self.write(plain(text))
+
+    def told(self) -> tuple[str, str]:
+        """``36 %, 45 of 126 steps`` and ``about 2 min left``."""
+        seconds = self.left.seconds(time.monotonic())
+        share = f"{min(99, int(100 * self.left.share()))} %, " if self.settled < self.steps else ""
+        return f"{share}{self.settled} of {self.steps}", "" if seconds is None else f"{clock(seconds)} left"
+
+
+def _to_stderr(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def clock(seconds: float) -> str:
+    """Seconds that are not known well: ``40 s``, ``12 min``, ``3 h 20 min``."""
+    if seconds < 95:
+        return f"{max(5, round(seconds / 5) * 5)} s"
+    minutes = round(seconds / 60)
+    if minutes < 100:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60 // 10 * 10} min"
+
+
+@contextmanager
+def progress(
+    title: str, steps: int, estimates: dict[str, float] | None = None, shown: bool | None = None
+) -> Iterator[Bar]:
+    """Show how far a work of so many steps is, on stderr: a bar where someone looks, else a line now and then.
+
+    ``shown`` None: a bar on a terminal and in a notebook, lines elsewhere; True: a bar; False: neither. Without
+    ``estimates``, seconds by kind, the parts of the work are its steps, all alike.
+    """
+    bar = Bar(title, steps, {"": float(steps)} if estimates is None else estimates)
+    if shown is False or not steps:
+        yield bar
+    elif shown or sys.stderr.isatty() or in_notebook():
+        yield from _drawn(bar)
+    else:
+        yield from _logged(bar, log_seconds())
+
+
+def in_notebook() -> bool:
+    """Whether a cell of a notebook runs this."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+def log_seconds() -> float:
+    """Seconds between two lines of a log: GAUSSLENS_LOG_SECONDS, 15 where it is not set, ``inf`` for none."""
+    told = os.environ.get(SECONDS, str(QUIET))
+    try:
+        seconds = float(told)
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise InputError(f"{SECONDS}={told!r}: give seconds, more than 0, or inf for no lines")
+    return seconds
+
+
+def _logged(bar: Bar, seconds: float) -> Iterator[Bar]:
+    """A line every so many seconds, whether or not anything was done since."""
+    ended = threading.Event()
+
+    def tell() -> None:
+        while not ended.wait(min(seconds, threading.TIMEOUT_MAX)):
+            far, left = bar.told()
+            bar.say(f"{bar.title}: " + ", ".join(filter(None, (far, left, bar.doing))))
+
+    teller = threading.Thread(target=tell, name="progress", daemon=True)
+    teller.start()
+    try:
+        yield bar
+    finally:
+        ended.set()
+        teller.join()
+
+
+def _drawn(bar: Bar) -> Iterator[Bar]:
+    """A bar that is drawn anew several times a second, so that it tells of time while a long part is computed."""
+    from rich.console import Console
+    from rich.progress import BarColumn, ProgressColumn, TextColumn
+    from rich.progress import Progress as Drawn
+    from rich.table import Column
+    from rich.text import Text
+
+    class Told(ProgressColumn):
+        def __init__(self, what: Callable[[], str]) -> None:
+            super().__init__(Column(no_wrap=True, overflow="ellipsis"))
+            self._what = what
+
+        def render(self, task: Any) -> Text:
+            task.completed = bar.left.share()
+            return Text(plain(self._what()))
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(20),
+        Told(lambda: " ".join(bar.told())),
+        Told(lambda: bar.doing),
+    )
+    with Drawn(*columns, console=console, transient=True) as drawn:
+        drawn.add_task(plain(bar.title), total=1.0)
+        bar.write = lambda line: console.print(line, markup=False, highlight=False)
+        yield bar
