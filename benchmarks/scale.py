@@ -142,8 +142,9 @@ def of_tiny_steps(top: Path) -> None:
     few, many = 64, 320
 
     def cost(draws: int, workers: int | None) -> float:
-        variants = {"trained": [], "drawn": DRAWN | {"draws": draws}}
-        given = study({"path": "builtin:tiny"}, [SPECTRUM], variants=variants)
+        drawn = {"edits": [{"edit": "reinit.gaussian", "matrices": ["W_Q"]}], "draws": draws}
+        tiny = {"use": "bilinear.spectrum", "with": {"matrices": ["W_Q"]}}
+        given = study({"path": "builtin:tiny"}, [tiny], variants={"trained": [], "drawn": drawn})
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         own = seconds(given, top, workers=workers)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)

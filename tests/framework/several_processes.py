@@ -173,6 +173,7 @@ def same(one: Path, other: Path) -> bool:
 def scheduler(site: Site, workers: int = 2) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
     """A cluster on the loopback: the scheduler's file, and its process."""
     file = site.directory / "scheduler.json"
+    file.unlink(missing_ok=True)  # of one before
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": site.environment}
     told = ["--no-dashboard", "--scheduler-file", str(file)]
     dask = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0"]

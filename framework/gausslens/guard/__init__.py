@@ -7,6 +7,7 @@ from .calls import is_outside as is_outside
 from .calls import settled as settled
 from .calls import watched_interrupts as watched_interrupts
 from .output import unshown as unshown
+from .threads import asked_threads as asked_threads
 from .threads import numpy_on_one_thread as numpy_on_one_thread
 from .threads import threads as threads
 from .threads import torch_for_tokens as torch_for_tokens
@@ -16,6 +17,7 @@ __all__ = [
     "Guard",
     "Stopped",
     "Terminated",
+    "asked_threads",
     "is_outside",
     "numpy_on_one_thread",
     "settled",

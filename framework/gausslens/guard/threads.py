@@ -37,6 +37,12 @@ def threads() -> int:
     return _WITHIN.most or _counted()
 
 
+def asked_threads() -> int:
+    """What OMP_NUM_THREADS says: its first number, of the outermost threads; 0 where it says none."""
+    asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(asked) if asked.isdecimal() else 0
+
+
 @contextmanager
 def numpy_on_one_thread() -> Iterator[None]:
     """Meanwhile the BLAS of numpy and scipy has one thread; the first to come sets it, the last to go puts it back."""
@@ -116,5 +122,4 @@ def _counted() -> int:
     torch: Any = sys.modules.get("torch")
     if torch is not None:
         return int(torch.get_num_threads())
-    asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
-    return int(asked) if asked.isdigit() and int(asked) else len(os.sched_getaffinity(0))
+    return asked_threads() or len(os.sched_getaffinity(0))

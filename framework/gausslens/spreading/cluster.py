@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import InputError
+from ..guard import asked_threads
 from ..runs.outcome import Said
 from ..runs.resources import needs
 from ..terminal import size
@@ -120,8 +121,7 @@ def _close(client: Any) -> None:
 
 def threads_each(workers: int) -> int:
     """The threads of a worker: as OMP_NUM_THREADS says, else the processors shared out."""
-    told = os.environ.get("OMP_NUM_THREADS", "")
-    return int(told) if told.isdigit() and int(told) else max(1, len(os.sched_getaffinity(0)) // workers)
+    return asked_threads() or max(1, len(os.sched_getaffinity(0)) // workers)
 
 
 @contextmanager

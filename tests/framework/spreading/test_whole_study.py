@@ -9,6 +9,8 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -33,7 +35,7 @@ class Size:
     kills: int
     schedulers: int
 
-    def write(self, site: Site, seconds: float = 0.0) -> int:
+    def write(self, site: Site, seconds: float) -> int:
         """The run file; how many steps look at a model."""
         more = [f"  {name}: {{edits: [{{edit: {edit}}}], draws: {self.draws}}}\n" for name, edit in NULLS.items()]
         site.write(self.draws, ANALYSES, self.model, "".join(more[: self.nulls - 1]), seconds=seconds)
@@ -42,18 +44,50 @@ class Size:
 
 SAMPLE = Size("builtin:tiny", 2, 2, 6, 1)
 WHOLE = Size("builtin:clue-tiny", 8, 4, 30, 3)
-SIZES = pytest.mark.parametrize(
-    "size", [pytest.param(SAMPLE, id="sample"), pytest.param(WHOLE, id="whole", marks=pytest.mark.soak)]
-)
+SIZES = [pytest.param(SAMPLE, id="sample"), pytest.param(WHOLE, id="whole", marks=pytest.mark.soak)]
 pytestmark = pytest.mark.full
 
 
-@SIZES
-def test_it_is_equal_with_one_process_two_workers_a_scheduler_and_five_parts(site, size):
-    steps = size.write(site)
-    stores = {name: site.directory / name for name in ("one", "workers", "scheduler", "parts")}
-    ran = site.run(store=stores["one"])
+@dataclass
+class Study:
+    """A study of a size, its number of steps that look at a model, and what one process computed of it."""
+
+    site: Site
+    size: Size
+    steps: int
+    one: dict[str, Any]
+
+    def like(self, store: Path) -> None:
+        """Another store holds the same arrays, bit for bit, and no claim is left in it."""
+        other = arrays(store)
+        assert other.keys() == self.one.keys()
+        assert [key for key in other if other[key] != self.one[key]] == []
+        assert list((store / "claims").iterdir()) == []
+
+
+@pytest.fixture(scope="module", params=SIZES)
+def computed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """The study, computed by one process."""
+    site = Site(tmp_path_factory.mktemp("study"))
+    steps = request.param.write(site, seconds=0.05)
+    one = site.directory / "one"
+    ran = site.run(store=one)
     assert ran.returncode == 0, ran.stderr
+    assert len(site.committed()) > steps
+    assert set(site.committed().values()) == {1}
+    return Study(site, request.param, steps, arrays(one))
+
+
+@pytest.fixture
+def study(computed: Study) -> Study:
+    """The same, with nothing logged yet."""
+    computed.site.log.unlink(missing_ok=True)
+    computed.site.commits.unlink(missing_ok=True)
+    return computed
+
+
+def test_it_is_equal_with_one_process_two_workers_a_scheduler_and_five_parts(study):
+    site, stores = study.site, {name: study.site.directory / name for name in ("workers", "scheduler", "parts")}
     ran = site.run("--workers", "2", store=stores["workers"])
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr.startswith("2 workers, each with 1 thread and ")
@@ -66,25 +100,22 @@ def test_it_is_equal_with_one_process_two_workers_a_scheduler_and_five_parts(sit
         assert ran.returncode == 0, ran.stderr
     assert "left to other parts" in ran.stdout
     assert site.run(store=stores["parts"]).returncode == 0
-    found = {name: arrays(path) for name, path in stores.items()}
-    print(f"{steps} steps and their comparisons, {len(found['one'])} arrays, four times")
-    assert len(site.committed()) > steps
-    assert set(site.committed().values()) == {4}
-    for name, other in found.items():
-        assert other.keys() == found["one"].keys(), name
-        assert [key for key in other if other[key] != found["one"][key]] == [], name
-        assert list((stores[name] / "claims").iterdir()) == []
+    print(f"{study.steps} steps and their comparisons, {len(study.one)} arrays, in four ways")
+    assert set(site.committed().values()) == {3}
+    for store in stores.values():
+        study.like(store)
 
 
-def moments(draw: random.Random, steps: int, number: int) -> list[int]:
-    """After how many finished steps so many things are killed: some before anything is, the last before the end."""
-    return sorted(draw.choices(range(max(1, steps - 4)), k=number))
+def moments(site: Site, draw: random.Random, steps: int, number: int) -> list[int]:
+    """After how many finished steps so many things are killed: from now on, the last before the end."""
+    done = len(site.committed())
+    return sorted(draw.choices(range(done, max(done + 1, steps - 4)), k=number))
 
 
 def without_schedulers(site: Site, draw: random.Random, number: int, steps: int) -> int:
     """Kill so many schedulers of runs, each at its moment; how many."""
-    for moment in moments(draw, steps, number):
-        with scheduler(site) as (file, leads):
+    for moment in moments(site, draw, steps // 2, number):
+        with scheduler(site, 1) as (file, leads):
             process = site.start("--scheduler", str(file))
             while len(site.committed()) < moment:
                 assert process.poll() is None, process.communicate()
@@ -94,7 +125,6 @@ def without_schedulers(site: Site, draw: random.Random, number: int, steps: int)
             _, error = process.communicate(timeout=300)
             assert process.returncode == 1, error
             assert "Traceback" not in error
-        (site.directory / "scheduler.json").unlink()
     return number
 
 
@@ -103,7 +133,7 @@ def without_workers(site: Site, draw: random.Random, number: int, steps: int) ->
 
     How many were killed, how many of these within 3 seconds of their start, and how many runs that took.
     """
-    due, killed, early, runs = moments(draw, steps, number), 0, 0, 0
+    due, killed, early, runs = moments(site, draw, steps, number), 0, 0, 0
     while runs < 20:
         runs += 1
         process = site.start("--workers", "2")
@@ -125,10 +155,8 @@ def without_workers(site: Site, draw: random.Random, number: int, steps: int) ->
     return killed, early, runs
 
 
-@SIZES
-def test_what_is_killed_is_lost_and_nothing_else(site, size):
-    draw = random.Random(19)
-    steps = size.write(site, seconds=0.05)
+def test_what_is_killed_is_lost_and_nothing_else(study):
+    draw, site, size, steps = random.Random(19), study.site, study.size, study.steps
     schedulers = without_schedulers(site, draw, size.schedulers, steps)
     killed, early, runs = without_workers(site, draw, size.kills, steps)
     finished, begun = site.committed(), site.computed()
@@ -140,10 +168,5 @@ def test_what_is_killed_is_lost_and_nothing_else(site, size):
     )
     assert (killed, schedulers) == (size.kills, size.schedulers)
     assert set(finished.values()) == {1}  # nothing that was finished is done again
-    # Only what a worker was at: one step of each, and two workers of a scheduler.
-    assert sum(begun.values()) - len(begun) <= killed + 2 * schedulers
-    whole = site.directory / "whole"
-    assert site.run(store=whole).returncode == 0
-    one, other = arrays(site.store), arrays(whole)
-    assert one.keys() == other.keys()
-    assert [key for key in one if one[key] != other[key]] == []
+    assert sum(begun.values()) - len(begun) <= killed + schedulers  # only what a worker was at
+    study.like(site.store)

@@ -53,6 +53,8 @@ class TestBeforeAnythingIsComputed:
     def test_threads_are_shared_out(self, monkeypatch):
         monkeypatch.setenv("OMP_NUM_THREADS", "3")
         assert threads_each(8) == 3
+        monkeypatch.setenv("OMP_NUM_THREADS", "4,2")
+        assert threads_each(8) == 4
         monkeypatch.delenv("OMP_NUM_THREADS")
         assert threads_each(1) == len(os.sched_getaffinity(0))
         assert threads_each(1000) == 1
