@@ -20,7 +20,8 @@ def squared_singular_values(matrices: ArrayLike) -> Floats:
     A = np.asarray(matrices, dtype=np.float64)
     if A.shape[-2] > A.shape[-1]:
         A = np.swapaxes(A, -1, -2)
-    A = np.ascontiguousarray(A)
+    if not np.swapaxes(A, -1, -2).flags.c_contiguous:  # either order of memory gives the same product, with no copy
+        A = np.ascontiguousarray(A)
     values: Floats = np.linalg.eigvalsh(A @ np.swapaxes(A, -1, -2))[..., ::-1].astype(np.float64)
     if (values[..., -1] > GRAM_TRUST * values[..., 0]).all():
         return values

@@ -174,12 +174,13 @@ def check_array(name: str, array: h5py.Dataset, size: int) -> None:
         code = how.get_filter(index)[0]
         if code not in FILTERS:
             raise StoreError(f"{name!r} needs the HDF5 filter {code}; only {', '.join(FILTERS.values())} are allowed")
-    kind = array.id.get_type()
-    if kind.get_class() not in _CLASSES or array.id.get_space().get_simple_extent_type() == h5py.h5s.NULL:
+    kind, space = array.id.get_type(), array.id.get_space()
+    if kind.get_class() not in _CLASSES or space.get_simple_extent_type() == h5py.h5s.NULL:
         raise StoreError(f"{name!r} holds neither numbers nor text: refused")
-    if array.ndim > MOST_DIMENSIONS:
-        raise StoreError(f"{name!r} has {array.ndim} dimensions, more than {MOST_DIMENSIONS}: refused")
-    claimed = math.prod(array.id.shape) * kind.get_size()
+    shape = space.get_simple_extent_dims()
+    if len(shape) > MOST_DIMENSIONS:
+        raise StoreError(f"{name!r} has {len(shape)} dimensions, more than {MOST_DIMENSIONS}: refused")
+    claimed = math.prod(shape) * kind.get_size()
     stored = array.id.get_storage_size()
     if stored > size or (claimed > stored if layout != h5d.CHUNKED else claimed > stored * MOST_RATIO):
         raise StoreError(f"{name!r} claims {claimed} bytes of which the file holds {stored}: refused")
