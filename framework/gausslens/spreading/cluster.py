@@ -6,7 +6,7 @@ import logging
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +17,7 @@ from ..contract.errors import GausslensError, InputError
 from ..runs.outcome import Said
 from ..runs.resources import needs
 from ..terminal import size
-from . import in_worker
+from . import gpus, in_worker
 from .by_workers import Crew
 from .tasks import NOMINAL
 
@@ -103,11 +103,11 @@ def _connected(workers: Workers, plan: Plan) -> Iterator[tuple[Any, str, Callabl
 
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # deaths of workers are told in our own words
     if workers.address is None:
-        with _local(workers.number) as (cluster, told):
+        with _local(workers.number, {gpus.SHARED: ",".join(gpus.cards(plan))}) as (cluster, told):
             client = Client(cluster, set_as_default=False)
             try:
                 hire = partial(_hire, cluster)
-                yield client, told + _memory_note(plan, workers.number), hire
+                yield client, told + gpus.told(workers.number, plan) + _memory_note(plan, workers.number), hire
             finally:
                 _close(client)
         return
@@ -143,14 +143,14 @@ def threads_each(workers: int) -> int:
 
 
 @contextmanager
-def _local(number: int) -> Iterator[tuple[Any, str]]:
+def _local(number: int, told_to_each: Mapping[str, str]) -> Iterator[tuple[Any, str]]:
     """A cluster of processes; they end with this one, however it ends."""
     import dask
     from distributed import LocalCluster
     from distributed.system import MEMORY_LIMIT
 
     threads, memory = threads_each(number), int(MEMORY_LIMIT * 0.95) // number
-    before = {**dict.fromkeys(THREADS, str(threads)), "MALLOC_TRIM_THRESHOLD_": "65536"}
+    before = {**dict.fromkeys(THREADS, str(threads)), "MALLOC_TRIM_THRESHOLD_": "65536", **told_to_each}
     before["DASK_LOGGING__DISTRIBUTED"] = "critical"
     settings = {
         "distributed.nanny.pre-spawn-environ": before,

@@ -23,6 +23,7 @@ from ..measuring.execute import Execution, not_in_store
 from ..runs.outcome import Noted, Settled
 from ..runs.provenance import distributions
 from ..store.layout import CLAIMS
+from .gpus import take
 from .here import computed
 from .prepare import RunFile, prepare
 
@@ -150,8 +151,9 @@ def compute(order: Order, tasks: Sequence[Sequence[str]], mark: str) -> list[Row
             return [("stop", f"{_place()}: {error}", error.code)]
 
 
-def dask_setup(_worker: Any) -> None:
+def dask_setup(worker: Any) -> None:
     """Called by Dask in each worker that we start: Ctrl-C is for the process that leads, which ends its workers."""
+    take(worker)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
