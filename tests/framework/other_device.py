@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from gausslens import Batch, Request, Sink, Tokens, Twin
@@ -20,7 +21,6 @@ from gausslens.contract.engines import NarrowedRunner
 from gausslens.testing import TinyEngine
 from gausslens.testing.tiny_engine import TinyRunner
 
-DEVICE = torch.device("cuda", 0)
 INDEXING = ("__getitem__", "index_select", "gather", "__setitem__", "take_along_dim")
 UPLOADS = ("new_tensor", "new_zeros", "new_empty", "new_full", "new_ones")
 
@@ -67,22 +67,25 @@ class Event:
 
 
 class OnDevice(torch.Tensor):
-    """A tensor on the device; ``place`` says which site it is, if it is one."""
+    """A tensor on the device, or on one of several; ``place`` says which site it is, if it is one."""
 
     place: str
+    number: int
 
     @staticmethod
-    def of(tensor: torch.Tensor, name: str) -> OnDevice:
-        made = tensor.detach().as_subclass(OnDevice)
-        made.place = name
+    def of(tensor: torch.Tensor, name: str, number: int = 0) -> OnDevice:
+        made = _plain(tensor.detach()).as_subclass(OnDevice)
+        made.place, made.number = name, number
         return made
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         said = getattr(function, "__name__", "")
+        numbers = {t.number for t in tree_leaves((args, kwargs)) if isinstance(t, OnDevice)}
+        number = min(numbers)
         if function == torch.Tensor.device.__get__:  # type: ignore[attr-defined]
-            return DEVICE
+            return torch.device("cuda", number)
         if function == torch.Tensor.is_cuda.__get__:  # type: ignore[attr-defined]
             return True
         if said == "cpu":
@@ -97,7 +100,13 @@ class OnDevice(torch.Tensor):
             COPIES.note(args[1])
             COPIES.pending.append((args[0], _plain(args[1])))
             return args[0]
+        if said == "to" and (device := _device_of(args, kwargs)) is not None:
+            if device.type == "cpu":
+                return args[0].cpu()
+            return OnDevice.of(args[0], getattr(args[0], "place", "made there"), device.index or 0)
         _check_places(said, args, kwargs)
+        if len(numbers) > 1 and said not in INDEXING:
+            raise RuntimeError(f"{said}: some of it lies on another device")
         with torch._C.DisableTorchFunctionSubclass():
             kwargs.pop("device", None)
             found = function(*tree_map(_plain, args), **tree_map(_plain, kwargs))
@@ -106,8 +115,26 @@ class OnDevice(torch.Tensor):
         ):
             raise TypeError(f"{said}: the device has no float64")
         if said == "detach":
-            return OnDevice.of(found, getattr(args[0], "place", "made there"))
-        return tree_map(lambda one: one.as_subclass(OnDevice) if isinstance(one, torch.Tensor) else one, found)
+            return OnDevice.of(found, getattr(args[0], "place", "made there"), number)
+        return tree_map(
+            lambda one: OnDevice.of(one, "made there", number) if isinstance(one, torch.Tensor) else one, found
+        )
+
+
+class Uploads(TorchFunctionMode):
+    """Lets ``tensor.to(device)`` of what lies on the CPU put it there."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        device = _device_of(args, kwargs or {}) if getattr(function, "__name__", "") == "to" else None
+        if device is not None and device.type == "cuda" and not isinstance(args[0], OnDevice):
+            return OnDevice.of(args[0], "from the CPU", device.index or 0)
+        return function(*args, **(kwargs or {}))
+
+
+def _device_of(args: Any, kwargs: Any) -> torch.device | None:
+    """The device that ``to`` is given."""
+    given = next((a for a in (*args[1:], *kwargs.values()) if isinstance(a, torch.device | str)), None)
+    return None if given is None else torch.device(given)
 
 
 def _plain(one: Any) -> Any:

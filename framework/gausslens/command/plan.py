@@ -123,6 +123,7 @@ def _threads(plan: Plan) -> list[str]:
 
 def _devices(plan: Plan) -> list[str]:
     """What each device that is not the CPU will hold: weights, and a shard."""
+    from ..contract.prompts import SHARD_TOKENS
     from ..measuring.shards import device_memory, longest, shard_tokens, token_bytes, weight_bytes
     from ..runs.lending import asked_of
 
@@ -136,7 +137,7 @@ def _devices(plan: Plan) -> list[str]:
         sites = {site for step in steps for site in asked_of(step.use, step.planned).sites}
         tokens = max((s.tokens for s in steps if s.tokens is not None), key=longest)
         width = longest(tokens)
-        many = max(shard_tokens(opened, tokens, sites), width)
+        many = max(shard_tokens(opened, tokens, sites) or SHARD_TOKENS, width)
         shard = many * token_bytes(opened.model.info, sites, width)
         there = f"of {size(memory)} that this process may hold" if memory is not None else "there is none here"
         lines.append(

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..contract.batches import Request
 from ..contract.digests_and_seeds import derive
-from ..contract.prompts import SHARD_TOKENS
 from ..guard import Guard, settled, torch_for_tokens
 from ..maths.resampling import dealt
 from ..runs.requests import layers_given, layers_skipped
@@ -122,14 +121,15 @@ class Job:
         self.state, self.restored, self.start = began, groups, (reached.index, reached.shards)
 
 
-def cut(tokens: Tokens, groups: int | None, size: int = SHARD_TOKENS) -> list[tuple[int, np.ndarray]]:
+def cut(tokens: Tokens, groups: int | None, size: int | None = None) -> list[tuple[int, np.ndarray]]:
     """The shards in their order, each with the group of prompts that it is of; without groups all are of group 0."""
+    how: dict[str, Any] = {} if size is None else {"size": size}
     if groups is None:
-        return [(0, shard) for shard in tokens.shards(size)]
+        return [(0, shard) for shard in tokens.shards(**how)]
     import numpy as np
 
     group = dealt(tokens.ids, groups)
-    return [(g, shard) for g in range(groups) for shard in tokens.shards(size, np.flatnonzero(group == g))]
+    return [(g, shard) for g in range(groups) for shard in tokens.shards(among=np.flatnonzero(group == g), **how)]
 
 
 def shuffled(tokens: Tokens, seed: int, index: int) -> list[tuple[int, np.ndarray]]:
@@ -161,7 +161,7 @@ def run_passes(
     order: int | None = None,
     way: OnTheWay | None = None,
     at_once: int = 1,
-    size: int = SHARD_TOKENS,
+    size: int | None = None,
 ) -> Iterator[str]:
     """Run as many passes as the jobs want, saying after each shard how far it is.
 
@@ -169,7 +169,7 @@ def run_passes(
     gives a state of each group instead. ``order`` is the seed by which ordered jobs, which are all of them, see it.
     ``way`` commits jobs on the way: one that goes on is not fed again what it has seen, and shards that all have seen
     are left out. ``at_once`` shards go through a layer before the next is read (``run_together`` of an engine).
-    ``size`` are the tokens of a shard; of ordered jobs, which see how it is cut, it is always the same.
+    ``size`` are the tokens of a shard where they are not as ever; of ordered jobs, which see the cut, they always are.
     """
     shards = cut(tokens, groups, size) if order is None else []
 

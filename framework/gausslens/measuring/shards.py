@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from ..contract.errors import InputError, ModelError
 from ..contract.model import BYTES
-from ..contract.prompts import SHARD_TOKENS
 from ..contract.sites import TABLE
 
 if TYPE_CHECKING:
@@ -31,11 +30,11 @@ PART = 0.5
 WIDENED = 3 * 8
 
 
-def shard_tokens(opened: Opened, tokens: Tokens, sites: Collection[str]) -> int:
-    """The tokens of a shard, for passes that capture these sites."""
+def shard_tokens(opened: Opened, tokens: Tokens, sites: Collection[str]) -> int | None:
+    """The tokens of a shard, for passes that capture these sites; None: as many as everywhere."""
     device = opened.call.device
     if device == "cpu" or opened.max_memory is not None:
-        return SHARD_TOKENS
+        return None
     told = os.environ.get(TOKENS)
     if told is not None:
         if not told.isdecimal() or not int(told):
@@ -43,7 +42,7 @@ def shard_tokens(opened: Opened, tokens: Tokens, sites: Collection[str]) -> int:
         return int(told)
     memory = device_memory(device)
     if memory is None:
-        return SHARD_TOKENS
+        return None
     room = (memory - weight_bytes(opened)) * PART / token_bytes(opened.model.info, sites, longest(tokens))
     return min(max(1 << int(math.log2(max(room, 1))), LEAST), MOST)
 

@@ -6,7 +6,7 @@ import logging
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from ..guard import asked_threads
 from ..runs.outcome import Said
 from ..runs.resources import needs
 from ..terminal import size
-from . import in_worker
+from . import gpus, in_worker
 from .by_workers import Crew
 from .tasks import NOMINAL
 from .worker_processes import WorkerProcesses
@@ -91,10 +91,10 @@ def _connected(workers: Workers, plan: Plan) -> Iterator[tuple[Any, str, WorkerP
 
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # deaths of workers are told in our own words
     if workers.address is None:
-        with _local(workers.number) as (cluster, told, processes):
+        with _local(workers.number, gpus.cards(plan)) as (cluster, told, processes):
             client = Client(cluster, set_as_default=False)
             try:
-                yield client, told + _memory_note(plan, workers.number), processes
+                yield client, told + gpus.told(workers.number, plan) + _memory_note(plan, workers.number), processes
             finally:
                 _close(client)
         return
@@ -125,7 +125,7 @@ def threads_each(workers: int) -> int:
 
 
 @contextmanager
-def _local(number: int) -> Iterator[tuple[Any, str, WorkerProcesses]]:
+def _local(number: int, cards: Sequence[str] = ()) -> Iterator[tuple[Any, str, WorkerProcesses]]:
     """A scheduler in this process and so many workers; they end with this process, however it ends."""
     import dask
     from distributed import LocalCluster
@@ -150,7 +150,8 @@ def _local(number: int) -> Iterator[tuple[Any, str, WorkerProcesses]]:
             )
         stack.callback(_end, cluster)
         # Weights are no data of Dask's, which must neither pause a worker that holds a model, nor look at its memory.
-        processes = WorkerProcesses(number, cluster.scheduler_address, Path(scratch), environment, int(memory * 0.95))
+        most, place = int(memory * 0.95), Path(scratch)
+        processes = WorkerProcesses(number, cluster.scheduler_address, place, environment, most, cards)
         stack.callback(processes.close)
         several = f"{number} workers, each with" if number > 1 else "1 worker with"
         told = f"{several} {threads} thread{'s' if threads > 1 else ''} and {size(memory)} of memory"

@@ -13,10 +13,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from .gpus import card_of
 
 # Seconds between two looks at the processes; until one that started must have reached the scheduler; to end in.
 LOOK, START, END = 0.1, 300, 5
@@ -52,9 +55,17 @@ class WorkerProcesses:
     After ``5 n + 5`` deaths with no answer of a worker between them it is given up: nothing would come of more.
     """
 
-    def __init__(self, number: int, address: str, scratch: Path, environment: dict[str, str], memory: int) -> None:
+    def __init__(
+        self,
+        number: int,
+        address: str,
+        scratch: Path,
+        environment: dict[str, str],
+        memory: int,
+        cards: Sequence[str] = (),
+    ) -> None:
         self._told = {"address": address, "scratch": str(scratch), "path": [p or str(Path.cwd()) for p in sys.path]}
-        self._scratch, self._memory = scratch, memory
+        self._scratch, self._memory, self._cards = scratch, memory, cards
         self._environment = os.environ | {n: os.environ.get(n, value) for n, value in environment.items()}
         self._places = [_Place(each) for each in range(number)]
         self._started, self._deaths, self._most = 0, 0, 5 * number + 5
@@ -109,7 +120,7 @@ class WorkerProcesses:
         with place.files.with_suffix(".log").open("wb") as log:
             place.process = subprocess.Popen(  # noqa: S603
                 [sys.executable, "-c", _COMMAND],
-                env=self._environment,
+                env=self._environment | card_of(place.number, self._cards),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,

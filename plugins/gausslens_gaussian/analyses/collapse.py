@@ -100,11 +100,12 @@ class AttentionOnly:
     def step(self, layer: int, pattern: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """The tokens [prompt, position, d_model] after this layer; layers come in order."""
         weights = self.runner.weights(layer)
-        values = in_double(v) if self.x is None else self._values(ValuePath.of(weights), self.x)
-        mixed = torch.einsum("phqk,pkhe->pqhe", in_double(pattern), values[:, :, list(weights.kv_of_head)])
-        out = torch.einsum("pqhe,hed->pqd", mixed, in_double(weights["W_O"]))
+        rows = in_double(pattern)  # of a model over several devices, where this layer is
+        values = in_double(v) if self.x is None else self._values(ValuePath.of(weights), self.x.to(rows.device))
+        mixed = torch.einsum("phqk,pkhe->pqhe", rows, values[:, :, list(weights.kv_of_head)])
+        out = torch.einsum("pqhe,hed->pqd", mixed, in_double(weights["W_O"]).to(rows.device))
         if "b_O" in weights:
-            out = out + in_double(weights["b_O"])
+            out = out + in_double(weights["b_O"]).to(rows.device)
         self.x = out
         return out
 

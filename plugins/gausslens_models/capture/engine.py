@@ -102,11 +102,14 @@ class TransformersEngine:
         wanted = wanted_sites(model, request.sites, request.layers)
         heads, kv_heads = model.info.heads, model.info.kv_heads
         read = None if tokens.sources is None else tokens.sources.padded(shard)
-        beside = None if read is None else [torch.from_numpy(a).to(model.device) for a in read]
-        keys = dict(zip(KEYS, beside, strict=True)) if beside is not None and tokens.crossed else {}
+        sides = None if read is None else [torch.from_numpy(a).to(model.device) for a in read]
+        keys = dict(zip(KEYS, sides, strict=True)) if sides is not None and tokens.crossed else {}
 
         def batch(layer: int | None, arrays: Mapping[str, torch.Tensor], rows: int = 0, last: bool = True) -> None:
-            sink(Batch(layer, shard, ids, text, mask, arrays, heads, kv_heads, rows, last, **keys))
+            arrays, device = on_one_device(arrays)
+            t, x, m = (a.to(device) for a in (ids, text, mask))
+            beside = {name: a.to(device) for name, a in keys.items()}
+            sink(Batch(layer, shard, t, x, m, arrays, heads, kv_heads, rows, last, **beside))
 
         def done(layer: int, captured: Captured) -> None:
             if captured.call is None:
@@ -125,7 +128,7 @@ class TransformersEngine:
         capture = self.capture(model, wanted, done, rows=request.rows is not None)
         capture.prompts = shard
         asked = {s: s in request.sites for s in ("embed", "logits")}
-        sources = None if beside is None else (beside[0], beside[2].long())
+        sources = None if sides is None else (sides[0], sides[2].long())
         return Run(capture, ids, mask.long(), asked["logits"], asked["embed"], finish, sources)
 
     def prove(self, model: PretrainedModel, sites: Sequence[str] | None = None) -> list[Finding]:
@@ -148,6 +151,13 @@ class TransformersEngine:
         from .runner import TransformersRunner
 
         return TransformersRunner(self, twin)
+
+
+def on_one_device(arrays: Mapping[str, torch.Tensor]) -> tuple[Mapping[str, torch.Tensor], torch.device]:
+    """The sites of a layer where the largest of them lies: of a model over several devices what goes into a layer comes
+    from where the one before it is."""
+    device = max(arrays.values(), key=torch.Tensor.numel).device
+    return {name: array.to(device) for name, array in arrays.items()}, device
 
 
 def wanted_sites(model: Any, sites: Sequence[str], layers: Sequence[int] | None) -> dict[int, tuple[str, ...]]:

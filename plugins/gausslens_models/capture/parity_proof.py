@@ -1,4 +1,7 @@
-"""The parity proof: what this model computes, what is captured, and what its tensors say, held against each other."""
+"""The parity proof: what this model computes, what is captured, and what its tensors say, held against each other.
+
+The model runs where it is, on one device or several; what it gave is compared on the CPU, which has every type.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ HEAD_ROWS = 4
 
 
 class Wide(LayerWeights):
-    """The tensors of a layer in the type that they are judged in; each is read once."""
+    """The tensors of a layer on the CPU, in the type that they are judged in; each is read once."""
 
     def __init__(self, model: Any, layer: int | None, dtype: torch.dtype) -> None:
         super().__init__(model, layer)
@@ -33,10 +36,10 @@ class Wide(LayerWeights):
 
     def __getitem__(self, name: str) -> torch.Tensor:
         if self.layer is None:  # large, and read once
-            found = super().__getitem__(name)
+            found = super().__getitem__(name).cpu()
             return found if name in ("W_E", "W_U") else found.to(self._dtype)
         if name not in self._read:
-            self._read[name] = super().__getitem__(name).to(self._dtype)
+            self._read[name] = super().__getitem__(name).cpu().to(self._dtype)
         return self._read[name]
 
 
@@ -73,30 +76,34 @@ class Proof:
         self.wanted = wanted_sites(model, [s for s in NEEDED if s in model.sites and self._serves(s)], None)
         self.found: dict[str, Finding] = {}
         self.left: set[Left] = set()
-        self._last: Captured | None = None
+        self._last: Mapping[str, torch.Tensor] | None = None
 
     def of_batch(self, number: int, ids: torch.Tensor, mask: torch.Tensor) -> None:
         """All comparisons on some prompts; a layer is let go of when it is done."""
         sources = proof_sources(self.model, len(ids))
         crossed = sources is not None and self.model.info.facts.crossed
-        keys = sources[1] if crossed and sources is not None else mask
+        keys = (sources[1] if crossed and sources is not None else mask).cpu()
+        there, here = mask, mask.cpu()
 
         def done(layer: int, captured: Captured) -> None:
-            self._of_layer(layer, number, captured.arrays, ids, Sides(mask, keys, capture.memory if crossed else None))
+            arrays = {name: array.cpu() for name, array in captured.arrays.items()}
+            memory = capture.memory.cpu() if crossed and capture.memory is not None else None
+            self._of_layer(layer, number, arrays, ids.cpu(), Sides(here, keys, memory))
             if layer == self.model.info.n_layers - 1:
-                self._last = captured
+                self._last = arrays
 
         headed = self.model.headed
         capture = self.capture(self.model, self.wanted, done)
         read = None if sources is None else (sources[0], sources[1].long())
-        whole = capture.run(ids, mask.long(), logits=headed, whole=True, sources=read)
+        whole = capture.run(ids, there.long(), logits=headed, whole=True, sources=read)
         final = whole["logits" if headed else "final"] if headed or "final" in whole else None
         if final is None:
             return
-        self._against_eager(number, final, mask)
+        final = final.cpu()
+        self._against_eager(number, final, here)
         end = "logits" if headed else "resid_post"
-        if self._last is not None and "resid_post" in self._last.arrays and self._is_asked(end):
-            self._of_head(self._last.arrays["resid_post"], final, mask)
+        if self._last is not None and "resid_post" in self._last and self._is_asked(end):
+            self._of_head(self._last["resid_post"], final, here)
 
     def findings(self) -> list[Finding]:
         """All comparisons, then those that could not be made, with the reason."""
@@ -157,7 +164,7 @@ class Proof:
         """Logits, or the final hidden state, against the model's own: where they differ, no site can be trusted."""
         if self.reference is None:
             return
-        theirs, noise = self.reference.final_of(number)
+        theirs, noise = (one.cpu() for one in self.reference.final_of(number))
         bound = (FACTOR * noise).expand_as(theirs)
         what = "logits" if self.model.headed else "final hidden state"
         self._note(what, (), final[mask], theirs, bound)
@@ -167,7 +174,8 @@ class Proof:
         assert self.reference is not None
         having = [n for n in self.model.info.layers if "pattern" not in self.model.info.lacking.get(n, {})]
         theirs = self.reference.patterns_of(number, having.index(layer))
-        for row, pattern, moved in theirs:
+        for row, *found in theirs:
+            pattern, moved = (one.cpu() for one in found)
             n, keys = int(sides.queries[row].sum()), int(sides.keys[row].sum())
             bound = softmax_moved(pattern, FACTOR * moved[:, None, None]) + FACTOR * moved[:, None, None] * pattern
             mine = ours[row, :, :n, :keys]
