@@ -107,6 +107,12 @@ class Twin:
             self._made[layer] = {name: _laid_out(tensor, strides[name]) for name, tensor in made.items()}
         return self._made[layer]
 
+    def touches(self, layer: int | None) -> frozenset[str]:
+        """The tensors of a layer that its edits may change, told without making them."""
+        there = self.base.names(layer)
+        calls = [call for call in self.edits if call.layers is None or layer in call.layers]
+        return frozenset(name for call in calls for name in touched(call, self.info) if name in there)
+
     def weights(self, layer: int | None, info: ModelInfo | None = None) -> LayerWeights:
         """The tensors of a layer as the edits leave them, narrowed to the heads in ``info``."""
         return LayerWeights(self.base, layer, self.overlay(layer), info)

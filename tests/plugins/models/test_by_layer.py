@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 import tempfile
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from random_models import OTHERS, build
 from tiny_stacks import STACKED
 
@@ -32,17 +34,21 @@ def opened(path: Path, most: int | None = 1, **how: Any) -> Any:
     return open_pretrained(ModelSpec(str(path), TransformersParameters(**how), max_memory=most))
 
 
-def everything(engine: TransformersEngine, twin: Twin, tokens: Any, together: bool) -> list[dict[Any, torch.Tensor]]:
-    """All sites of all layers, of two shards."""
+def everything(
+    engine: TransformersEngine, twin: Twin, tokens: Any, together: bool, columns: bool = False
+) -> list[dict[Any, torch.Tensor]]:
+    """All sites of all layers, of two shards; logits in ``columns`` are put together."""
     found: list[dict[Any, torch.Tensor]] = [{}, {}]
 
     def sink(number: int) -> Any:
         def keep(batch: Any) -> None:
-            found[number].update({(batch.layer, site): array.clone() for site, array in batch.arrays.items()})
+            for site, array in batch.arrays.items():
+                before = [found[number][batch.layer, site]] if batch.columns else []
+                found[number][batch.layer, site] = torch.cat([*before, array], -1)
 
         return keep
 
-    request = Request(engine.sites(twin.base))
+    request = Request(engine.sites(twin.base), columns=columns)
     if together:
         engine.run_together(twin, tokens, SHARDS, request, [sink(0), sink(1)])
     else:
@@ -63,7 +69,7 @@ def check_alike(path: Path, prompts: Any, name: str) -> None:
     wanted = everything(engine, Twin(whole), prompts, together=False)
     why = engine.together(apart)
     assert why is None or name in EACH_SHARD, why  # those too, where roundings happen to agree
-    assert_alike(everything(engine, Twin(apart), prompts, together=why is None), wanted)
+    assert_alike(everything(engine, Twin(apart), prompts, together=why is None, columns=True), wanted)
     assert whole.by_layer is None
     assert all(p.is_meta for p in apart.module.parameters())
 
@@ -124,12 +130,14 @@ def test_each_tensor_is_read_once_in_a_pass_and_one_that_is_tied_twice(name, dir
     assert engine.together(model) is None
     for twin in (Twin(model), twin_of_rotated(model)):
         before = model.checkpoint.reads.copy()
-        everything(engine, twin, prompts, together=True)
+        everything(engine, twin, prompts, together=True, columns=True)
         reads = model.checkpoint.reads - before
-        tied = model.layout.places[None]["W_E"].theirs if model.layout.tied else ""
-        tied = next((n for n in reads if n.endswith(tied)), "") if tied else ""
+        embedding = model.by_layer.rows[model.by_layer.embedding]
+        # There is no room to keep those of both shards: a token of both is read twice.
+        rows = Fraction(sum(len(np.unique(prompts.padded(shard)[0])) for shard in SHARDS), embedding.vocabulary)
         assert set(reads) == set(model.checkpoint.tensors)
-        assert reads == {name: 2 if name == tied else 1 for name in reads}
+        assert reads.pop(embedding.stored) == rows + model.layout.tied
+        assert set(reads.values()) == {1}
 
 
 @pytest.fixture
@@ -166,7 +174,7 @@ def test_what_needs_all_weights_is_refused_by_name(directory):
         runner.generate(np.array([[3, 4]]), 2)
     with pytest.raises(ModelError, match="gradients needs all weights"):
         runner.forward(np.array([[3, 4]]), grad=True)
-    with pytest.raises(ModelError, match="give as much"):
+    with pytest.raises(ModelError, match=r"smallest that will do is max_memory: \d+kB"):
         engine.by_layer(opened(directory("llama")))
 
 
@@ -231,7 +239,11 @@ def test_a_run_has_the_same_numbers_and_the_same_keys(tmp_path):
     apart = gausslens.run(STUDY | {"max_memory": "500kB"}, store=tmp_path / "apart")
     for variant in STUDY["variants"]:
         for analysis in ("gaussian.moments", "model.attention", "model.loss"):
-            assert whole[variant, analysis].equals(apart[variant, analysis]), (variant, analysis)
+            ours, theirs = apart[variant, analysis], whole[variant, analysis]
+            if analysis == "model.loss":  # sums over blocks of the vocabulary: another order, then rounded to float32
+                xr.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=2e-6)
+            else:
+                assert theirs.equals(ours), (variant, analysis)
     keys = [{file.name for file in (tmp_path / name / "parts").rglob("*.h5")} for name in ("whole", "apart")]
     assert keys[0]
     assert keys[0] == keys[1]
@@ -244,7 +256,7 @@ def test_sizes_are_read_strictly(size):
 
 
 def test_too_little_memory_is_refused_before_anything_is_computed(tmp_path):
-    with pytest.raises(gausslens.GausslensError, match=r"max_memory is less than.*layer 0.*give as much"):
+    with pytest.raises(gausslens.GausslensError, match=r"max_memory is less than.*layer 0.*the smallest that will do"):
         gausslens.run(STUDY | {"max_memory": "100kB"}, store=tmp_path / "store")
 
 
