@@ -72,7 +72,7 @@ class TransformersEngine:
             twin = " with what a twin holds of it" if spec.twins else ""
             raise ModelError(
                 f"{model.name}: {name}, and what is outside the layers, take {held / 1e6:,.1f} MB{twin}: the smallest "
-                f"that will do is max_memory: {_rounded_up(held)}"
+                f"that will do is max_memory: {_rounded_up(min(held, model.info.weight_bytes * (1 + spec.twins)))}"
             )
         return f"a pass reads {read / 1e6:,.1f} MB, and holds {held / 1e6:,.1f} MB of it at once ({name})"
 

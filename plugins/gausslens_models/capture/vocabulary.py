@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # Columns of logits are computed by so many at least, and in multiples of it.
 COLUMNS = 64
+# What transformers calls embeddings that multiply what they find by a number, and do nothing else with tokens.
+SCALED = "ScaledWordEmbedding"
 # Copies of a block of logits: as it is, in float32, and what its exponentials are summed of.
 COPIES = 3
 
@@ -67,12 +69,17 @@ class Rows:
         """Let go of the rows that were kept."""
         self.kept = None
 
+    def _are_kept(self, ids: torch.Tensor) -> bool:
+        """Whether the rows of all these tokens are."""
+        assert self.kept is not None
+        return bool(torch.isin(ids, self.kept[0]).all())
+
     def looked_up(self, forward: Callable[..., Any], given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """What an embedding gives of token numbers: its own forward, on the rows that are there."""
         ids = next(one for one in (*given, *named.values()) if isinstance(one, torch.Tensor))
         if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < self.vocabulary:
             raise IndexError("index out of range in self")  # as torch says it
-        wanted, rows = self.kept if self.kept is not None else (torch.unique(ids), None)
+        wanted, rows = self.kept if self.kept is not None and self._are_kept(ids) else (torch.unique(ids), None)
         rows = self.read(wanted) if rows is None else rows
         places = torch.searchsorted(wanted, ids.contiguous())
         module = self.part.module
@@ -157,9 +164,9 @@ def rows_of(model: PretrainedModel, part: Part | None, stored: Callable[[str], s
     if part is None or model.checkpoint is None:
         return None
     module = part.module
-    plain = isinstance(module, torch.nn.Embedding) or (
-        isinstance(module, torch.nn.Linear) and type(module).forward is torch.nn.Linear.forward
-    )
+    own: Any = type(module).forward
+    scaled = isinstance(module, torch.nn.Embedding) and type(module).__name__.endswith(SCALED)
+    plain = scaled or own in (torch.nn.Embedding.forward, torch.nn.Linear.forward)
     leaves = {name.rpartition(".")[2]: name for name in part.tensors}
     if not plain or not {"weight"} <= leaves.keys() <= {"weight", "bias"}:
         return None
