@@ -82,9 +82,6 @@ def check_stream(
     if analysis.row_blocks:
         with patch.object(feed, "ROW_BLOCK", 3):
             check_same(check.run(), result, "it depends on the size of the blocks of query rows", rtol, atol)
-    if analysis.column_blocks:
-        cut = check.run(engine=_ColumnEngine())
-        check_same(cut, result, "it depends on the size of the blocks of the vocabulary", rtol, atol)
     check_merge(given := check.given(), rtol, atol)
     check_left_out(given, result)
     return check_result(result)
@@ -94,6 +91,9 @@ def _check_cuts(check: _Check, result: xr.Dataset, rtol: float, atol: float) -> 
     for size in (1, 64, 10**9):
         cut = check.run(shards=check.tokens.shards(size))
         check_same(cut, result, f"it depends on how prompts are cut into shards (of {size} tokens)", rtol, atol)
+    if check.analysis.column_blocks:
+        cut = check.run(engine=_ColumnEngine())
+        check_same(cut, result, "it depends on the size of the blocks of the vocabulary", rtol, atol)
     left = check.folded(lambda states: reduce(_merged, states))
     right = check.folded(lambda states: reduce(lambda late, early: _merged(early, late), reversed(states)))
     check_same(left, right, "merge() is not associative: (a + b) + c differs from a + (b + c)", rtol, atol)
