@@ -20,6 +20,7 @@ JOINT = Analysis(
     name="gaussian.joint",
     version=2,
     shape="stream",
+    by_layer=True,
     summary="Positions of a prompt as one Gaussian: entropies, mutual information of each pair and its decay, bigrams.",
     parameters="gausslens_gaussian.parameters:JointParameters",
     analysis="gausslens_gaussian.analyses.joint:Joint",

@@ -24,6 +24,7 @@ ANALYSES = [
         summary="loss of each token, perplexity and bits per byte, in all and by prompt and segment",
         parameters="gausslens_models.parameters:LossParameters",
         shape="stream",
+        column_blocks=True,
         analysis="gausslens_models.analyses.loss:Loss",
         texts=True,
         any_size=True,

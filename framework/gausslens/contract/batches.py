@@ -27,6 +27,7 @@ class Request:
     passes: int = 1
     rows: int | None = None  # set by the host for the engine: give scores and pattern in blocks of so many query rows
     ordered: bool = False
+    columns: bool = False  # set by the host for the engine: logits may come some of the vocabulary at a time
 
 
 @dataclass
@@ -38,7 +39,8 @@ class Batch:
     [prompt, position, head, d_head]; k, v have kv_head in place of head; scores and pattern are
     [prompt, head, query, key]. ``heads`` and ``kv_heads`` name what the head axes hold. Where an analysis takes row
     blocks, ``rows`` is the first query row of scores and pattern in this batch; ``last_rows``: no more follow.
-    ``layer`` is None for sites of the whole model (embed, logits).
+    ``layer`` is None for sites of the whole model (embed, logits). Where one takes column blocks, ``columns`` is
+    the first token of the vocabulary that logits [prompt, position, token] of the batch are of; ``last_rows`` as there.
 
     ``key_tokens``, ``key_text`` and ``key_mask`` [prompt, key] are those of the keys: the same, but in attention from
     one stack of a model to another (``facts.crossed``). There k and v have as many positions as there are keys.
@@ -57,6 +59,7 @@ class Batch:
     key_tokens: torch.Tensor = None  # type: ignore[assignment]
     key_text: torch.Tensor = None  # type: ignore[assignment]
     key_mask: torch.Tensor = None  # type: ignore[assignment]
+    columns: int = 0
     # HostCopies: of arrays of another device, which all views of a batch share.
     copies: Any = field(default_factory=HostCopies, repr=False, compare=False)
 

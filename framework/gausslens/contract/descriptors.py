@@ -109,6 +109,7 @@ class Analysis(Descriptor):
 
     random       draws numbers: the seed of the run is then part of the key
     row_blocks   wants patterns and scores in blocks of query rows (stream)
+    column_blocks  can take logits some of the vocabulary at a time, where they do not fit into max_memory (stream)
     all_layers   wants the batches of all layers at once (stream)
     by_layer     makes of each layer what depends on no other: instances that saw other layers of the same prompts can
                  be merged, so that a model that is read a layer at a time is read once for all prompts (stream); what
@@ -136,6 +137,7 @@ class Analysis(Descriptor):
     analysis: str
     random: bool = False
     row_blocks: bool = False
+    column_blocks: bool = False
     all_layers: bool = False
     by_layer: bool = False
     bulk: bool = False

@@ -87,6 +87,7 @@ class Twin:
     inputs: Sequence[Mapping[StepRef, xr.Dataset]] = ()
     limit: float | None = None  # seconds that an edit may take for a layer
     _made: dict[int | None, dict[str, torch.Tensor]] = field(default_factory=dict, repr=False)
+    _touches: dict[int | None, frozenset[str]] = field(default_factory=dict, repr=False)
 
     @property
     def info(self) -> ModelInfo:
@@ -106,6 +107,15 @@ class Twin:
                 made |= _edited(self, call, layer, made, inputs, strides)
             self._made[layer] = {name: _laid_out(tensor, strides[name]) for name, tensor in made.items()}
         return self._made[layer]
+
+    def touches(self, layer: int | None) -> frozenset[str]:
+        """The tensors of a layer that its edits may change, told without making them."""
+        if layer not in self._touches:
+            there = self.base.names(layer)
+            calls = [call for call in self.edits if call.layers is None or layer in call.layers]
+            names = (name for call in calls for name in touched(call, self.info) if name in there)
+            self._touches[layer] = frozenset(names)
+        return self._touches[layer]
 
     def weights(self, layer: int | None, info: ModelInfo | None = None) -> LayerWeights:
         """The tensors of a layer as the edits leave them, narrowed to the heads in ``info``."""

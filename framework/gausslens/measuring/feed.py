@@ -24,14 +24,14 @@ SQUARE = frozenset(SQUARE_SITES)
 
 
 class Pieces:
-    """The pieces of one shard, by layer and block of query rows: some prompts at a time, in any order.
+    """The pieces of one shard, by layer and block of query rows or columns: some prompts at a time, in any order.
 
     Pieces are padded to the width of the shard, and all sites of a layer come together.
     """
 
     def __init__(self, shard: np.ndarray) -> None:
         self.place = {int(prompt): place for place, prompt in enumerate(shard)}
-        self.waiting: dict[tuple[int | None, int], list[Batch]] = {}
+        self.waiting: dict[tuple[int | None, int, int], list[Batch]] = {}
         self.done: set[int | None] = set()
 
     def add(self, batch: Batch) -> Batch | None:
@@ -39,7 +39,7 @@ class Pieces:
         _check(batch)
         whole: Batch | None = batch
         if [int(p) for p in batch.prompts] != list(self.place):
-            where = (batch.layer, batch.rows)
+            where = (batch.layer, batch.rows, batch.columns)
             self.waiting.setdefault(where, []).append(kept(batch))
             if sum(len(b.prompts) for b in self.waiting[where]) < len(self.place):
                 return None
@@ -52,7 +52,7 @@ class Pieces:
 
     def check_done(self) -> None:
         """Refuse a shard of which prompts are missing."""
-        for (layer, _), batches in self.waiting.items():
+        for (layer, *_), batches in self.waiting.items():
             got = sum(len(b.prompts) for b in batches)
             raise ModelError(f"the engine gave {got} of {len(self.place)} prompts of a shard for {_where(layer)}")
 
@@ -157,7 +157,7 @@ class Feed:
             else:
                 _update_lent(job, self.copies[job.name], lent)
         for job in wanting:
-            if job.name in self._layers and whole.last_rows and job.name in self.copies:
+            if job.name in self._layers and _is_last(job, whole) and job.name in self.copies:
                 by_layer = self._layers[job.name].setdefault(self.groups[job.name], {})
                 state = self.copies.pop(job.name)
                 if whole.layer in by_layer:
@@ -193,7 +193,14 @@ def _wants(job: Job, batch: Batch) -> bool:
     if job.error is not None or batch.layer not in job.layers:
         return False
     # Every block holds all other sites whole: it saw them with the first.
-    return not batch.rows or bool(SQUARE & set(job.request.sites))
+    sites = set(job.request.sites)
+    return "logits" in sites if batch.columns else not batch.rows or bool(SQUARE & sites)
+
+
+def _is_last(job: Job, batch: Batch) -> bool:
+    """Whether nothing more of this layer comes for a job: other blocks are for who reads what comes in them."""
+    in_blocks = {"logits"} if batch.layer is None else SQUARE
+    return batch.last_rows or not in_blocks & set(job.request.sites)
 
 
 def _update_lent(job: Job, state: Any, lent: LentBatch) -> None:
@@ -284,4 +291,5 @@ def union(jobs: Sequence[Job]) -> Request:
     layers = tuple(sorted({n for j in jobs for n in j.layers if n is not None}))
     square = [j for j in jobs if SQUARE & set(j.request.sites)]
     in_blocks = bool(square) and all(j.row_blocks for j in square)
-    return Request(sites, layers, rows=ROW_BLOCK if in_blocks else None)
+    columns = "logits" in sites and all(j.column_blocks for j in jobs if "logits" in j.request.sites)
+    return Request(sites, layers, rows=ROW_BLOCK if in_blocks else None, columns=columns)

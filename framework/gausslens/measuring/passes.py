@@ -40,6 +40,7 @@ class Job:
     request: Request
     info: ModelInfo
     row_blocks: bool = False
+    column_blocks: bool = False
     all_layers: bool = False
     by_layer: bool = False
     shared: tuple[Any, ...] = ()  # what copies of the state share: context, tokens, the writer of large arrays

@@ -225,6 +225,7 @@ def _job(step: Step, twin: Twin, seed: int, inputs: Given, writer: PartWriter | 
         guard=guard,
         info=_view(step, twin.info),
         row_blocks=descriptor.row_blocks,
+        column_blocks=descriptor.column_blocks,
         all_layers=descriptor.all_layers,
         by_layer=descriptor.by_layer,
         shared=shared,

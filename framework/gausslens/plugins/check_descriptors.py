@@ -159,7 +159,8 @@ _CHECKS: Mapping[str, Callable[[object], str | None]] = {
     "rank": _number,
     "order": _number,
     **dict.fromkeys(
-        ("random", "row_blocks", "all_layers", "by_layer", "bulk", "texts", "any_size", "crossed"), _switch
+        ("random", "row_blocks", "column_blocks", "all_layers", "by_layer", "bulk", "texts", "any_size", "crossed"),
+        _switch,
     ),
     **dict.fromkeys(("parameters", "claims", "open", "engine", "prompts", "edit", "analysis", "section"), _reference),
     **dict.fromkeys(("estimate", "settle", "model", "check", "inputs", "fingerprint"), _reference_or_none),

@@ -13,11 +13,12 @@ from ..contract.engines import Finding
 from ..contract.errors import GausslensError, ModelError, did_you_mean
 from ..contract.model import ModelSpec, OpenAs, OpenModel
 from ..contract.reference import resolve
-from ..contract.twin import DifferenceModel, Twin
+from ..contract.twin import DifferenceModel, Twin, touched
 from ..guard import Guard, is_outside, settled
 from ..plugins.host import best
 from . import keys
 from .lending import asked_of
+from .resources import largest_of_shards
 
 if TYPE_CHECKING:
     import numpy as np
@@ -263,21 +264,51 @@ def _message(opened: Opened, wrong: Sequence[Finding], count: int) -> str:
 
 
 def by_layer(models: Models, steps: Sequence[Step]) -> list[str]:
-    """What is to be told of models that are larger than ``max_memory`` and run; refused is one that needs it all."""
+    """What is to be told of models that are larger than ``max_memory`` and run; refused is what needs more of it.
+
+    An engine's ``by_layer`` may take ``edited``, the tensors outside the layers that edits change.
+    """
     told = []
     for opened in models:
-        runs = any(s.opened is opened and not s.inputs and s.reads for s in steps)
-        if opened.max_memory is None or not runs:
+        running = [s for s in steps if s.opened is opened and not s.inputs and s.reads]
+        if opened.max_memory is None or not running:
             continue
-        tell: Callable[[OpenModel], str] | None = getattr(opened.running, "by_layer", None)
+        tell: Callable[..., str] | None = getattr(opened.running, "by_layer", None)
         limit = f"{opened.call.mark}: max_memory is less than the weights of {opened.model.info.name}"
         if tell is None:
             raise ModelError(f"{limit}, and the engine that runs it holds them all: raise it, or leave it out")
         try:
-            told.append(f"{limit}, which are read a layer at a time: {tell(opened.model)}")
+            edited = (
+                {"edited": _edited(opened.model, running)} if "edited" in inspect.signature(tell).parameters else {}
+            )
+            told.append(f"{limit}, which are read a layer at a time: {tell(opened.model, **edited)}")
         except ModelError as error:
             raise ModelError(f"{limit}, and it cannot be run a layer at a time: {error}") from error
+        for step in running:
+            _refuse_whole_logits(step, opened.max_memory)
     return told
+
+
+def _edited(model: OpenModel, steps: Sequence[Step]) -> list[str]:
+    """The tensors outside the layers that edits of steps may change."""
+    there = model.names(None)
+    calls = {id(call): call for step in steps for call in step.point.edits if call.layers is None}
+    return sorted({name for call in calls.values() for name in touched(call, model.info) if name in there})
+
+
+def _refuse_whole_logits(step: Step, most: int) -> None:
+    """Logits come some of the vocabulary at a time to those analyses that take them so; others want all of a shard."""
+    analysis = step.use.analysis.descriptor
+    if analysis.shape != "stream" or analysis.column_blocks or step.tokens is None:
+        return
+    if "logits" not in asked_of(step.use, step.planned).sites:
+        return
+    size = largest_of_shards("logits", step.info, step.tokens)
+    if size > most:
+        raise ModelError(
+            f"{step.use.mark}: {step.use.label} reads the logits of all the vocabulary at once, {size / 1e6:,.1f} MB "
+            "for a shard of the prompts, and max_memory is less: raise it, give shorter prompts, or leave it out"
+        )
 
 
 def equal_steps(variants: Sequence[Variant], twins: Mapping[str, Sequence[Twins]]) -> list[str]:

@@ -92,6 +92,11 @@ def flops_per_second(device: str = "cpu") -> float:
     return float(2 * side**3 / min(times))
 
 
+def largest_of_shards(site: str, info: ModelInfo, tokens: Tokens) -> int:
+    """What a site takes for the largest shard of prompts."""
+    return _site_bytes(site, info, [(len(shard), max(tokens.lengths[i] for i in shard)) for shard in tokens.shards()])
+
+
 def _site_bytes(site: str, info: ModelInfo, shards: Sequence[tuple[int, int]]) -> int:
     """One layer of a site for the largest of (prompts, tokens of the longest); what an engine added is of d_model."""
     known = TABLE.get(site, TABLE["resid_pre"])

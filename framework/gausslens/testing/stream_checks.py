@@ -60,7 +60,7 @@ def check_stream(
       empty state changes nothing, on either side;
     - ``result`` may be asked of a state that has not seen all prompts: the same variables and cells, NaN (or no row)
       along ``prompt`` for those not seen; a refusal (``GausslensError``) of some is let pass, of all is not;
-    - where it takes row blocks, their size does not matter;
+    - where it takes row blocks, or column blocks, their size does not matter;
     - where it has ``state`` and ``restore``: the state is plain arrays, asking for it changes nothing, and whoever goes
       on from it after any shard of any pass gets the same bits, beside another that does so too;
     - the result is well formed (``check_result``).
@@ -91,6 +91,9 @@ def _check_cuts(check: _Check, result: xr.Dataset, rtol: float, atol: float) -> 
     for size in (1, 64, 10**9):
         cut = check.run(shards=check.tokens.shards(size))
         check_same(cut, result, f"it depends on how prompts are cut into shards (of {size} tokens)", rtol, atol)
+    if check.analysis.column_blocks:
+        cut = check.run(engine=_ColumnEngine())
+        check_same(cut, result, "it depends on the size of the blocks of the vocabulary", rtol, atol)
     left = check.folded(lambda states: reduce(_merged, states))
     right = check.folded(lambda states: reduce(lambda late, early: _merged(early, late), reversed(states)))
     check_same(left, right, "merge() is not associative: (a + b) + c differs from a + (b + c)", rtol, atol)
@@ -132,6 +135,23 @@ class _Sharded(Tokens):
 def sharded(tokens: Tokens, shards: Sequence[np.ndarray]) -> Tokens:
     """The same tokens, cut into these shards."""
     return _Sharded(**{f.name: getattr(tokens, f.name) for f in fields(tokens)}, as_cut=tuple(shards))
+
+
+class _ColumnEngine(TinyEngine):
+    """Gives logits three tokens of the vocabulary at a time, to those who take them so."""
+
+    def run(self, twin: Twin, tokens: Tokens, shard: np.ndarray, request: Request, sink: Sink) -> None:
+        def cut(batch: Batch) -> None:
+            if "logits" not in batch.arrays or not request.columns:
+                sink(batch)
+                return
+            logits = batch["logits"]
+            for start in range(0, logits.shape[-1], 3):
+                some = {} if start else dict(batch.arrays)
+                arrays = some | {"logits": logits[..., start : start + 3]}
+                sink(replace(batch, arrays=arrays, columns=start, last_rows=start + 3 >= logits.shape[-1]))
+
+        super().run(twin, tokens, shard, request, cut)
 
 
 class _HostileEngine(TinyEngine):
@@ -243,6 +263,7 @@ class _Check:
             request=request,
             info=self.model.info,
             row_blocks=self.analysis.row_blocks,
+            column_blocks=self.analysis.column_blocks,
             all_layers=self.analysis.all_layers,
             shared=self._shared,
             made=self.made,

@@ -436,18 +436,22 @@ def _of_bulk(bulk: Sequence[Vectors], count: int, keep: int, covariance: bool, h
 
 
 def _stacked(parts: Mapping[int | None, dict[str, Variable]], head: str) -> xr.Dataset:
-    """The dataset of all layers; of a site of the whole model (layer None), without a layer dimension.
+    """The dataset of all layers, which are taken from ``parts``; of a site of the whole model (layer None), without a
+    layer dimension.
 
     An axis before those that a variable names is that of the heads; all axes but heads and layers are numbered.
     """
     layers = sorted(parts, key=lambda layer: -1 if layer is None else layer)
     variables = {}
-    for name, (dims, values, attrs) in parts[layers[0]].items():
+    for name, (dims, values, attrs) in list(parts[layers[0]].items()):
         inner = (head, *dims) if np.ndim(values) > len(dims) else dims
         if layers == [None]:
             variables[name] = (inner, values, attrs)
         else:
-            joined = np.stack([np.asarray(parts[layer][name][1]) for layer in layers])
+            first = np.asarray(values)
+            joined = np.empty((len(layers), *first.shape), first.dtype)
+            for place, layer in enumerate(layers):  # each goes as it is put in: covariances are most of the memory
+                joined[place] = parts[layer].pop(name)[1]
             variables[name] = (("layer", *inner), joined, attrs)
     dataset = xr.Dataset(variables)
     axes = {str(name): np.arange(size) for name, size in dataset.sizes.items() if name not in (head, "layer")}

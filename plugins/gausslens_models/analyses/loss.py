@@ -60,6 +60,42 @@ def token_losses(logits: torch.Tensor, ids: torch.Tensor, causal: bool = True) -
     return losses
 
 
+class LogitsInColumns:
+    """-log p of each token of a shard, of logits that come some of the vocabulary at a time.
+
+    With the largest logit m so far and s, the sum of exp(x - m), log sum exp(x) is m + log(s): a larger m of a later
+    block multiplies s by exp(m - m'). Sums over blocks are in double precision.
+    """
+
+    def __init__(self, tokens: torch.Tensor) -> None:
+        import torch
+
+        self.targets = tokens.flatten()
+        self.own = torch.zeros(len(self.targets), dtype=torch.float64)
+        self.largest = torch.full_like(self.own, -torch.inf)
+        self.total = torch.zeros_like(self.own)
+
+    def add(self, logits: torch.Tensor, first: int) -> None:
+        """Take in the logits [prompt, position, token] of the tokens from ``first`` on."""
+        flat, width = logits.flatten(0, 1), logits.shape[-1]
+        for start in range(0, len(flat), ROWS):
+            some = slice(start, start + ROWS)
+            rows, places = flat[some].float(), self.targets[some] - first
+            here = ((places >= 0) & (places < width)).cpu()
+            own = rows.gather(1, places.clamp(0, width - 1)[:, None])[:, 0].cpu().double()
+            self.own[some] = own.where(here, self.own[some])
+            most = rows.amax(-1)
+            total = (rows - most[:, None]).exp().sum(-1).cpu().double()
+            seen, most = self.largest[some], most.cpu().double()
+            larger = seen.maximum(most)
+            self.total[some] = self.total[some] * (seen - larger).exp() + total * (most - larger).exp()
+            self.largest[some] = larger
+
+    def losses(self) -> torch.Tensor:
+        """Of each token, once all logits are in; the sum is rounded as that of whole logits is."""
+        return (self.largest + self.total.log()).float().double() - self.own
+
+
 class Loss:
     """Keeps the loss of each token of each prompt seen; sums are made at the end, in the user's order.
 
@@ -73,16 +109,39 @@ class Loss:
         self.causal = context.model.causal or context.model.facts.crossed
         self.segments = chosen_segments(self.tokens, parameters.segments)
         self.of: dict[int, NDArray[np.float64]] = {}
+        self.open: LogitsInColumns | None = None  # of a shard whose logits come in blocks
 
     def request(self) -> Request:
         """The logits."""
         return Request(sites=("logits",))
 
     def update(self, batch: Batch) -> None:
-        """Take the losses of a shard."""
-        found = token_losses(batch["logits"], batch.tokens, self.causal).numpy()
+        """Take the losses of a shard; of logits in blocks, once the last of them is there."""
+        if batch.columns == 0 and batch.last_rows:
+            found = token_losses(batch["logits"], batch.tokens, self.causal).numpy()
+        else:
+            self._add(batch)
+            if not batch.last_rows:
+                return
+            found = self._closed(batch)
         for row, prompt in enumerate(batch.prompts):
             self.of[int(prompt)] = found[row, : len(self.tokens.ids[prompt])].copy()
+
+    def _add(self, batch: Batch) -> None:
+        """Take in a block of logits."""
+        tokens, logits = batch.tokens, batch["logits"]
+        if self.causal:
+            tokens, logits = tokens[:, 1:], logits[:, :-1]
+        self.open = self.open or LogitsInColumns(tokens)
+        self.open.add(logits, batch.columns)
+
+    def _closed(self, batch: Batch) -> NDArray[np.float64]:
+        """The losses of a shard [prompt, position] of which all logits are in; of a causal model the first is NaN."""
+        assert self.open is not None
+        found = np.full(tuple(batch.tokens.shape), np.nan)
+        found[:, int(self.causal) :] = self.open.losses().view(len(found), -1).numpy()
+        self.open = None
+        return found
 
     def merge(self, other: Loss) -> None:
         """Take in another shard's prompts."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -111,7 +111,7 @@ class BridgeEngine(TransformersEngine):
     capture = BridgeCapture
     remembers = False
 
-    def by_layer(self, model: Any) -> str:
+    def by_layer(self, model: Any, edited: Collection[str] = ()) -> str:  # noqa: ARG002
         """Refused."""
         raise ModelError(f"{model.name}: TransformerLens holds a model whole: use `loader: transformers`")
 

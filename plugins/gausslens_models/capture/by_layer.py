@@ -2,14 +2,17 @@
 
 The parts are the embedding, each layer, and the head; what else stands outside the layers (norms, positions) is read
 when a pass begins. A part is read from the files when the model first calls it, edited as the twin says, and let go of
-when another is needed. Buffers that no file has, as rotary frequencies, are made as transformers makes them.
+when another is needed. Of embedding and head some rows are read at a time, where no edit changes them (vocabulary.py).
+Buffers that no file has, as rotary frequencies, are made as transformers makes them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator
+import ctypes
+import sys
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial, wraps
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,6 +23,7 @@ from gausslens import ModelError
 
 from ..loading.checkpoint import refuse_not_finite
 from ..loading.skeleton import BUFFERS, NO_SITE, by_transformers
+from .vocabulary import Rows, rows_of
 
 if TYPE_CHECKING:
     from gausslens import Twin
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
 
 # What is left for a model that cannot be run a part at a time.
 AGAIN = ": it cannot be run a layer at a time; leave max_memory out, or raise it above the size of the weights"
+# A tensor outside the layers that an edit draws whole: the model's, what the edit is given, what it gives.
+COPIES_OF_EDITED = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +65,7 @@ class ByLayer:
         self.module = empty_module(model)
         self.visitor: Visitor | None = None
         self.why_not: str | None = None  # why runs cannot be carried through it together, "" where they can
+        self.in_columns = False  # whether its logits come out the same some columns at a time
         self.twin: Twin | None = None
         self.serving: int | None = None  # the layer whose tensors are in the module as the files have them
         self._held: dict[Part, dict[str, torch.Tensor]] = {}  # of each part in memory what stood in its places before
@@ -102,6 +109,31 @@ class ByLayer:
         stack = "" if self._model.stack is None else self._path(self._model.body) + "."
         names = tuple(n for n in self._names if n not in taken and n.startswith(stack))
         return Part("what is outside the layers", None, names)
+
+    @cached_property
+    def rows(self) -> dict[Part, Rows]:
+        """Embedding and head, where their matrices can be read by rows."""
+        found = ((part, rows_of(self._model, part, self._plainly_stored)) for part in (self.embedding, self.head))
+        return {part: rows for part, rows in found if part is not None and rows is not None}
+
+    def in_rows(self, part: Part | None) -> Rows | None:
+        """How a part is read by rows; None where it is read whole, as what an edit changes is."""
+        if part is None or part not in self.rows:
+            return None
+        return None if self.twin is not None and self._edited(self.twin, part) else self.rows[part]
+
+    def held(self, edited: Collection[str] = ()) -> tuple[int, str]:
+        """The most bytes that parts take at once, and of which; ``edited`` tensors of ours outside the layers."""
+        twins = self._model.spec.twins
+        sizes = {part: self.bytes(part) * (1 + twins) for part in dict.fromkeys(self.layers)}
+        for part in (self.embedding, self.head):
+            if part is None:
+                continue
+            changed = bool(self._ours(part, edited))
+            if changed or part not in self.rows:
+                sizes[part] = self.bytes(part) * (COPIES_OF_EDITED if changed else 1)
+        largest = max(sizes, key=sizes.__getitem__)
+        return self.bytes(self.rest) + sizes[largest], largest.name
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -149,9 +181,12 @@ class ByLayer:
 
     def drop(self, but: Part | None = None) -> None:
         """Let go of all parts but one."""
-        for part in [part for part in self._held if part is not but]:
+        gone = [part for part in self._held if part is not but]
+        for part in gone:
             for name, before in self._held.pop(part).items():
                 _put(self.module, name, before)
+        if gone:
+            give_back()
 
     def tensor(self, name: str) -> torch.Tensor:
         """A tensor of a part in memory."""
@@ -169,7 +204,12 @@ class ByLayer:
         self.need(part)
         if any(isinstance(one, torch.Tensor) and one.is_meta for one in (*given, *named.values())):
             raise ModelError(f"{self._model.name}: {part.name} is given what was computed where no weights were{AGAIN}")
-        return forward(*given, **named)
+        rows = self.in_rows(part)
+        if rows is None:
+            return forward(*given, **named)
+        if part is self.embedding:
+            return rows.looked_up(forward, given, named)
+        return rows.multiplied(forward, given, named, self._model.room_for_block)
 
     def _outermost(self, forward: Callable[..., Any], *given: Any, **named: Any) -> Any:
         with self.holding():
@@ -180,10 +220,14 @@ class ByLayer:
     def _read(self, part: Part) -> None:
         """Read a part from the files, and lay over it what the twin changes there."""
         self._held[part] = {name: self._names[name] for name in part.tensors}
-        self._make([name for name in part.tensors if self._stored_as(name) is None])
-        for name, tensor in self._stored(part):
+        rows = self.in_rows(part)
+        names = [name for name in part.tensors if rows is None or name != rows.name]
+        self._make([name for name in names if self._stored_as(name) is None])
+        for name, tensor in self._stored(names):
             _put(self.module, name, tensor)
-        refuse_not_finite(self._model.spec.path, ((name, self.tensor(name)) for name in part.tensors))
+        if rows is not None:  # none of them yet
+            _put(self.module, rows.name, self._names[rows.name].new_empty((0, 0), device=self._model.spec.device))
+        refuse_not_finite(self._model.spec.path, ((name, self.tensor(name)) for name in names))
         self._model.merge_adapter(self.module, set(part.tensors))
         if self.twin is not None and self.twin.edits:
             self._edit(self.twin, part)
@@ -191,6 +235,8 @@ class ByLayer:
     def _edit(self, twin: Twin, part: Part) -> None:
         """Write what a twin changes into a part, and let go of it."""
         layer = part.layers[0] if part.layers else None
+        if not self._edited(twin, part):
+            return
         self.serving = layer
         try:
             edited = twin.overlay(layer)
@@ -213,6 +259,23 @@ class ByLayer:
             layout.write(place, self.tensor(at), tensor - plus if plus else tensor)
         twin.forget(layer)
 
+    def _edited(self, twin: Twin, part: Part) -> bool:
+        """Whether edits of a twin may change anything in a part."""
+        layer = part.layers[0] if part.layers else None
+        return bool(self._ours(part, twin.touches(layer)))
+
+    def _ours(self, part: Part, names: Collection[str]) -> list[str]:
+        """Which of these tensors of ours lie in a part."""
+        layer = part.layers[0] if part.layers else None
+        layout = self._model.module_layout
+        places = layout.places[layer]
+        factors = layout.products(layer)
+        return [
+            name
+            for name in names
+            if name in factors or (name in places and self._place_in(part, name, places[name].theirs, layout.tied))
+        ]
+
     def _place_in(self, part: Part, name: str, theirs: str, tied: bool) -> str | None:
         """The tensor of a part that an edit of ours changes: of a head tied to the embedding each has its own."""
         if tied and name in ("W_E", "W_U"):
@@ -222,10 +285,10 @@ class ByLayer:
             return next(n for n in part.tensors if n.endswith(".weight"))
         return theirs if theirs in part.tensors else None
 
-    def _stored(self, part: Part) -> Iterator[tuple[str, torch.Tensor]]:
-        """The tensors of a part as the files have them; several that one of the files makes are made of it at once."""
+    def _stored(self, names: Collection[str]) -> Iterator[tuple[str, torch.Tensor]]:
+        """These tensors as the files have them; several that one of the files makes are made of it at once."""
         made: dict[str, torch.Tensor] = {}
-        for name in part.tensors:
+        for name in names:
             there = self._stored_as(name)
             if there is not None:
                 made |= {} if there in made else self._sources[there].read(self._names[name].dtype)
@@ -235,6 +298,12 @@ class ByLayer:
         """Under which of its names the files have a tensor of the module; None where they have it not."""
         there = name if name in self._sources else self._tied.get(name, name)
         return there if there in self._sources else None
+
+    def _plainly_stored(self, name: str) -> str | None:
+        """The tensor of the files that is this one as it is; None where it is made of others."""
+        there = self._stored_as(name)
+        source = None if there is None else self._sources[there]
+        return None if source is None or source.converter is not None else source.names[0]
 
     def _make(self, names: list[str]) -> None:
         """Tensors that no file has, as transformers makes them: waves for positions, or what no site goes through."""
@@ -376,6 +445,13 @@ def _maker(module: Any, path: str) -> Any:
         if isinstance(found, PreTrainedModel):
             return found
     return module
+
+
+def give_back() -> None:
+    """What was let go of goes back to the system: the C library keeps it, and would hold it beside what comes next."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
 
 
 def _intercept(module: Any, instead: Callable[..., Any]) -> None:

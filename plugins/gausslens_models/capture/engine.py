@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -43,13 +43,19 @@ class TransformersEngine:
     def run(self, twin: Twin, tokens: Tokens, shard: np.ndarray, request: Request, sink: Sink) -> None:
         """Run one shard; the sink gets each layer as soon as it is done."""
         model: Any = twin.base
+        if request.columns and model.exceeds and self.together(model) is None:
+            self.run_together(twin, tokens, [shard], request, [sink])
+            return
         one = self._prepared(model, tokens, shard, sink, request)
         layers = layers_needed(model, one.capture.wanted, one.logits)
         with turn_of(model.module), self.patches.applied(twin, layers):
-            one.finish(one.capture.run(one.ids, one.mask, one.logits, one.embed, sources=one.sources))
+            one.finish(one.capture.run(one.ids, one.mask, one.logits, one.embed, sources=one.sources), 0, True)
 
-    def by_layer(self, model: PretrainedModel) -> str:
-        """What a pass reads and holds of a model whose weights are more than ``max_memory``; or why it cannot."""
+    def by_layer(self, model: PretrainedModel, edited: Collection[str] = ()) -> str:
+        """What a pass reads and holds of a model whose weights are more than ``max_memory``; or why it cannot.
+
+        ``edited`` are the tensors outside the layers that edits change: they are held whole.
+        """
         spec = model.spec
         if spec.model is not None:
             raise ModelError(f"{model.name}: a module that is passed from Python is in memory already")
@@ -60,18 +66,15 @@ class TransformersEngine:
         with turn_of(model.module):
             assert model.by_layer is not None
             assert spec.max_memory is not None
-            parts = model.by_layer.parts
-            rest, *others = (model.by_layer.bytes(part) for part in parts)
-        largest = max(range(len(others)), key=others.__getitem__)
-        name, held = parts[largest + 1].name, rest + others[largest] * (1 + spec.twins)
+            held, name = model.by_layer.held(edited)
+            read = sum(map(model.by_layer.bytes, model.by_layer.parts))
         if held > spec.max_memory:
-            twin = " with the copy of a twin" if spec.twins else ""
+            twin = " with what a twin holds of it" if spec.twins else ""
             raise ModelError(
-                f"{model.name}: {name}, and what is outside the layers, take {held / 1e6:,.1f} MB{twin}: give as much"
+                f"{model.name}: {name}, and what is outside the layers, take {held / 1e6:,.1f} MB{twin}: the smallest "
+                f"that will do is max_memory: {_rounded_up(min(held, model.info.weight_bytes * (1 + spec.twins)))}"
             )
-        return (
-            f"a pass reads {(rest + sum(others)) / 1e6:,.1f} MB, and holds {held / 1e6:,.1f} MB of it at once ({name})"
-        )
+        return f"a pass reads {read / 1e6:,.1f} MB, and holds {held / 1e6:,.1f} MB of it at once ({name})"
 
     def together(self, model: PretrainedModel) -> str | None:
         """Why shards cannot be carried through this model together; None where they can, "" where nothing asks for it.
@@ -103,13 +106,14 @@ class TransformersEngine:
         heads, kv_heads = model.info.heads, model.info.kv_heads
         read = None if tokens.sources is None else tokens.sources.padded(shard)
         sides = None if read is None else [torch.from_numpy(a).to(model.device) for a in read]
-        keys = dict(zip(KEYS, sides, strict=True)) if sides is not None and tokens.crossed else {}
+        crossed = sides if sides is not None and tokens.crossed else []
+        keys: dict[str, Any] = dict(zip(KEYS[: len(crossed)], crossed, strict=True))
 
-        def batch(layer: int | None, arrays: Mapping[str, torch.Tensor], rows: int = 0, last: bool = True) -> None:
+        def batch(layer: int | None, arrays: Any, rows: int = 0, last: bool = True, columns: int = 0) -> None:
             arrays, device = on_one_device(arrays)
             t, x, m = (a.to(device) for a in (ids, text, mask))
-            beside = {name: a.to(device) for name, a in keys.items()}
-            sink(Batch(layer, shard, t, x, m, arrays, heads, kv_heads, rows, last, **beside))
+            beside: dict[str, Any] = {name: a.to(device) for name, a in keys.items()}
+            sink(Batch(layer, shard, t, x, m, arrays, heads, kv_heads, rows, last, **beside, columns=columns))
 
         def done(layer: int, captured: Captured) -> None:
             if captured.call is None:
@@ -121,15 +125,15 @@ class TransformersEngine:
                 square = captured.square(wanted[layer], start, end)
                 batch(layer, captured.arrays | square, start, end == length)
 
-        def finish(found: Mapping[str, torch.Tensor]) -> None:
+        def finish(found: Mapping[str, torch.Tensor], first: int, last: bool) -> None:
             if found:
-                batch(None, found)
+                batch(None, found, 0, last, first)
 
         capture = self.capture(model, wanted, done, rows=request.rows is not None)
         capture.prompts = shard
         asked = {s: s in request.sites for s in ("embed", "logits")}
         sources = None if sides is None else (sides[0], sides[2].long())
-        return Run(capture, ids, mask.long(), asked["logits"], asked["embed"], finish, sources)
+        return Run(capture, ids, mask.long(), asked["logits"], asked["embed"], finish, sources, request.columns)
 
     def prove(self, model: PretrainedModel, sites: Sequence[str] | None = None) -> list[Finding]:
         """Hold what is captured (of these sites) against the model's own eager attention, and against its tensors."""
@@ -158,6 +162,12 @@ def on_one_device(arrays: Mapping[str, torch.Tensor]) -> tuple[Mapping[str, torc
     from where the one before it is."""
     device = max(arrays.values(), key=torch.Tensor.numel).device
     return {name: array.to(device) for name, array in arrays.items()}, device
+
+
+def _rounded_up(size: int) -> str:
+    """A number of bytes as a run file says it, not less than it is."""
+    unit, of = ("kB", 10**3) if size < 10**7 else ("MB", 10**6)
+    return f"{-(-size // of)}{unit}"
 
 
 def wanted_sites(model: Any, sites: Sequence[str], layers: Sequence[int] | None) -> dict[int, tuple[str, ...]]:

@@ -19,6 +19,7 @@ from ..maths.rounding import FACTOR, softmax_moved, working_type
 from .engine import wanted_sites
 from .formulas_of_layer import NEEDED, At, Left, Made, Sides, embedding_of, head_of, layer_of
 from .forward_pass import Capture, Captured
+from .vocabulary import sliced
 
 if TYPE_CHECKING:
     from ..loading.pretrained import PretrainedModel
@@ -34,8 +35,11 @@ class Wide(LayerWeights):
         super().__init__(model, layer)
         self._dtype, self._read = dtype, dict[str, torch.Tensor]()
 
-    def __getitem__(self, name: str) -> torch.Tensor:
+    def __getitem__(self, name: str) -> Any:
         if self.layer is None:  # large, and read once
+            rows = sliced(self._model, name)
+            if rows is not None:
+                return rows
             found = super().__getitem__(name).cpu()
             return found if name in ("W_E", "W_U") else found.to(self._dtype)
         if name not in self._read:

@@ -11,7 +11,7 @@ mask between documents or a scale that only longer or other prompts show is refu
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -213,7 +213,7 @@ class PlainEngine(TransformersEngine):
     capture = PlainCapture
     remembers = False
 
-    def by_layer(self, model: Any) -> str:
+    def by_layer(self, model: Any, edited: Collection[str] = ()) -> str:  # noqa: ARG002
         """Refused."""
         raise ModelError(f"{model.name}: a plain torch module is held whole")
 

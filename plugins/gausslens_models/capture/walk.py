@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from ..loading.turns import turn_of
 from .attention import with_our_attention
 from .by_layer import AGAIN
 from .intervening import hook
+from .vocabulary import COLUMNS
 
 if TYPE_CHECKING:
     from .by_layer import ByLayer, Part
@@ -30,15 +31,20 @@ if TYPE_CHECKING:
 
 @dataclass
 class Run:
-    """One capture to be carried: what it reads, what of the whole model is asked, and what takes that."""
+    """One capture to be carried: what it reads, what of the whole model is asked, and what takes that.
+
+    ``finish(found, first, last)`` has the sites of the whole model; where it takes ``columns``, logits may come some
+    columns at a time, ``first`` among them and whether they are the ``last``.
+    """
 
     capture: Capture
     ids: torch.Tensor
     mask: torch.Tensor
     logits: bool
     embed: bool
-    finish: Callable[[dict[str, Any]], None]
+    finish: Callable[[dict[str, Any], int, bool], None]
     sources: Sources | None = None
+    columns: bool = False
     found: dict[str, Any] = field(default_factory=dict)
     embedded: Any = None  # the shape of what the embedding gave, and below of what a layer gave
     empty: Any = None
@@ -80,8 +86,10 @@ class Streams:
         self._file.write(_bytes(stream.detach().cpu().contiguous()))
         self.spilled += size
 
-    def take(self, number: int, device: torch.device) -> torch.Tensor:
-        """The stream of a run, which is then kept no more."""
+    def take(self, number: int, device: torch.device, keep: bool = False) -> torch.Tensor:
+        """The stream of a run, which is then kept no more, or is to be taken again."""
+        if number in self._memory and keep:
+            return self._memory[number].clone()
         if number in self._memory:
             found = self._memory.pop(number)
             self._held -= found.numel() * found.element_size()
@@ -115,8 +123,11 @@ class Walk:
         self._run: Run | None = None
         self._stream: torch.Tensor | None = None
 
-    def carry(self, runs: Sequence[Run], most: int) -> None:
-        """All runs through all layers that they ask for; ``most`` are the bytes of streams that stay in memory."""
+    def carry(self, runs: Sequence[Run], most: int, columns: int | None = None) -> None:
+        """All runs through all layers that they ask for; ``most`` are the bytes of streams that stay in memory.
+
+        So many ``columns`` of logits come at a time, where all runs take them so; None: as many as memory has room for.
+        """
         last = max(run.last for run in runs)
         streams = Streams(most)
         self.by_layer.visitor = self
@@ -125,19 +136,77 @@ class Walk:
                 stack.enter_context(with_our_attention(self.model.module, self.model.layout.family.watched))
                 stack.enter_context(self.by_layer.holding())
                 self.by_layer.need(self.by_layer.embedding)  # some models ask it where it is before they call it
+                self._keep_rows(runs)
                 for self.layer in range(BEFORE, last + 1):
-                    for number, run in enumerate(runs):
-                        if self.layer <= run.last:
+                    through = [(number, run) for number, run in enumerate(runs) if self.layer <= run.last]
+                    step = self._columns([run for _, run in through], columns)
+                    if step is not None:
+                        self._in_blocks(through, streams, step)
+                        continue
+                    with self._whole_head(through):
+                        for number, run in through:
                             self._through(run, number, streams)
+                    self._drop_rows()
         finally:
             self.by_layer.visitor = None
+            self._drop_rows()
             streams.close()
         self.spilled = streams.spilled
 
-    def _through(self, run: Run, number: int, streams: Streams) -> None:
-        """One run through the layer whose turn it is, or from the last one to the end."""
+    def _keep_rows(self, runs: Sequence[Run]) -> None:
+        """Read the rows of the embedding for all runs at once, where there is room; else each reads its own."""
+        rows = self.by_layer.in_rows(self.by_layer.embedding)
+        if rows is not None:
+            ids = torch.unique(torch.cat([torch.unique(run.ids) for run in runs]))
+            if len(ids) * rows.row_bytes <= self.model.room_for_block:
+                rows.keep(ids)
+
+    def _drop_rows(self) -> None:
+        for rows in self.by_layer.rows.values():
+            rows.drop()
+
+    def _columns(self, runs: Sequence[Run], columns: int | None) -> int | None:
+        """How many columns of logits come at a time at the end of the model; None where some run takes no columns."""
+        rows = self.by_layer.in_rows(self.by_layer.head)
+        if rows is None or self.layer < self.model.info.n_layers or not self.by_layer.in_columns:
+            return None
+        if not all(run.columns for run in runs):
+            return None
+        if columns is None:
+            columns = rows.columns(max(run.ids.numel() for run in runs), self.model.room_for_block)
+        return min(columns, rows.vocabulary)
+
+    @contextlib.contextmanager
+    def _whole_head(self, runs: Sequence[tuple[int, Run]]) -> Iterator[None]:
+        """Where several runs ask for all logits, the head is read for all of them, if memory has room for it."""
+        rows = self.by_layer.in_rows(self.by_layer.head)
+        room = self.model.spec.max_memory - self.model.room
+        asked = self.layer == self.model.info.n_layers and len(runs) > 1
+        if rows is None or not asked or rows.vocabulary * rows.row_bytes > room:
+            yield
+            return
+        self.by_layer.need(rows.part)
+        with rows.holding(0, rows.vocabulary):
+            yield
+
+    def _in_blocks(self, runs: Sequence[tuple[int, Run]], streams: Streams, step: int) -> None:
+        """All runs to their end, for some columns of their logits before the next are read."""
+        assert self.by_layer.head is not None
+        rows = self.by_layer.rows[self.by_layer.head]
+        self.by_layer.need(rows.part)
+        for start in range(0, rows.vocabulary, step):
+            end = min(start + step, rows.vocabulary)
+            with rows.holding(start, end):
+                for number, run in runs:
+                    self._through(run, number, streams, (start, end == rows.vocabulary))
+
+    def _through(self, run: Run, number: int, streams: Streams, block: tuple[int, bool] | None = None) -> None:
+        """One run through the layer whose turn it is, or from the last one to the end: some columns of its logits,
+        the first of them and whether they are the last, or all.
+        """
         self._run, self._calls, self._embeddings = run, 0, 0
-        self._stream = None if self.layer == BEFORE else streams.take(number, self.model.device)
+        keep = block is not None and not block[1]
+        self._stream = None if self.layer == BEFORE else streams.take(number, self.model.device, keep)
         ends = self.layer == run.last
         layers = [self.layer] if 0 <= self.layer < self.model.info.n_layers else []
         with contextlib.ExitStack() as stack:
@@ -151,8 +220,13 @@ class Walk:
         stream, self._stream, self._run = self._stream, None, None
         if stream is None:
             raise ModelError(f"{self.model.name}: layer {max(self.layer, 0)} never ran{AGAIN}")
+        if block is not None:
+            logits = run.found.pop("logits")
+            whole = run.capture.concluded(run.found, logits=False, embed=run.embed) if block[0] == 0 else {}
+            run.finish(whole | {"logits": logits}, *block)
+            return
         if ends:
-            run.finish(run.capture.concluded(run.found, run.logits, run.embed))
+            run.finish(run.capture.concluded(run.found, run.logits, run.embed), 0, True)
             return
         streams.put(number, stream)
 
@@ -220,35 +294,55 @@ def why_not(model: Any, capture: type[Capture]) -> str | None:
 
 
 def _tried(model: Any, capture: type[Capture]) -> str | None:
+    """Why not, by two prompts: carried together, the second time with their logits in columns, and each by itself.
+
+    A model whose end is another in columns is given its logits whole.
+    """
     if model.stack in ("decoder", "cross"):
         return f"{model.name}: its decoder reads what its encoder gives"
-    ids, _ = proof_prompt(model)
-    ends: list[dict[Any, torch.Tensor]] = [{} for _ in range(2 * len(ids))]
-    runs = []
-    last = model.info.n_layers - 1
-    sites = tuple(s for s in ("resid_post",) if s in model.sites)
-
-    def one(row: torch.Tensor, end: dict[Any, torch.Tensor]) -> Run:
-        def done(layer: int, captured: Captured) -> None:
-            end.update({(layer, name): array.clone() for name, array in captured.arrays.items()})
-
-        return Run(capture(model, {last: sites}, done), row, torch.ones_like(row), model.headed, False, end.update)
-
     try:
         with turn_of(model.module):
-            for row, end in zip(ids, ends, strict=False):
-                runs.append(one(row[None], end))
-            Walk(model).carry(runs, 0)
-            for row, end in zip(ids, ends[len(ids) :], strict=True):
-                alone = one(row[None], end)
-                alone.finish(alone.capture.run(alone.ids, alone.mask, alone.logits))
+            apart = _ends(model, capture, together=False)
+            model.by_layer.in_columns = model.by_layer.head in model.by_layer.rows
+            if model.by_layer.in_columns:
+                model.by_layer.in_columns = _alike(apart, _ends(model, capture, together=True))
+            if model.by_layer.in_columns or _alike(apart, _ends(model, capture, together=True)):
+                return None
     except (ModelError, RuntimeError) as error:
         return str(error)
-    for together, apart in zip(ends[: len(ids)], ends[len(ids) :], strict=True):
-        for what, array in apart.items():
-            if what not in together or not torch.equal(array, together[what]):
-                return f"{model.name}: run a layer at a time it gives something else"
-    return None
+    return f"{model.name}: run a layer at a time it gives something else"
+
+
+def _ends(model: Any, capture: type[Capture], together: bool) -> list[dict[Any, torch.Tensor]]:
+    """What the last layer and the head give of two prompts."""
+    last = model.info.n_layers - 1
+    sites = tuple(s for s in ("resid_post",) if s in model.sites)
+    ids, _ = proof_prompt(model)
+    ends: list[dict[Any, torch.Tensor]] = [{} for _ in ids]
+    runs = []
+    for row, end in zip(ids, ends, strict=True):
+
+        def done(layer: int, captured: Captured, end: dict[Any, torch.Tensor] = end) -> None:
+            end.update({(layer, name): array.clone() for name, array in captured.arrays.items()})
+
+        def finish(found: dict[str, Any], first: int, _last: bool, end: dict[Any, torch.Tensor] = end) -> None:
+            end.update({name: torch.cat([end[name], some], -1) if first else some for name, some in found.items()})
+
+        of = capture(model, {last: sites}, done)
+        runs.append(Run(of, row[None], torch.ones_like(row)[None], model.headed, False, finish, columns=True))
+    if together:
+        head = model.by_layer.rows.get(model.by_layer.head)
+        few = None if head is None else min(head.columns(ids.numel(), model.room_for_block), head.vocabulary // 2)
+        Walk(model).carry(runs, 0, few and max(few, COLUMNS))
+    else:
+        for run in runs:
+            run.finish(run.capture.run(run.ids, run.mask, run.logits), 0, True)
+    return ends
+
+
+def _alike(apart: list[dict[Any, torch.Tensor]], together: list[dict[Any, torch.Tensor]]) -> bool:
+    pairs = zip(apart, together, strict=True)
+    return all(name in ours and torch.equal(array, ours[name]) for of, ours in pairs for name, array in of.items())
 
 
 def _empty(tensor: torch.Tensor) -> torch.Tensor:

@@ -11,8 +11,9 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gausslens import ModelError
 
@@ -32,6 +33,10 @@ POINTER = b"version https://git-lfs"
 WEIGHTS = ("F64", "F32", "F16", "BF16", "F8_", "float", "bfloat")
 # Numbers of a tensor that are compared with what was loaded; multiples of the golden ratio spread over all places.
 SAMPLE, GOLDEN = 1024, 0.6180339887498949
+# Bytes of consecutive rows that are read together.
+READ_AT_ONCE = 2**22
+# Types of safetensors of which rows can be read, as torch calls them.
+ROWS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ class Checkpoint:
         if not self.files and known is KNOWN:
             self.files, self.index, self.variant = variant_files(directory)
         self.tensors: dict[str, StoredTensor] = {}
-        self.reads: Counter[str] = Counter()  # how often each tensor was read
+        self.reads: Counter[str] = Counter()  # how often each tensor was read, of rows alone their share of it
         for file in self.files:
             for name, stored in _headers(file):
                 if name in self.tensors:
@@ -90,6 +95,36 @@ class Checkpoint:
         else:
             tensor = _unpickled(stored.file)[name].clone()
         return tensor
+
+    def has_rows(self, name: str) -> bool:
+        """Whether rows of a tensor can be read without the rest of it."""
+        stored = self.tensors[name]
+        return stored.file.suffix == ".safetensors" and stored.dtype in ROWS and len(stored.shape) > 0
+
+    def rows(self, name: str, wanted: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Some rows of a tensor, in a type: they alone are in memory. ``wanted`` are their numbers, in order.
+
+        The file is not mapped: whatever lies beside a row would count as the process' own.
+        """
+        import torch
+
+        stored = self.tensors[name]
+        self.reads[name] += Fraction(len(wanted), stored.shape[0])  # type: ignore[assignment]
+        kept: torch.dtype = getattr(torch, ROWS[stored.dtype])
+        begin = _place(stored.file, stored.name or name)
+        found = torch.empty((len(wanted), *stored.shape[1:]), dtype=dtype)
+        size = kept.itemsize * math.prod(stored.shape[1:])
+        with stored.file.open("rb") as file:
+            for place, first, count in _runs(wanted.tolist(), max(1, READ_AT_ONCE // max(size, 1))):
+                some = found[place : place + count]
+                own = some if kept == dtype else torch.empty(some.shape, dtype=kept)
+                memory: Any = own.view(-1).view(torch.uint8).numpy()
+                file.seek(begin + first * size)
+                if file.readinto(memoryview(memory)) != own.numel() * own.element_size():
+                    raise ModelError(f"{stored.file}: cut short within {name}")
+                if own is not some:
+                    some.copy_(own)
+        return found
 
     def samples(self, names: Collection[str]) -> Iterator[tuple[str, int, torch.Tensor]]:
         """(name, first row, some rows) of tensors, from another place in each; each file is opened once."""
@@ -228,6 +263,23 @@ def refuse_not_finite(path: str, named: Iterable[tuple[str, torch.Tensor]]) -> N
     if wrong:
         more = f" and {len(wrong) - 8} more" if len(wrong) > 8 else ""
         raise ModelError(f"{path}: weights that are NaN or infinite: {', '.join(wrong[:8])}{more}")
+
+
+def _place(file: Path, name: str) -> int:
+    """Where in a safetensors file the numbers of a tensor begin."""
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+        begin: int = json.loads(opened.read(length))[name]["data_offsets"][0]
+    return 8 + length + begin
+
+
+def _runs(rows: Sequence[int], most: int) -> Iterator[tuple[int, int, int]]:
+    """(place among these, first, how many) of rows that follow each other, at most so many."""
+    start = 0
+    for place in range(1, len(rows) + 1):
+        if place == len(rows) or rows[place] != rows[place - 1] + 1 or place - start == most:
+            yield start, rows[start], place - start
+            start = place
 
 
 def _headers(file: Path) -> Iterator[tuple[str, StoredTensor]]:

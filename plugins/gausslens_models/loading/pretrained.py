@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from ..families.slots import Family, Tap
     from .adapter import Adapter
 
+# Bytes of a block of the vocabulary, where memory has room for it.
+BLOCK = 2**25
+
 
 class PretrainedModel(CheckpointModel):
     """A model that can run. Weights are read from files until the module is built, from the module afterwards."""
@@ -76,10 +79,21 @@ class PretrainedModel(CheckpointModel):
 
     @property
     def room(self) -> int:
-        """What is left of the memory that it may take beside its largest part: for streams between layers."""
+        """What streams between layers may take of the memory: half of what its largest part leaves."""
         if self.by_layer is None or self.spec.max_memory is None:
             return 0
-        return max(0, self.spec.max_memory - max(map(self.by_layer.bytes, self.by_layer.parts)))
+        return max(0, self.spec.max_memory - self.by_layer.held()[0]) // 2
+
+    @property
+    def room_for_block(self) -> int:
+        """And what a block of embedding or head and of logits may take: as much as layers do, which are not there then.
+
+        Where a layer is small, it may be larger: many small blocks take longer.
+        """
+        if self.by_layer is None or self.spec.max_memory is None:
+            return 0
+        held, _ = self.by_layer.held()
+        return max(0, min(self.spec.max_memory - self.room, max(held, BLOCK)) - self.by_layer.bytes(self.by_layer.rest))
 
     @cached_property
     def module_layout(self) -> Layout:

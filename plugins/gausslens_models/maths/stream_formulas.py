@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 # Tokens of the vocabulary that are looked at together.
-TOKENS = 8192
+TOKENS = 2048
 
 
 # What the embedding is made of here, and what stands outside the layers and has no part in it.

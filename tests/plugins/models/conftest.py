@@ -134,6 +134,9 @@ class Written(Twin):
             self.made[layer] = {name: tensor for name, tensor in found.items() if tensor is not None}
         return self.made[layer]
 
+    def touches(self, layer: int | None) -> frozenset[str]:
+        return frozenset(self.overlay(layer))
+
     def adopt(self, layer: int | None, name: str, tensor: torch.Tensor) -> None:
         assert torch.equal(self.made[layer][name], tensor)
         self.made[layer][name] = tensor
