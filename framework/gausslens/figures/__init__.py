@@ -31,6 +31,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+from .category_map import CategoryMap as CategoryMap
 from .custom import Custom as Custom
 from .drawing import Axis as Axis
 from .drawing import Cell as Cell

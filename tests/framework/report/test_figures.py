@@ -13,6 +13,7 @@ import xarray as xr
 from gausslens import figures
 from gausslens.figures import (
     BadFigure,
+    CategoryMap,
     Dial,
     Heatmap,
     Line,
@@ -49,6 +50,15 @@ def test_arrays_become_read_only_copies() -> None:
         held[0, 0] = 2
     assert tuple(figure.rows) == ("0", "1")
     assert figure.sources == (Source("trained", "values", "rank"),)
+
+
+def test_categories_are_words_and_what_is_none_of_them_is_missing() -> None:
+    figure = CategoryMap(**ABOUT, **MAP, values=[["one", "two", ""], ["two", "two", "one"]], categories=("two", "one"))
+    drawing = figure.drawing()
+    np.testing.assert_array_equal(drawing.values, [[1, 0, np.nan], [0, 0, 1]])
+    assert drawing.categories == ("two", "one")
+    with pytest.raises(BadFigure, match="'three' is none of its categories \\(two, one\\)"):
+        CategoryMap(**ABOUT, **MAP, values=[["three"] * 3] * 2, categories=("two", "one"))
 
 
 def test_spectra_are_sorted_and_gaps_dropped() -> None:
@@ -101,7 +111,9 @@ def test_texts_are_kept_as_they_are() -> None:
 
 def test_a_kind_of_figure_is_found_by_its_module_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = sorted(figures.kinds())
-    assert before == ["Custom", "Heatmap", "Lines", "Panels", "Scatter", "Spectrum", "Table", "Texts", "TokenMap"]
+    assert before == [
+        *("CategoryMap", "Custom", "Heatmap", "Lines", "Panels", "Scatter", "Spectrum", "Table", "Texts", "TokenMap")
+    ]
     with pytest.raises(AttributeError, match="has no attribute 'Sayings'"):
         _ = figures.Sayings
     source = "from gausslens.figures.texts import Texts\n\n\nclass Sayings(Texts):\n    pass\n"

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .colours import DASHES
-from .markup import Markup, element, joined
-from .numbers import number
-from .svg_axes import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, PlacedAxis, axes_of, frame
-from .svg_maps import slider
-from .thinning import SERIES
+from ..colours import DASHES
+from ..markup import Markup, element, joined
+from ..numbers import number
+from ..thinning import SERIES
+from .axes import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, PlacedAxis, axes_of, frame
+from .maps import slider
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..figures import Curve, Dots, Level, Plot, Plots
+    from ...figures import Curve, Dots, Level, Plot, Plots
 
 FEW = 20  # values of a curve: so many are seen as dots
 _ACROSS, _UP = (LEFT, WIDTH - RIGHT), (HEIGHT - BOTTOM, TOP)
