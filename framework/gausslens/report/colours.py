@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 # Series take them in this order (Okabe and Ito 2008; the dark page has lighter ones). Dashes repeat the difference.
 SERIES_LIGHT = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#b8860b")
 SERIES_DARK = ("#56b4e9", "#f0884d", "#2fc59a", "#e3a0c6", "#9ad4f5", "#f0e442")
+# References have dashes of their own, and levels others.
+LAW_DASHES = ("1 3", "1 6", "5 4 1 4", "8 4 1 4 1 4")
+EDGE_DASHES = ("5 4", "10 5", "14 4 4 4", "3 8")
 # Categories, in light and dark alike: those of the series and two more; then again, told apart by their letters.
 CATEGORIES = (*SERIES_LIGHT, "#f0e442", "#8f8f8f")
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2", "1 2")

@@ -105,6 +105,12 @@ class Browser:
         told = {"cmd": "Emulation.setEmulatedMedia", "params": {"media": media, "features": features}}
         _ask(f"{self.address}/goog/cdp/execute", told)
 
+    def resized(self, width: int, height: int = 1000) -> None:
+        """As on a screen of this size."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        told = {"cmd": "Emulation.setDeviceMetricsOverride", "params": size}
+        _ask(f"{self.address}/goog/cdp/execute", told)
+
     def log(self, kind: str) -> list[dict[str, Any]]:
         """Entries of the log since it was last read: "browser" is the console, "performance" the network."""
         found: list[dict[str, Any]] = _ask(f"{self.address}/se/log", {"type": kind})

@@ -91,9 +91,10 @@ def _table(rows: Sequence[_Row], nulls: Sequence[str], rungs: Mapping[str, str],
         "one). Orange is above the null, blue below; grey does not depart. Small: how many cells depart. Each leads to "
         "its figure."
     )
-    caption = element("caption", f"{name}. {said}" if name else said)
-    table = element("table", caption, element("thead", element("tr", *heads)), element("tbody", *body), class_="ladder")
-    return element("div", table, class_="scroll", tabindex="0", role="region", aria_label="The ladder of nulls")
+    caption = element("p", f"{name}. {said}" if name else said, class_="about")
+    table = element("table", element("thead", element("tr", *heads)), element("tbody", *body), class_="ladder")
+    region = {"tabindex": "0", "role": "region", "aria_label": "The ladder of nulls"}
+    return joined([caption, element("div", table, class_="scroll", **region)])
 
 
 def _null_name(null: str, rows: Sequence[_Row], rungs: Mapping[str, str]) -> Markup:

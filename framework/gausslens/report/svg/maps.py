@@ -144,6 +144,11 @@ class _Grid:
         least = 11.0 if len(self.map.rows) <= 40 else SMALL
         return float(np.clip(min(self.side, TALLEST / max(1, len(self.map.rows))), least, LARGE))
 
+    @property
+    def upright(self) -> tuple[str, str]:
+        """What is written upright: beside the rows, and beside the bar of colours."""
+        return self.map.row_name, "" if self.map.categories else self.map.units
+
     @cached_property
     def right(self) -> float:
         return self.left + self.side * len(self.map.columns)
@@ -168,10 +173,11 @@ class _Grid:
     def picture(self, title: str) -> Markup:
         under = LETTER * _longest(self.map.columns) + 10 if self.turned else 18
         width = max(self.right + (8 if self.map.categories else BAR), 240.0)
-        height = max(self.bottom, 70.0) + under + 22
+        # Words that stand upright need their length.
+        height = max(self.bottom + under + 22, 92.0 + under, *(2 * TOP + 7.0 * len(w) for w in self.upright))
         name = {"x": (self.left + self.right) / 2, "y": self.bottom + under + 14}
         drawn = [
-            _rotated(self.map.row_name, 12, (TOP + self.bottom) / 2),
+            _rotated(self.map.row_name, 12, max((TOP + self.bottom) / 2, TOP + 3.5 * len(self.map.row_name))),
             element("text", self.map.column_name, class_="name", text_anchor="middle", **name),
             *self._row_labels(),
             *self._column_labels(),
@@ -240,7 +246,8 @@ class _Grid:
         for share, value, sign in marks if high > low else [(0.5, low, "")]:
             at = {"x": x + 18, "y": TOP + 8 + (height - 8) * share}
             drawn.append(element("text", sign + number(float(f"{value:.3g}")), class_="tick", **at))
-        drawn.append(_rotated(self.map.units, x + 66, TOP + height / 2))
+        middle = max(TOP + height / 2, TOP + 3.5 * len(self.map.units))
+        drawn.append(_rotated(self.map.units, x + 66, middle))
         return joined(drawn)
 
     def _row_labels(self) -> list[Markup]:
