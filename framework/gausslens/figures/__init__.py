@@ -52,6 +52,7 @@ from .figure import Figure as Figure
 from .figure import Source as Source
 from .from_results import averaged as averaged
 from .from_results import error_band as error_band
+from .from_results import head_curves as head_curves
 from .from_results import head_map as head_map
 from .from_results import null_maps as null_maps
 from .from_results import pooled_over as pooled_over

@@ -242,7 +242,11 @@ def _part(
     drawn += [_told(each, tell, run) for each in undrawn]
     nothing = Markup("") if section.figures else element("p", "Nothing to draw.", class_="soft")
     body = element("div", *drawn, class_="figures") if drawn else nothing
-    return PagePart(f"section-{section.name}", section.name, section.summary, body, frozenset(framed))
+    # A question of its own is the heading; its name is then beside what it shows.
+    heading, about = section.name, section.summary
+    if section.question:
+        heading, about = section.question, f"{section.summary} ({section.name})"
+    return PagePart(f"section-{section.name}", heading, about, body, frozenset(framed))
 
 
 def _figure(

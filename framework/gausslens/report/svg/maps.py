@@ -133,7 +133,7 @@ class _Grid:
     @cached_property
     def turned(self) -> bool:
         """Whether the labels of the columns are too long to lie side by side."""
-        return LETTER * _longest(self.map.columns) + 4 > self.side
+        return LETTER * _longest(self.map.columns) + 8 > self.side
 
     @cached_property
     def side(self) -> float:
