@@ -12,7 +12,7 @@ from pathlib import Path
 
 import gausslens
 from gausslens.figures import Lines
-from gausslens.report.svg_plots import plot_picture
+from gausslens.report.svg.plots import plot_picture
 from gausslens_gaussian.figures.by_layer import by_layer
 
 WIDTH, HEIGHT, HEAD = 560, 320, 56

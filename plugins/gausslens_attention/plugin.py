@@ -98,6 +98,7 @@ CURVES = ReportSection(
     version=1,
     summary="Error against budget of each approximation, beside the oracle and the trivial ones.",
     section="gausslens_attention.figures.curves:curves",
+    question="How well do cheaper forms of attention do?",
     analyses=("attention.band", "attention.lowrank", "attention.masks", "attention.kernels"),
     order=62,
 )
@@ -106,6 +107,7 @@ MAP = ReportSection(
     version=1,
     summary="The family of each head as a map of the model, with its parameters.",
     section="gausslens_attention.figures.roles:roles",
+    question="What kind of head is each?",
     analyses=("attention.roles",),
     order=60,
 )
@@ -114,6 +116,7 @@ SCORES = ReportSection(
     version=1,
     summary="How much of the heads' scores each scoring function explains.",
     section="gausslens_attention.figures.pooling:pooling",
+    question="Which scoring function do heads use?",
     analyses=("attention.pooling",),
     order=61,
 )
@@ -122,6 +125,7 @@ LOSSES = ReportSection(
     version=1,
     summary="What the model loses by each approximation, and which heads bear it.",
     section="gausslens_attention.figures.swap:swap",
+    question="What does the model lose with cheaper attention?",
     analyses=("attention.swap",),
     order=64,
 )

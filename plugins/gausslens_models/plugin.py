@@ -224,11 +224,23 @@ def analyses() -> list[Analysis]:
 def report_sections() -> list[ReportSection]:
     """What the report shows of it."""
     shown = {
-        "generate": ("tables", "What each variant writes after the first prompts."),
-        "loss": ("tables", "Loss and bits per byte of each variant, in all and by segment."),
-        "attention": ("attention", "Entropy deficits, previous-token heads and sinks by layer and head, and a map."),
-        "embeddings": ("tables", "The nearest tokens of the prompts' tokens."),
-        "seeds": ("tables", "How numbers vary over trainings, by the seeds of the data and of the initialisation."),
+        "generate": ("tables", "What does it write?", "What each variant writes after the first prompts."),
+        "loss": (
+            "tables",
+            "How well does it predict?",
+            "Loss and bits per byte of each variant, in all and by segment.",
+        ),
+        "attention": (
+            "attention",
+            "Where does each head look?",
+            "Entropy deficits, previous-token heads and sinks by layer and head, and a map.",
+        ),
+        "embeddings": ("tables", "Which tokens lie beside each other?", "The nearest tokens of the prompts' tokens."),
+        "seeds": (
+            "tables",
+            "How much do trainings differ?",
+            "How numbers vary over trainings, by the seeds of the data and of the initialisation.",
+        ),
     }
     return [
         ReportSection(
@@ -238,6 +250,7 @@ def report_sections() -> list[ReportSection]:
             section=f"gausslens_models.figures.{module}:{name}",
             analyses=(f"model.{name}",),
             order=10 + place,
+            question=question,
         )
-        for place, (name, (module, summary)) in enumerate(shown.items())
+        for place, (name, (module, question, summary)) in enumerate(shown.items())
     ]

@@ -132,6 +132,7 @@ SECTION = ReportSection(
     version=1,
     summary="What each null keeps and what it changes.",
     section="gausslens_reinit.figures.check:check",
+    question="What do the twins share with the model?",
     analyses=("reinit.check",),
     order=90,
 )

@@ -107,6 +107,7 @@ SECTION = ReportSection(
     version=1,
     summary="Loss, attention entropy and generated text of each edited variant, and their curves over swept values.",
     section="gausslens_spectrum.figures.effect:effect",
+    question="What does an edit of the spectrum do?",
     analyses=("spectrum.effect",),
     order=40,
 )

@@ -160,12 +160,14 @@ class ReportSection(Descriptor):
     """A part of the report: ``section(results: Results) -> list[Figure]`` for the analyses it names.
 
     ``analyses`` are names of analyses; the section is drawn when the store holds a result of one of them. It returns
-    figures as data (gausslens.figures), never HTML. ``order`` places it: lower is higher on the page.
+    figures as data (gausslens.figures), never HTML. ``order`` places it: lower is higher on the page. ``question`` is
+    what it answers, in words that a reader has before knowing the analysis: its heading, where it is given.
     """
 
     section: str
     analyses: tuple[str, ...]
     order: int = 100
+    question: str = ""
 
 
 D = TypeVar("D")

@@ -31,6 +31,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+from .category_map import CategoryMap as CategoryMap
 from .custom import Custom as Custom
 from .drawing import Axis as Axis
 from .drawing import Cell as Cell
@@ -51,6 +52,7 @@ from .figure import Figure as Figure
 from .figure import Source as Source
 from .from_results import averaged as averaged
 from .from_results import error_band as error_band
+from .from_results import head_curves as head_curves
 from .from_results import head_map as head_map
 from .from_results import null_maps as null_maps
 from .from_results import pooled_over as pooled_over

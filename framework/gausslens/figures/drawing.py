@@ -143,6 +143,7 @@ class ColourMap(Drawing):
 
     The colours are one scale, or with ``centre`` two that part there. Their ends are set so that one extreme cell does
     not wash out the others; for ``shares``, where a row's largest value is what it is about, they are the whole range.
+    Where there are ``categories``, values are numbers of these and no amounts. ``missing`` says what a grey cell is.
     """
 
     values: Values
@@ -154,6 +155,8 @@ class ColourMap(Drawing):
     centre: float | None = None
     dials: tuple[Dial, ...] = ()
     shares: bool = False
+    categories: tuple[str, ...] = ()
+    missing: str = ""
 
     @property
     def first(self) -> Values:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from .drawing import Dial
 from .figure import Figure, Source
 from .heatmap import Heatmap
+from .lines import Line
+from .panels import Panels
 
 if TYPE_CHECKING:
-    import numpy as np
     import xarray as xr
 
     from ..store.read_results import Result, Results
@@ -78,6 +81,51 @@ def head_map(
         column_name="head",
         centre=centre,
         dials=tuple(Dial(dim, values[dim].values, values.sizes[dim] - 1) for dim in turned),
+    )
+
+
+def head_curves(
+    values: xr.DataArray,
+    along: str,
+    *,
+    title: str,
+    caption: str,
+    sources: Sequence[Source],
+    x_name: str = "",
+    nulls: Mapping[str, xr.DataArray] | None = None,
+    log_x: bool = False,
+    log_y: bool = False,
+) -> Figure:
+    """A curve for each head, in a panel for each layer and each place of what else there is; and their mean.
+
+    ``along`` is the dimension that the curves run along, by its coordinate, or by rank from 1 where it has none. Draws
+    are averaged. Of ``nulls``, by the name they are shown by, the mean over heads and draws is drawn.
+    """
+    head = "head" if "head" in values.dims else "kv_head"
+    kept = values.mean([dim for dim in ("draw",) if dim in values.dims], skipna=True)
+    dials = [str(dim) for dim in kept.dims if dim not in (along, head)]
+    labels = {dim: kept[dim].values for dim in dials}
+    x = kept[along].values if along in kept.coords else np.arange(1.0, kept.sizes[along] + 1)
+    means = {name: averaged(each, *dials, along, skip_missing=True) for name, each in (nulls or {}).items()}
+    array = kept.transpose(*dials, head, along).values
+    panels = []
+    for place in np.ndindex(*array.shape[:-2]):
+        at = ", ".join(f"{dim} {labels[dim][i]}" for dim, i in zip(dials, place, strict=True))
+        lines = [Line("mean of the heads", averaged(kept, *dials, along, skip_missing=True)[place])]
+        lines += [Line(f"{name}, mean", mean[place]) for name, mean in means.items()]
+        each = zip(kept[head].values, array[place], strict=True)
+        panels.append((*lines, *(Line(f"{at}, {head} {name}".lstrip(", "), curve, faint=True) for name, curve in each)))
+    return Panels(
+        title=title,
+        caption=f"{caption} Thin: each head; the head that is chosen above stands out.",
+        sources=tuple(sources),
+        units=str(values.attrs.get("units", "1")),
+        x=x,
+        x_name=x_name or along,
+        panels=tuple(panels),
+        dials=tuple(Dial(dim, labels[dim], 0) for dim in dials),
+        log_x=log_x,
+        log_y=log_y,
     )
 
 

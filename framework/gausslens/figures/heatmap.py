@@ -20,7 +20,7 @@ class Heatmap(Figure):
     """Values [row, column] as colours: one scale, or with ``centre`` two that diverge from that value (0 for z).
 
     ``rows`` and ``columns`` are labels, ``row_name`` and ``column_name`` what they are. With ``dials`` the values have
-    a leading dimension for each, and the page a slider.
+    a leading dimension for each, and the page a slider. NaN is grey: ``missing`` says why a cell has no value.
     """
 
     values: ArrayLike
@@ -30,6 +30,7 @@ class Heatmap(Figure):
     column_name: str
     centre: float | None = None
     dials: tuple[Dial, ...] = ()
+    missing: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,4 +51,5 @@ class Heatmap(Figure):
             units=self.written_units,
             centre=self.centre,
             dials=self.dials,
+            missing=self.missing,
         )

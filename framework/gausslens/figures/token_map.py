@@ -20,13 +20,17 @@ TOKENS = 32
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TokenMap(Figure):
-    """An attention map, or any values [dial, ..., query, key], beside its tokens, shown as text whatever they hold."""
+    """An attention map, or any values [dial, ..., query, key], beside its tokens, shown as text whatever they hold.
+
+    With a dial called ``head`` the page shows all heads beside each other, and the one that is chosen large.
+    """
 
     values: ArrayLike
     queries: Iterable[str]
     keys: Iterable[str]
     centre: float | None = None
     dials: tuple[Dial, ...] = ()
+    missing: str = "what the query cannot see"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -49,7 +53,8 @@ class TokenMap(Figure):
             centre=self.centre,
             dials=self.dials,
             shares=True,
-            wide=len(keys) > TOKENS,
+            missing=self.missing,
+            wide=len(keys) > TOKENS or any(dial.name == "head" for dial in self.dials),
         )
 
 

@@ -107,6 +107,10 @@ def _line(value: object) -> str | None:
     return "not a line that says what it does"
 
 
+def _line_or_nothing(value: object) -> str | None:
+    return None if isinstance(value, str) and not value else _line(value)
+
+
 def _reference(value: object) -> str | None:
     return None if isinstance(value, str) and has_form(value) else "not of the form 'package.module:name'"
 
@@ -156,6 +160,7 @@ def _one_of(known: Sequence[str]) -> Callable[[object], str | None]:
 _CHECKS: Mapping[str, Callable[[object], str | None]] = {
     "version": _version,
     "summary": _line,
+    "question": _line_or_nothing,
     "rank": _number,
     "order": _number,
     **dict.fromkeys(

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 # Series take them in this order (Okabe and Ito 2008; the dark page has lighter ones). Dashes repeat the difference.
 SERIES_LIGHT = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#b8860b")
 SERIES_DARK = ("#56b4e9", "#f0884d", "#2fc59a", "#e3a0c6", "#9ad4f5", "#f0e442")
+# References have dashes of their own, and levels others.
+LAW_DASHES = ("1 3", "1 6", "5 4 1 4", "8 4 1 4 1 4")
+EDGE_DASHES = ("5 4", "10 5", "14 4 4 4", "3 8")
+# Categories, in light and dark alike: those of the series and two more; then again, told apart by their letters.
+CATEGORIES = (*SERIES_LIGHT, "#f0e442", "#8f8f8f")
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2", "1 2")
 
 # One scale, equal steps in lightness: viridis, at ten places. A test compares them with matplotlib, whose import would
@@ -52,6 +57,11 @@ def colours_style() -> str:
 def stops(diverging: bool) -> list[str]:
     """The colours at equal steps of a scale, between which it is linear."""
     return [f"#{c}" for c in (_DIVERGING if diverging else _VIRIDIS).split()]
+
+
+def category_colour(place: int) -> str:
+    """The colour of a category."""
+    return CATEGORIES[place % len(CATEGORIES)]
 
 
 def shade(share: float, diverging: bool) -> str:
@@ -93,18 +103,20 @@ class Scale:
 
 def scale_of(drawing: ColourMap) -> Scale:
     """The scale of a map of colours."""
+    if drawing.categories:
+        return Scale(0.0, float(len(drawing.categories)), False)
     if drawing.shares:
         return shares(drawing.values, drawing.centre)
     return scale(drawing.values, drawing.centre, clip=True)
 
 
 def shares(values: NDArray[np.float64], centre: float | None) -> Scale:
-    """The scale of an attention map: its whole range, for a row's largest value is what it is about.
+    """The scale of an attention map: from 0 to its largest value, for a row's largest is what it is about.
 
     Colours follow the square root, so that small shares, which most are, differ from none.
     """
     whole = scale(values, centre, clip=False)
-    return whole if whole.diverging or whole.low < 0 else Scale(whole.low, whole.high, False, 0.5)
+    return whole if whole.diverging or whole.low < 0 else Scale(0.0, whole.high, False, 0.5)
 
 
 def scale(values: NDArray[np.float64], centre: float | None, clip: bool) -> Scale:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..figures import Source, Table
 from ..verdicts import LEVEL, Explanation, Statistic, explanations, first_nulls, prompts_half_width
+from .findings.ladder_table import ladders
 from .markup import Markup, element, joined
 from .numbers import NOTHING, number
 from .page_figures import draw
@@ -93,17 +95,31 @@ def first_sentences(*views: Results) -> Markup:
     return joined(element("p", f"{run}: {sentence}" if named else sentence, class_="finding") for run, sentence in said)
 
 
-def departures_table(*views: Results) -> Markup:
-    """Run by run, for each null that stands first a table of the ten largest effects; or why there is none."""
+def departures_table(*views: Results, anchor: Callable[[Statistic, str], str]) -> Markup:
+    """Run by run the ladder, and for each null that stands first the ten largest effects; or why there is none.
+
+    ``anchor`` says of a statistic and its run where on the page its figure is.
+    """
     judged = [one for view in views for one in view.statistics()]
     if not judged:
         said = "Nothing was compared with a null: `against:` in a run file names one; a run compares at its end."
         return element("p", said, class_="note")
-    tables = [table for view in views for table in _of_run(view, named=len(views) > 1)]
+    named = len(views) > 1
+    whole = [
+        table
+        for view in views
+        for table in ladders(view, partial(_anchored, anchor, view.name), view.name if named else "")
+    ]
+    tables = [table for view in views for table in _of_run(view, named)]
     if tables:
-        return element("div", *tables, class_="figures")
+        return joined([*whole, element("div", *tables, class_="figures")])
     tested = any(one.tests for one in judged)
-    return element("p", "Nothing departs." if tested else "Nothing was tested: the sentence says why.", class_="soft")
+    said = "Nothing departs." if tested else "Nothing was tested: the sentence says why."
+    return joined([element("p", said, class_="soft"), *whole])
+
+
+def _anchored(anchor: Callable[[Statistic, str], str], run: str, one: Statistic) -> str:
+    return anchor(one, run)
 
 
 def _of_run(view: Results, named: bool) -> list[Markup]:

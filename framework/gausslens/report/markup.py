@@ -58,4 +58,4 @@ def element(name: str, /, *children: str | None, **attributes: str | float | Non
     return Markup(f"<{name}{''.join(written)}>{inside}</{name}>")
 
 
-_ALONE = frozenset({"rect", "line", "path", "circle", "polyline", "stop", "meta", "input"})
+_ALONE = frozenset({"rect", "line", "path", "circle", "polyline", "stop", "meta", "input", "img"})

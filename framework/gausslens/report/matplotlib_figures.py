@@ -14,10 +14,10 @@ import numpy as np
 
 from ..contract.errors import InputError, did_you_mean
 from ..figures import ColourMap, Passages, Plot, Plots, TableRows, View
-from .colours import SERIES_LIGHT, scale_of, stops
+from .colours import SERIES_LIGHT, category_colour, scale_of, stops
 from .markup import visible
 from .numbers import number, written_cell
-from .svg_axes import PlacedAxis, axes_of
+from .svg.axes import PlacedAxis, axes_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -136,6 +136,9 @@ def _map(drawing: ColourMap, axes: Axes, turned: tuple[int, ...]) -> None:
     from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 
     over = scale_of(drawing)
+    if drawing.categories:
+        _categories(drawing, axes, turned)
+        return
     colours = LinearSegmentedColormap.from_list("gausslens", stops(over.diverging))
     axes.set_facecolor("0.85")  # seen where a value is missing
     shown = np.ma.masked_invalid(drawing.values[turned])
@@ -144,6 +147,30 @@ def _map(drawing: ColourMap, axes: Axes, turned: tuple[int, ...]) -> None:
     extend = {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}
     bar = axes.figure.colorbar(image, ax=axes, extend=extend[over.below, over.above])
     bar.set_label(_short(drawing.units))
+    _sides(drawing, axes)
+
+
+def _categories(drawing: ColourMap, axes: Axes, turned: tuple[int, ...]) -> None:
+    """A colour for each category, and which is which; of those that are on it."""
+    from matplotlib.colors import ListedColormap, Normalize
+    from matplotlib.patches import Patch
+
+    axes.set_facecolor("0.85")
+    colours = [category_colour(i) for i in range(len(drawing.categories))] or ["0.5"]
+    shown = np.ma.masked_invalid(drawing.values[turned])
+    over = Normalize(-0.5, len(colours) - 0.5)
+    axes.imshow(shown, cmap=ListedColormap(colours), norm=over, aspect="auto", interpolation="nearest")
+    held = [i for i in range(len(drawing.categories)) if (shown == i).any()]
+    marks = [Patch(color=colours[i], label=_short(drawing.categories[i])) for i in held]
+    if np.ma.is_masked(shown):
+        marks.append(Patch(color="0.85", label=_short(drawing.missing or "no value", 40)))
+    if marks:
+        axes.legend(handles=marks, fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    _sides(drawing, axes)
+
+
+def _sides(drawing: ColourMap, axes: Axes) -> None:
+    """The labels of rows and columns."""
     for put, named in ((axes.set_yticks, drawing.rows), (axes.set_xticks, drawing.columns)):
         at = range(0, len(named), max(1, math.ceil(len(named) / MOST_LABELS)))
         put(list(at), [_short(named[i]) for i in at], fontsize=7)

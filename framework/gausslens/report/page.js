@@ -32,7 +32,7 @@
 
   document.addEventListener("pointermove", (event) => {
     const mark = event.target.closest(MARKS);
-    if (!mark) drop();
+    if (!mark) { if (held) drop(); }
     else if (mark === held) place(event.clientX, event.clientY);
     else show(mark, event.clientX, event.clientY);
   });
@@ -94,8 +94,8 @@
     box.hidden = false;
   }
 
-  for (const box of document.querySelectorAll(".dials:not(.turns)")) {
-    const cells = [...box.parentElement.querySelectorAll(":scope > svg .cell")];
+  for (const box of document.querySelectorAll(".dials[data-map]")) {
+    const cells = [...box.parentElement.querySelectorAll(":scope > .scroll > svg .cell")];
     const titles = cells.map((cell) => cell.querySelector("title"));
     const sliders = [...box.querySelectorAll("input")];
     const labels = sliders.map((slider) => JSON.parse(slider.dataset.labels));
@@ -103,8 +103,9 @@
     const [low, high, from, to, power] = JSON.parse(box.dataset.range);
     const units = box.dataset.units ? " " + box.dataset.units : "";
     const where = titles.map((each) => each.textContent.slice(0, each.textContent.lastIndexOf(": ") + 2));
-    const colour = (value) =>
-      shade(stops, to > from ? Math.min(Math.max((value - from) / (to - from), 0), 1) ** power : 0.5);
+    const names = box.dataset.names ? JSON.parse(box.dataset.names) : null;
+    const missingWords = box.dataset.missing || "\u2013";
+    const colour = (value) => names ? box.dataset.colours.split(" ")[Math.round(value)] : shade(stops, to > from ? Math.min(Math.max((value - from) / (to - from), 0), 1) ** power : 0.5);
     let stored = null;
     const turn = () => {
       drop();
@@ -116,7 +117,7 @@
         const value = low + (high - low) * step / 65534;
         cell.classList.toggle("none", missing);
         cell.setAttribute("fill", missing ? "none" : colour(value));
-        titles[i].textContent = where[i] + (missing ? "\u2013" : number(value) + units);
+        titles[i].textContent = where[i] + (missing ? missingWords : names ? names[Math.round(value)] : number(value) + units);
       });
     };
     sliders.forEach((slider) => slider.addEventListener("input", turn));

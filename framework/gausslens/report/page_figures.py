@@ -18,8 +18,9 @@ from .colours import NAMED, SERIES_LIGHT, colours_style, stops
 from .markup import Markup, element, joined
 from .numbers import written_cell
 from .runs import step_anchor
-from .svg_maps import map_picture
-from .svg_plots import plot_picture, plots_picture
+from .svg.maps import map_picture
+from .svg.plots import plot_picture, plots_picture
+from .svg.token_sheets import token_sheet
 from .thinning import FINE, Most, thinned
 
 if TYPE_CHECKING:
@@ -41,17 +42,19 @@ def draw(
     again: str = "",
     most: Most = FINE,
     framed: set[str] | None = None,
+    **place: str | None,
 ) -> Markup:
     """The figure as an element of the page; ``again`` is the line of Python that makes it again.
 
     ``store`` is the run that it was drawn from, or of several runs the name of their store. ``framed`` takes the
-    digests of the scripts that a frame in it runs, which the policy of the page must name.
+    digests of the scripts that a frame in it runs, which the policy of the page must name. ``place`` are attributes of
+    the element: its anchor, and the null that it is about.
     """
     drawing, note = thinned(figure.drawing(), most)
     if isinstance(drawing, View) and framed is not None:
         framed |= {hashed(_frame_script()), hashed(_whole_module(drawing))}
     picture, said = _picture(drawing, figure.title)
-    return _whole(figure, drawing, picture, " ".join(words for words in (note, said) if words), store, again)
+    return _whole(figure, drawing, picture, " ".join(words for words in (note, said) if words), store, again, **place)
 
 
 def of_run(figure: Figure, run: str) -> Figure:
@@ -61,10 +64,10 @@ def of_run(figure: Figure, run: str) -> Figure:
     return made
 
 
-def left_out(figure: Figure, store: Results | str, again: str) -> Markup:
+def left_out(figure: Figure, store: Results | str, again: str, **place: str | None) -> Markup:
     """The place of a figure for which the page has no room left."""
     note = "Left out, for the page is full: the lines under 'data' draw it."
-    return _whole(figure, figure.drawing(), Markup(""), note, store, again)
+    return _whole(figure, figure.drawing(), Markup(""), note, store, again, **place)
 
 
 def _picture(drawing: Drawing, title: str) -> tuple[Markup, str]:
@@ -74,6 +77,8 @@ def _picture(drawing: Drawing, title: str) -> tuple[Markup, str]:
             return plot_picture(drawing, title), ""
         case Plots():
             return plots_picture(drawing, title), ""
+        case ColourMap(shares=True):
+            return token_sheet(drawing, title)
         case ColourMap():
             return map_picture(drawing, title)
         case TableRows():
@@ -86,7 +91,15 @@ def _picture(drawing: Drawing, title: str) -> tuple[Markup, str]:
     raise TypeError(f"there is no picture of a {type(drawing).__name__}")
 
 
-def _whole(figure: Figure, drawing: Drawing, picture: Markup, note: str, store: Results | str, again: str) -> Markup:
+def _whole(
+    figure: Figure,
+    drawing: Drawing,
+    picture: Markup,
+    note: str,
+    store: Results | str,
+    again: str,
+    **place: str | None,
+) -> Markup:
     # Plots and maps name the unit at an axis or a colour bar.
     unsaid = isinstance(drawing, TableRows | Passages | View) and figure.written_units
     caption = element(
@@ -96,7 +109,7 @@ def _whole(figure: Figure, drawing: Drawing, picture: Markup, note: str, store: 
         _sources(figure.sources, store, again),
     )
     kind = f"wide {type(figure).__name__}" if drawing.wide else type(figure).__name__
-    return element("figure", element("h3", figure.title), picture, caption, class_=kind)
+    return element("figure", element("h3", figure.title), picture, caption, class_=kind, **place)
 
 
 def _view(drawing: View, title: str) -> Markup:

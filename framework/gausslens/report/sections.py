@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..contract.reference import resolve
 from ..figures import BadFigure, Drawing, Figure, kinds
 from ..guard import Guard
-from .trajectories import NAME, SUMMARY, trajectories
+from .trajectories import NAME, QUESTION, SUMMARY, trajectories
 
 if TYPE_CHECKING:
     from ..contract.descriptors import Owned, ReportSection
@@ -39,6 +39,7 @@ class Section:
     whose: str
     figures: tuple[Figure, ...]
     undrawn: tuple[Undrawn, ...] = ()
+    question: str = ""
 
     def made_from(self, label: str | None = None, variant: str | None = None) -> list[Figure]:
         """Its figures made from a result or from its comparison with a null; None keeps all."""
@@ -68,7 +69,7 @@ def _of_host(results: Results) -> list[Section]:
     """The section of the host's own; none where no variant is swept over models."""
     whose = f"the section {NAME}"
     figures, undrawn = _taken(whose, lambda: trajectories(results) if results.name else ())
-    return [Section(NAME, SUMMARY, whose, figures, undrawn)] if figures or undrawn else []
+    return [Section(NAME, SUMMARY, whose, figures, undrawn, QUESTION)] if figures or undrawn else []
 
 
 def _section(owned: Owned[ReportSection], results: Results) -> Section:
@@ -80,7 +81,7 @@ def _section(owned: Owned[ReportSection], results: Results) -> Section:
         figures, undrawn = guard.call(_taken, whose, lambda: resolve(section.section)(own))
     except Exception as error:  # it interrupted, and no one had asked for that
         figures, undrawn = (), (failed(whose, error, 0),)
-    return Section(section.name, section.summary, whose, figures, undrawn)
+    return Section(section.name, section.summary, whose, figures, undrawn, section.question)
 
 
 def _taken(whose: str, given: Callable[[], object]) -> tuple[tuple[Figure, ...], tuple[Undrawn, ...]]:

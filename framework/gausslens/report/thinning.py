@@ -27,12 +27,14 @@ class Most:
 
     cells: int = 96  # a side of a heatmap
     stored: int = 400_000  # cells of all maps that the sliders of one figure reach
+    tokens: int = 512  # a side of a map of tokens
+    pixels: int = 1_500_000  # of all maps of tokens under the sliders of one figure
     points: int = 400  # of a curve
     faint: int = 64  # curves that stand for many
     marks: int = 4000  # points that can be pointed at, in all plots under the sliders of one figure
     plots: int = 400  # under the sliders of one figure
     dots: int = 2000  # of a scatter
-    rows: int = 100  # of a table
+    rows: int = 1000  # of a table
     letters: int = 4000  # of a text
     view: int = 3_000_000  # letters of a plugin's own view: its module and its data
 
@@ -40,7 +42,18 @@ class Most:
 FINE = Most()
 # For the figures of a section that has used most of its share of the page.
 COARSE = Most(
-    cells=24, stored=20_000, points=100, faint=16, marks=300, plots=64, dots=400, rows=30, letters=1000, view=200_000
+    cells=24,
+    stored=20_000,
+    tokens=128,
+    pixels=40_000,
+    points=100,
+    faint=16,
+    marks=300,
+    plots=64,
+    dots=400,
+    rows=30,
+    letters=1000,
+    view=200_000,
 )
 
 
@@ -51,6 +64,8 @@ def thinned(drawing: Drawing, most: Most = FINE) -> tuple[Drawing, str]:
             return _plot(drawing, most)
         case Plots():
             return _plots(drawing, most)
+        case ColourMap(shares=True):
+            return _tokens(drawing, most)
         case ColourMap():
             return _maps(drawing, most)
         case TableRows():
@@ -120,7 +135,7 @@ def _maps(drawing: ColourMap, most: Most) -> tuple[ColourMap, str]:
     side = min(most.cells, max(SMALLEST, math.isqrt(most.stored // max(1, count)))) if dials else most.cells
     share = min(1.0, most.stored / (count * min(side, values.shape[-2]) * min(side, values.shape[-1]) or 1))
     values, kept, said = _fewer_places(values, dials, share)
-    coarse = blocks(values, side)
+    coarse = _every(values, side) if drawing.categories else blocks(values, side)
     said.append(coarse.note)
     rows, columns = (
         tuple(labels[i] for i in at) for labels, at in ((drawing.rows, coarse.rows), (drawing.columns, coarse.columns))
@@ -172,6 +187,41 @@ def blocks(values: NDArray[np.float64], most: int = FINE.cells) -> Blocks:
     return Blocks(
         means, edges[0], edges[1], f"Thinned: each cell is the mean of a block of {size}, of {all_of} in all."
     )
+
+
+def _tokens(drawing: ColourMap, most: Most) -> tuple[ColourMap, str]:
+    """Maps of tokens: none is merged with another. Of very long texts the beginning, of many maps fewer layers.
+
+    Heads are the last to go, for they are looked at beside each other.
+    """
+    down, across = drawing.values.shape[-2:]
+    rows, columns = min(down, most.tokens), min(across, most.tokens)
+    values = drawing.values[..., :rows, :columns]
+    said = [note(max(rows, columns), max(down, across), "tokens, the first,")]
+    dials = list(drawing.dials)
+    room = max(1, most.pixels // max(1, rows * columns))
+    for axis in sorted(range(len(dials)), key=lambda i: dials[i].name == "head"):
+        labels, count = tuple(map(str, dials[axis].labels)), math.prod(values.shape[:-2])
+        at = picked(len(labels), max(1, len(labels) * room // count))
+        if count > room and len(at) < len(labels):
+            start = dials[axis].start
+            at = np.union1d(at[at != start][: max(0, len(at) - 1)], [start])
+            values = values.take(at, axis=axis)
+            said.append(note(len(at), len(labels), f"places of {dials[axis].name}"))
+            dials[axis] = Dial(dials[axis].name, tuple(labels[i] for i in at), int(np.searchsorted(at, start)))
+    made = replace(
+        drawing, values=values, dials=tuple(dials), rows=drawing.rows[:rows], columns=drawing.columns[:columns]
+    )
+    return made, " ".join(words for words in said if words)
+
+
+def _every(values: NDArray[np.float64], most: int) -> Blocks:
+    """At most ``most`` rows and columns, evenly spread: of categories there are no means."""
+    rows, columns = (picked(n, most) for n in values.shape[-2:])
+    whole = (len(rows), len(columns)) == values.shape[-2:]
+    all_of = f"{values.shape[-2]} rows, {len(columns)} of {values.shape[-1]} columns"
+    said = "" if whole else f"Thinned: {len(rows)} of {all_of} are shown."
+    return Blocks(values[..., rows, :][..., columns], rows, columns, said)
 
 
 def picked(count: int, most: int) -> NDArray[np.int64]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ..verdicts import Onset, Statistic
 
 NAME = "trajectories"
+QUESTION = "When does it appear in training?"
 SUMMARY = "Numbers against what models are swept over: each scalar, each head, and where the nulls lie."
 # Nulls that are drawn in one figure; the other colours are for heads.
 MOST_NULLS = 3

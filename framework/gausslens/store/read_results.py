@@ -44,7 +44,7 @@ class Result:
 
     ``draws`` is their number (None: it has none), and ``data`` then has a dimension ``draw``; ``swept`` names the
     dimensions that a sweep gave. ``nulls`` are the variants it is compared with, and ``is_null`` says that others are
-    compared with it.
+    compared with it; ``words`` then tell what its twins share with the model, where that is known.
     """
 
     variant: str
@@ -54,6 +54,12 @@ class Result:
     swept: tuple[str, ...] = ()
     nulls: tuple[str, ...] = ()
     is_null: bool = False
+    words: str = ""
+
+    @property
+    def named(self) -> str:
+        """Its variant, and of a null what its twins are: "the model before training (before)"."""
+        return f"{self.words} ({self.variant})" if self.words else self.variant
 
     def points(self) -> list[tuple[str, xr.Dataset]]:
         """("dose, alpha 0.5", its data) for each swept value; the variant itself where nothing is swept."""
@@ -257,7 +263,11 @@ class Results:
     def _result(self, variant: str, label: str, data: xr.Dataset, nulls: tuple[str, ...], is_null: bool) -> Result:
         steps = self._steps[variant, label]
         draws = None if steps[0].draw is None else data.sizes["draw"]
-        return Result(variant, label, data, draws, tuple(steps[0].sweep), nulls, is_null)
+        from ..verdicts import what_twins_are
+
+        words = what_twins_are(variant, self.rungs) if is_null else variant
+        told = words if words != variant else ""
+        return Result(variant, label, data, draws, tuple(steps[0].sweep), nulls, is_null, told)
 
     def nulls(self, variant: str, label: str) -> tuple[str, ...]:
         """The nulls that a result is compared with, as far as the comparisons are finished."""

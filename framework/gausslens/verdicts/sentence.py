@@ -83,7 +83,7 @@ def _prompts_alone(departing: Sequence[Statistic]) -> str:
 def _largest(departing: Sequence[Statistic], rungs: Mapping[str, str]) -> str:
     one = max(departing, key=lambda each: _size(each, each.furthest()))
     cell = one.furthest()
-    return f"The largest effect: {_clause(one, cell, _twins(one.null, rungs))}" if cell is not None else ""
+    return f"The largest effect: {_clause(one, cell, what_twins_are(one.null, rungs))}" if cell is not None else ""
 
 
 def _beyond(ladder: Sequence[Explanation], rungs: Mapping[str, str]) -> str:
@@ -93,12 +93,12 @@ def _beyond(ladder: Sequence[Explanation], rungs: Mapping[str, str]) -> str:
         undecided = any(each.rung == UNDECIDED for each in ladder)
         return "None is beyond every null for sure." if undecided else "No number needs more than these nulls."
     each, cell = max(left, key=lambda pair: _size(pair[0].first, pair[1]))
-    said = _clause(each.first, cell, _twins(each.nulls[-1], rungs), each)
+    said = _clause(each.first, cell, what_twins_are(each.nulls[-1], rungs), each)
     return f"The largest effect beyond {each.rungs[-1]}: {said}"
 
 
-def _twins(null: str, rungs: Mapping[str, str]) -> str:
-    """What a null's draws are called: by what they share with the model, where that is known."""
+def what_twins_are(null: str, rungs: Mapping[str, str]) -> str:
+    """What a null's draws are, in words: what they share with the model, where that is known, else its name."""
     word = rungs.get(null, null)
     return _TWINS.get(word, word)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gausslens.figures import Figure, Line, Lines, Scatter, Source, Table, pooled_over
+from gausslens.figures import Figure, Line, Lines, Scatter, Source, Table, head_curves, pooled_over
 
 from . import averaged, other_keys, too_short
 
@@ -42,6 +42,7 @@ def curves(results: Results) -> list[Figure]:
             for result in several:
                 if axis is not None:
                     figures.append(_curve(result, named, axis))
+                    figures += _by_head(result, [r for r in several if r.variant in result.nulls], named, axis)
                 figures.append(_storage(result, named))
             if all("no_values" not in result.data.attrs for result in several):
                 figures.append(_enough(label, named, several))
@@ -101,6 +102,25 @@ def _curve(result: Result, words: str, axis: str) -> Figure:
         log_x=axis != "w",
         log_y=wide,
     )
+
+
+def _by_head(result: Result, nulls: list[Result], words: str, axis: str) -> list[Figure]:
+    """The same for each head, and how far its map is: one curve for each, in a panel for each layer."""
+    error, title, said = _error_of(result.data)
+    told = {error: (title, said), "distance": ("Distance of the map", "Sum of |p - x| over a map, mean over prompts")}
+    return [
+        head_curves(
+            result.data[name],
+            axis,
+            title=f"{title} of {words} for each head, {result.variant}",
+            caption=f"{said}, against the budget." + other_keys(result),
+            sources=tuple(Source(each.variant, each.label, name) for each in (result, *nulls)),
+            x_name=_AXES[axis],
+            nulls={null.named: null.data[name] for null in nulls},
+            log_x=axis != "w",
+        )
+        for name, (title, said) in told.items()
+    ]
 
 
 def _line(name: str, data: xr.Dataset, axis: str) -> Line:

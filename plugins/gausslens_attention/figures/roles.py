@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gausslens.figures import Dial, Figure, Heatmap, Source, Table
+from gausslens.figures import CategoryMap, Dial, Figure, Heatmap, Source, Table, head_curves
 
 from . import averaged, other_keys
 
 if TYPE_CHECKING:
+    import xarray as xr
+
     from gausslens import Result, Results
 
 # Columns of the table of heads.
@@ -24,6 +26,8 @@ def roles(results: Results) -> list[Figure]:
     for label, several in results.by_label("attention.roles").items():
         figures.append(_counts(label, several))
         for result in several:
+            if "singular" in result.data:
+                figures.append(_cumulative(result, [other for other in several if other.variant in result.nulls]))
             if _has_no_map(result):
                 continue
             if (result.data["family"] < result.data.sizes["family_name"]).any():
@@ -31,6 +35,26 @@ def roles(results: Results) -> list[Figure]:
             figures.append(_shares(result))
             figures.append(_table_of_heads(result))
     return figures
+
+
+def _cumulative(result: Result, nulls: list[Result]) -> Figure:
+    """How much of each head's map its largest singular values hold."""
+
+    def shares(data: xr.Dataset) -> xr.DataArray:
+        squares = data["singular"] ** 2
+        return (squares.cumsum("direction") / squares.sum("direction")).assign_attrs(units="1")
+
+    held = shares(result.data.drop_vars("direction", errors="ignore"))
+    return head_curves(
+        held,
+        "direction",
+        title=f"Cumulative spectrum of each head's map, {result.variant}",
+        caption="The share of the squared map that its largest singular values hold, the largest first: a map of low "
+        "rank is at 1 soon.",
+        sources=tuple(Source(each.variant, each.label, "singular") for each in (result, *nulls)),
+        x_name="singular values",
+        nulls={null.named: shares(null.data) for null in nulls},
+    )
 
 
 def _has_no_map(result: Result) -> bool:
@@ -66,15 +90,15 @@ def _counts(label: str, several: list[Result]) -> Figure:
 
 def _families(result: Result) -> Figure:
     data = result.data
-    names = ", ".join(f"{i} {name}" for i, name in enumerate(data["family_name"].values))
-    family = averaged(data["family"], "layer", "head")
-    return Heatmap(
+    names = [str(name) for name in data["family_name"].values]
+    family = averaged(data["family"], "layer", "head").astype(int)
+    return CategoryMap(
         title=f"Family of each head, {result.variant}",
-        caption=f"The family whose best member holds most of the attention at equal storage: {names}. Blank: none, "
-        "since the best holds too little of it.",
+        caption="The family whose best member holds most of the attention at equal storage.",
         sources=(Source(result.variant, result.label, "family"),),
-        units="family",
-        values=np.where(family < data.sizes["family_name"], family, np.nan),
+        values=np.array([*names, ""])[np.minimum(family, len(names))],
+        categories=names,
+        missing="none: the best holds too little of the attention",
         rows=data["layer"].values,
         columns=data["head"].values,
         row_name="layer",

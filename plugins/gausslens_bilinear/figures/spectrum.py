@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gausslens.figures import Dial, Figure, Heatmap, Line, Source, Spectrum, averaged, pooled_over
+from gausslens.figures import Dial, Figure, Heatmap, Line, Panels, Source, Spectrum, averaged, head_curves, pooled_over
 
 from ..maths.noise_fit import bulk_if_any
 from . import shown
@@ -46,7 +46,68 @@ def spectrum(results: Results) -> list[Figure]:
         nulls = [_last(other) for other in by_label[result.label] if other.variant in result.nulls]
         last = _last(result)
         figures += [_spectrum(last, nulls, *place) for place in _furthest(last.data)]
+        figures.append(_exponents(last, nulls))
+        figures += [_by_head(last, nulls, name) for name in ("head", "kv_head") if f"{name}_squared" in last.data]
     return figures
+
+
+def _by_head(result: Result, nulls: list[Result], head: str) -> Figure:
+    """The spectrum of each head's own block."""
+    name = f"{head}_squared"
+    along = f"{head}_feature"
+    also = {null.named: null.data[name].drop_vars(along, errors="ignore") for null in nulls if name in null.data}
+    words = "head's" if head == "head" else "key/value head's"
+    return head_curves(
+        result.data[name].drop_vars(along, errors="ignore"),
+        along,
+        title=f"Spectra of each {words} own block, {result.variant}",
+        caption=f"Squared singular values of each {words} block, largest first.",
+        sources=tuple(Source(each.variant, each.label, name) for each in (result, *nulls)),
+        x_name="rank",
+        nulls=also,
+        log_y=True,
+    )
+
+
+def _exponents(result: Result, nulls: list[Result]) -> Figure:
+    """The exponent of each matrix's tail by layer, beside those of its nulls."""
+    data = result.data["tail_alpha"]
+    panels = []
+    for tensor in data["tensor"].values:
+        lines = []
+        for each in (result, *nulls):
+            one = each.data["tail_alpha"].sel(tensor=tensor)
+            finite = one.where(np.isfinite(one))
+            middle = averaged(finite, "layer", skip_missing=True)
+            others = [dim for dim in finite.dims if dim != "layer"]
+            spread = finite.std(others).transpose("layer").values if others else None
+            band = (None, None) if spread is None else (middle - spread, middle + spread)
+            lines.append(Line(each.named + (", mean" if others else ""), middle, *band))
+        panels.append(tuple(lines))
+    return Panels(
+        title=f"Exponent of the tail by layer, {result.variant}",
+        caption="The exponent of the power law fitted to the largest squared singular values of each matrix: a heavy "
+        "tail has a small one. Bands: one standard deviation over draws. Infinite ones are left out.",
+        sources=tuple(Source(each.variant, each.label, "tail_alpha") for each in (result, *nulls)),
+        units="1",
+        x=data["layer"].values,
+        x_name="layer",
+        panels=tuple(panels),
+        dials=(Dial("matrix", data["tensor"].values),),
+    )
+
+
+def _tail(one: xr.Dataset) -> Line | None:
+    """The power law fitted to the tail, by rank: the r-th largest of n values is least (n/r)^(1/(a-1)).
+
+    The density x^-a has the survival (x/least)^(1-a), which is r/n at the r-th of n values.
+    """
+    alpha, least, count = (float(one[name].mean()) for name in ("tail_alpha", "tail_least", "tail_count"))
+    if not (np.isfinite(alpha) and alpha > 1 and count >= 2):
+        return None
+    ranks = np.arange(1.0, round(count) + 1)
+    values = least * (count / ranks) ** (1 / (alpha - 1))
+    return Line(f"power law, exponent {alpha:.3g}", values, reference=True)
 
 
 def _last(result: Result) -> Result:
@@ -71,6 +132,7 @@ def _map(result: Result, name: str, title: str, caption: str) -> Figure:
         columns=values["tensor"].values,
         row_name="layer",
         column_name="matrix",
+        missing="the bulk follows no law of noise" if name == "beyond" else "",
         dials=tuple(Dial(dim, values[dim].values, values.sizes[dim] - 1) for dim in swept),
     )
 
@@ -109,7 +171,7 @@ def _spectrum(result: Result, nulls: list[Result], layer: int, tensor: str) -> F
     series = [Line(result.variant, values)]
     for null in nulls:
         drawn = null.data["squared"].sel(layer=layer, tensor=tensor)
-        name = f"{null.variant}, mean of {drawn.size // drawn.sizes['feature']}"
+        name = f"{null.named}, mean of {drawn.size // drawn.sizes['feature']}"
         series.append(Line(name, averaged(drawn, "feature")))
     fitted = bulk_if_any(values[np.isfinite(values)], rows, columns)
     caption = (
@@ -121,6 +183,10 @@ def _spectrum(result: Result, nulls: list[Result], layer: int, tensor: str) -> F
         law = np.concatenate([np.full(len(fitted.spikes), fitted.edges[1]), fitted.law.typical()])
         series.append(Line("Marchenko-Pastur law", law, reference=True))
         caption += f" Above the level of noise: {len(fitted.spikes)}." if fitted.accepted else _NOT_NOISE
+    tail = _tail(one)
+    if tail is not None:
+        series.append(tail)
+        caption += f" The power law is fitted to the {np.size(tail.y)} largest."
     return Spectrum(
         title=f"{tensor} of layer {layer}, {', '.join([result.variant, *at])}",
         caption=caption + pooled_over(result, swept=False),

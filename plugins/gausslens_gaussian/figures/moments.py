@@ -62,7 +62,7 @@ def _given(data: xr.Dataset) -> dict[str, str]:
 
 def _by_layer(name: str, title: str, found: Sequence[Result]) -> Figure:
     """A curve for each variant, with a band where it has several twins."""
-    curves = {result.variant: (result, name) for result in found}
+    curves = {result.named: (result, name) for result in found}
     if name == "length_mean":
         return by_layer(title, _CAPTIONS[name] + _SPHERE, curves, least=0.0, spread="length_sd")
     # None of the others can be negative.

@@ -58,6 +58,7 @@ BAD: dict[str, tuple[Any, ...]] = {
     "name": ("", "a b", "a.b.c", ".a", "a.", "-a", "ä", "a/b", None, 1, ["a"]),
     **dict.fromkeys(("parameters", "claims", "open", "engine", "edit", "analysis", "section"), REFERENCES),
     "keeps": (1, "", "two words", ("scale",), "a.b"),
+    "question": (1, None, " ", "two\nlines"),
 }
 CASES = [
     (hook, field.name, value)

@@ -24,7 +24,17 @@ IN_A_BROWSER = [
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 # A busy machine starts a browser slowly.
 PATIENCE = 120.0
-KEYS = {"right": "\ue014", "left": "\ue012", "tab": "\ue004", "escape": "\ue00c", "end": "\ue010", "home": "\ue011"}
+KEYS = {
+    "right": "\ue014",
+    "left": "\ue012",
+    "tab": "\ue004",
+    "escape": "\ue00c",
+    "end": "\ue010",
+    "home": "\ue011",
+    "down": "\ue015",
+    "up": "\ue013",
+    "enter": "\ue007",
+}
 ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1280,1000")
 
 
@@ -41,6 +51,10 @@ class Browser:
     def run(self, script: str, *arguments: Any) -> Any:
         """What a script of the test returns."""
         return _ask(f"{self.address}/execute/sync", {"script": script, "args": list(arguments)})
+
+    def later(self, script: str, *arguments: Any) -> Any:
+        """What a script of the test hands to the function that it is given last."""
+        return _ask(f"{self.address}/execute/async", {"script": script, "args": list(arguments)})
 
     def find(self, selector: str) -> str:
         """The first element of a selector."""
@@ -89,6 +103,12 @@ class Browser:
         """As on a screen or in print, light or dark."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         told = {"cmd": "Emulation.setEmulatedMedia", "params": {"media": media, "features": features}}
+        _ask(f"{self.address}/goog/cdp/execute", told)
+
+    def resized(self, width: int, height: int = 1000) -> None:
+        """As on a screen of this size."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        told = {"cmd": "Emulation.setDeviceMetricsOverride", "params": size}
         _ask(f"{self.address}/goog/cdp/execute", told)
 
     def log(self, kind: str) -> list[dict[str, Any]]:

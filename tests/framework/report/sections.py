@@ -162,7 +162,7 @@ def large(results: Any) -> list[Figure]:
         Heatmap(title="map", **ABOUT, values=big, rows=range(300), columns=range(200), row_name="a", column_name="b"),
         Lines(title="lines", **ABOUT, x=np.arange(5000), x_name="n", series=curves),
         Scatter(title="scatter", **ABOUT, x=many, y=many, x_name="a", y_name="b"),
-        Table(title="table", **ABOUT, columns=["n"], rows=[[i] for i in range(500)]),
+        Table(title="table", **ABOUT, columns=["n"], rows=[[i] for i in range(1500)]),
         Texts(title="texts", **ABOUT, texts=(Text("long", "a" * 9000),)),
     ]
 

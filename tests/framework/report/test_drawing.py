@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gausslens.report.colours import SERIES_DARK, SERIES_LIGHT, ink, shade, stops
 from gausslens.report.markup import Markup, element, escaped, visible
 from gausslens.report.numbers import number
-from gausslens.report.svg_axes import PlacedAxis, axis
+from gausslens.report.svg.axes import PlacedAxis, axis
 from gausslens.report.thinning import SERIES, blocks, note, picked
 
 anything = st.text(st.characters(exclude_categories=()))

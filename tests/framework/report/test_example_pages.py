@@ -46,7 +46,7 @@ pytestmark = [
 # A figure is empty if there is nothing to see in it; tables and texts may have no rows.
 EMPTY = (
     "return [...document.querySelectorAll('figure:not(.Table):not(.Texts)')].filter(f => "
-    "!f.querySelector('svg .cell, svg polyline, svg .dot') && !f.textContent.includes('Left out'))"
+    "!f.querySelector('svg .cell, svg polyline, svg .dot, .pixels img') && !f.textContent.includes('Left out'))"
     ".map(f => f.querySelector('h3').textContent)"
 )
 
@@ -60,6 +60,8 @@ def test_it_finishes_and_its_page_is_whole(driven: Browser, path: Path, tmp_path
     options = [option for each in fewer for option in ("--set", each)]
     assert main(["run", str(path), "--store", str(store), *options]) == 0
     _whole(driven, store)
+    if path.stem == "demo":
+        assert (store / "report.html").stat().st_size < 5_000_000
 
 
 @pytest.mark.real_model

@@ -13,6 +13,7 @@ import xarray as xr
 from gausslens import figures
 from gausslens.figures import (
     BadFigure,
+    CategoryMap,
     Dial,
     Heatmap,
     Line,
@@ -26,6 +27,7 @@ from gausslens.figures import (
     Texts,
     TokenMap,
     error_band,
+    head_curves,
 )
 from gausslens.maths.resampling import delete_group_error
 
@@ -49,6 +51,15 @@ def test_arrays_become_read_only_copies() -> None:
         held[0, 0] = 2
     assert tuple(figure.rows) == ("0", "1")
     assert figure.sources == (Source("trained", "values", "rank"),)
+
+
+def test_categories_are_words_and_what_is_none_of_them_is_missing() -> None:
+    figure = CategoryMap(**ABOUT, **MAP, values=[["one", "two", ""], ["two", "two", "one"]], categories=("two", "one"))
+    drawing = figure.drawing()
+    np.testing.assert_array_equal(drawing.values, [[1, 0, np.nan], [0, 0, 1]])
+    assert drawing.categories == ("two", "one")
+    with pytest.raises(BadFigure, match="'three' is none of its categories \\(two, one\\)"):
+        CategoryMap(**ABOUT, **MAP, values=[["three"] * 3] * 2, categories=("two", "one"))
 
 
 def test_spectra_are_sorted_and_gaps_dropped() -> None:
@@ -101,7 +112,9 @@ def test_texts_are_kept_as_they_are() -> None:
 
 def test_a_kind_of_figure_is_found_by_its_module_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = sorted(figures.kinds())
-    assert before == ["Custom", "Heatmap", "Lines", "Panels", "Scatter", "Spectrum", "Table", "Texts", "TokenMap"]
+    assert before == [
+        *("CategoryMap", "Custom", "Heatmap", "Lines", "Panels", "Scatter", "Spectrum", "Table", "Texts", "TokenMap")
+    ]
     with pytest.raises(AttributeError, match="has no attribute 'Sayings'"):
         _ = figures.Sayings
     source = "from gausslens.figures.texts import Texts\n\n\nclass Sayings(Texts):\n    pass\n"
@@ -131,3 +144,23 @@ def test_a_band_over_prompts_is_the_error_of_the_mean_that_is_drawn() -> None:
     np.testing.assert_allclose(own, data["x_se"].mean("head"))
     assert (band <= own + 1e-12).all()
     assert error_band(data.drop_vars(["x_without", "x_se"]), "x", "layer") is None
+
+
+def test_curves_of_heads_have_a_panel_for_each_layer_and_the_mean_of_the_heads() -> None:
+    values = np.arange(2 * 3 * 4 * 5.0).reshape(2, 3, 4, 5)
+    coords = {"layer": [3, 7], "head": [0, 1, 2], "w": [0, 2, 4, 8, 16]}
+    array = xr.DataArray(values, dims=("layer", "head", "draw", "w"), coords=coords, attrs={"units": "nat"})
+    about = {"title": "Curves", "caption": "Errors.", "sources": [Source("trained", "values", "error")]}
+    figure = head_curves(array, "w", **about, nulls={"chance": array + 1})
+    assert isinstance(figure, Panels)
+    assert [(dial.name, tuple(dial.labels)) for dial in figure.dials] == [("layer", ("3", "7"))]
+    names = [line.name for line in figure.panels[1]]
+    assert names == ["mean of the heads", "chance, mean", *(f"layer 7, head {head}" for head in range(3))]
+    assert [line.faint for line in figure.panels[1]] == [False, False, True, True, True]
+    np.testing.assert_allclose(figure.panels[1][0].y, values[1].mean(axis=(0, 1)))
+    np.testing.assert_allclose(figure.panels[1][1].y, values[1].mean(axis=(0, 1)) + 1)
+    np.testing.assert_allclose(figure.panels[0][4].y, values[0, 2].mean(axis=0))
+    np.testing.assert_allclose(np.asarray(figure.x), [0, 2, 4, 8, 16])
+    by_rank = head_curves(array.drop_vars("w"), "w", **about)
+    assert isinstance(by_rank, Panels)
+    np.testing.assert_allclose(np.asarray(by_rank.x), [1, 2, 3, 4, 5])

@@ -12,7 +12,7 @@ import pytest
 import gausslens
 from gausslens import InputError
 from gausslens.__main__ import main
-from gausslens.report.svg_axes import axes_of
+from gausslens.report.svg.axes import axes_of
 
 from . import sections
 from .conftest import host_with

@@ -13,7 +13,7 @@ from gausslens import draw
 from gausslens.figures import Line, Lines, Panels, Plots, Source, Table
 from gausslens.report.page import page
 from gausslens.report.page_figures import draw as drawn
-from gausslens.report.svg_axes import axes_of
+from gausslens.report.svg.axes import axes_of
 from gausslens.report.thinning import Most, thinned
 from gausslens.runs.compare import against
 from gausslens.store.read_results import open as open_store

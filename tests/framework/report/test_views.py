@@ -169,7 +169,7 @@ def test_a_page_without_views_allows_what_it_did(study: Path) -> None:
     page = Page(write(study, host_with(f"{sections.__name__}:every_kind")).read_text(encoding="utf-8"))
     [policy] = policies(page)
     assert policy == (
-        f"default-src 'none'; style-src 'unsafe-inline'; script-src {sha(page.scripts[0])}; "
+        f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src {sha(page.scripts[0])}; "
         "base-uri 'none'; form-action 'none'"
     )
 

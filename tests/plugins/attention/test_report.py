@@ -11,7 +11,7 @@ import xarray as xr
 
 import gausslens
 from gausslens import Result, Results
-from gausslens.figures import Heatmap, Lines, Scatter, Table, pooled_over
+from gausslens.figures import CategoryMap, Heatmap, Lines, Panels, Scatter, Table, pooled_over
 from gausslens.testing import host_of
 from gausslens_attention.figures.curves import curves
 from gausslens_attention.figures.pooling import _functions, pooling
@@ -106,10 +106,17 @@ def test_curves_show_what_was_measured(results: Results) -> None:
 def test_roles_are_drawn_as_a_map(results: Results) -> None:
     figures = roles(results)
     data = results["trained", "attention.roles"]
-    shown, shares, strict = (f for f in figures if isinstance(f, Heatmap))
-    assert strict.title == shares.title  # where no head has a role, there is no map of them
-    assert set(np.unique(shown.values)) <= {0, 1, 2}
-    np.testing.assert_array_equal(shown.values, data["family"].values)
+    shares, strict = (f for f in figures if isinstance(f, Heatmap))
+    assert strict.title == shares.title
+    (shown,) = (f for f in figures if isinstance(f, CategoryMap))  # where no head has a role, there is no map of them
+    names = data["family_name"].values.tolist()
+    assert list(shown.categories) == names
+    expected = [[names[i] if i < len(names) else "" for i in row] for row in data["family"].values.astype(int)]
+    np.testing.assert_array_equal(shown.values, expected)
+    held = next(f for f in figures if isinstance(f, Panels))
+    squares = data["singular"].isel(layer=0, head=0).values ** 2
+    last = next(line for line in held.panels[0] if line.faint)
+    np.testing.assert_allclose(last.y, np.nancumsum(squares) / np.nansum(squares))
     np.testing.assert_allclose(shares.values, data["share"].transpose("family_name", "layer", "head").values)
     counts = next(f for f in figures if isinstance(f, Table) and f.title == "Families of heads")
     assert [row[0] for row in counts.rows] == ["trained", "chance"]

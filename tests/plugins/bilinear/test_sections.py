@@ -124,3 +124,17 @@ def test_layers_without_attention_are_left_out(tmp_path: Path) -> None:
     found = gausslens.run(run, store=tmp_path, host=host, shown=False)
     for name in set(ALL) - {"bilinear.noise", "bilinear.slerp"}:  # which tell nothing of layers
         assert found["trained", name]["layer"].values.tolist() == [0, 2], name
+
+
+def test_the_power_law_by_rank_is_that_of_its_exponent() -> None:
+    import xarray as xr
+
+    from gausslens_bilinear.figures.spectrum import _tail
+
+    # The r-th largest of n values with survival (x/least)^(1-a) at r/n.
+    one = xr.Dataset({"tail_alpha": 3.0, "tail_least": 2.0, "tail_count": 4.0})
+    line = _tail(one)
+    assert line is not None
+    assert line.reference
+    np.testing.assert_allclose(np.sort(line.y)[::-1], [4.0, 2 * 2**0.5, 2 * (4 / 3) ** 0.5, 2.0])
+    assert _tail(one.assign(tail_alpha=np.inf)) is None

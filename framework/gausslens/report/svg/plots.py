@@ -7,19 +7,30 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .colours import DASHES
-from .markup import Markup, element, joined
-from .numbers import number
-from .svg_axes import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, PlacedAxis, axes_of, frame
-from .svg_maps import slider
-from .thinning import SERIES
+from ..colours import DASHES, EDGE_DASHES, LAW_DASHES
+from ..markup import Markup, element, joined
+from ..numbers import number
+from ..thinning import SERIES
+from .axes import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, PlacedAxis, axes_of, frame
+from .maps import slider
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..figures import Curve, Dots, Level, Plot, Plots
+    from ...figures import Curve, Dots, Level, Plot, Plots
 
 FEW = 20  # values of a curve: so many are seen as dots
+# The shapes of points after the circle: corners in units of its radius.
+_SHAPES: tuple[tuple[tuple[float, float], ...], ...] = (
+    ((-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)),
+    ((0, -1.25), (1.15, 0.9), (-1.15, 0.9)),
+    ((0, -1.35), (1.2, 0), (0, 1.35), (-1.2, 0)),
+    ((0, 1.25), (1.15, -0.9), (-1.15, -0.9)),
+    (
+        *((-0.45, -1.3), (0.45, -1.3), (0.45, -0.45), (1.3, -0.45), (1.3, 0.45), (0.45, 0.45)),
+        *((0.45, 1.3), (-0.45, 1.3), (-0.45, 0.45), (-1.3, 0.45), (-1.3, -0.45), (-0.45, -0.45)),
+    ),
+)
 _ACROSS, _UP = (LEFT, WIDTH - RIGHT), (HEIGHT - BOTTOM, TOP)
 
 
@@ -37,7 +48,8 @@ def plot_picture(plot: Plot, title: str) -> Markup:
     """The drawing, and above it which mark is which."""
     across, up = axes_of(plot, _ACROSS, _UP)
     drawn = [frame(across, up, plot.x.written, plot.y.written)]
-    drawn += [_level(across, up, level) for level in plot.levels]
+    levels = [level for level in plot.levels if up.has(level.value) and up.low <= level.value <= up.high]
+    drawn += [_level(across, up, level, place) for place, level in enumerate(levels)]
     if plot.diagonal:
         drawn.append(_diagonal(across, up))
     drawn += [_faint(across, up, curve) for curve in plot.curves if curve.faint]
@@ -47,11 +59,15 @@ def plot_picture(plot: Plot, title: str) -> Markup:
             drawn.append(_band(across, up, curve.x, curve.low, curve.high, place))
         drawn.append(_curve(across, up, curve, place, plot))
     strokes = {"x1": 0, "x2": 26, "y1": 5, "y2": 5}
-    key = [(c.name, element("line", **strokes, **_stroke(c, place))) for place, c in enumerate(named)]
+    key = [(c.name, element("line", **strokes, **_stroke(c, place, named))) for place, c in enumerate(named)]
+    # Levels are named above the drawing: beside their lines the names would lie over curves.
+    key += [
+        (f"{each.name}: {number(each.value)}", element("line", **strokes, **_edge(i))) for i, each in enumerate(levels)
+    ]
     if plot.dots is not None:
         groups = list(dict.fromkeys(plot.dots.groups))
         drawn += _dots(across, up, plot.dots, groups, plot)
-        marks = [element("circle", class_=f"dot s{n % SERIES}", cx=13, cy=5, r=4) for n in range(len(groups))]
+        marks = [_mark(n, 13.0, 5.0, 4.0) for n in range(len(groups))]
         key += zip(groups, marks, strict=True) if groups != [""] else ()
     return _boxed(title, drawn, key)
 
@@ -61,22 +77,40 @@ def _dots(across: PlacedAxis, up: PlacedAxis, dots: Dots, groups: list[str], plo
     for i in np.flatnonzero(across.has(dots.x) & up.has(dots.y)):
         x, y = dots.x[i], dots.y[i]
         told = f"{dots.labels[i]}: {plot.x.name} {number(x)}, {plot.y.name} {number(y)}".lstrip(": ")
-        colour = f"dot s{groups.index(dots.groups[i]) % SERIES}"
-        drawn.append(element("circle", element("title", told), class_=colour, cx=across.at(x), cy=up.at(y), r=3))
+        drawn.append(_mark(groups.index(dots.groups[i]), across.at(x), up.at(y), 3.0, element("title", told)))
     return drawn
+
+
+def _mark(group: int, x: float, y: float, r: float, title: str | None = None) -> Markup:
+    """A point in the colour and shape of its group: no two of 36 have both."""
+    shape, class_ = (group + group // SERIES) % SERIES, f"dot s{group % SERIES}"
+    if shape == 0:
+        return element("circle", title, class_=class_, cx=x, cy=y, r=r)
+    corners = " ".join(f"{x + r * a:.4g},{y + r * b:.4g}" for a, b in _SHAPES[shape - 1])
+    return element("polygon", title, class_=class_, points=corners)
 
 
 def _diagonal(across: PlacedAxis, up: PlacedAxis) -> Markup:
     low, high = max(across.low, up.low), min(across.high, up.high)
-    return element("line", class_="law", x1=across.at(low), y1=up.at(low), x2=across.at(high), y2=up.at(high))
+    return element(
+        "line",
+        class_="law",
+        stroke_dasharray=LAW_DASHES[0],
+        x1=across.at(low),
+        y1=up.at(low),
+        x2=across.at(high),
+        y2=up.at(high),
+    )
 
 
 def _curve(across: PlacedAxis, up: PlacedAxis, curve: Curve, place: int, plot: Plot) -> Markup:
     """One curve, broken where a value is missing, and a point to hover over at each value."""
+    named = [each for each in plot.curves if not each.faint]
     x, y = curve.x, curve.y
     shown = across.has(x) & up.has(y)
     drawn = [
-        element("polyline", points=points, **_stroke(curve, place)) for points in _stretches(across, up, curve, shown)
+        element("polyline", points=points, **_stroke(curve, place, named))
+        for points in _stretches(across, up, curve, shown)
     ]
     if not plot.marked:
         return joined(drawn)
@@ -116,14 +150,15 @@ def _band(
     return joined(drawn)
 
 
-def _level(across: PlacedAxis, up: PlacedAxis, level: Level) -> Markup:
-    """A line across the drawing, if the axis reaches it."""
-    if not up.has(level.value) or not up.low <= level.value <= up.high:
-        return Markup("")
+def _level(across: PlacedAxis, up: PlacedAxis, level: Level, place: int) -> Markup:
+    """A line across the drawing."""
     y = up.at(level.value)
-    line = element("line", class_="edge", x1=across.start, x2=across.end, y1=y, y2=y)
-    name = f"{level.name}: {number(level.value)}"
-    return joined([line, element("text", name, class_="tick", x=across.end - 4, y=y - 4, text_anchor="end")])
+    title = element("title", f"{level.name}: {number(level.value)}")
+    return element("line", title, x1=across.start, x2=across.end, y1=y, y2=y, **_edge(place))
+
+
+def _edge(place: int) -> dict[str, str]:
+    return {"class_": "edge", "stroke_dasharray": EDGE_DASHES[place % len(EDGE_DASHES)]}
 
 
 def _runs(shown: NDArray[np.bool_]) -> Iterable[tuple[int, int]]:
@@ -132,10 +167,11 @@ def _runs(shown: NDArray[np.bool_]) -> Iterable[tuple[int, int]]:
     return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
 
 
-def _stroke(curve: Curve, place: int) -> dict[str, str | None]:
+def _stroke(curve: Curve, place: int, named: Sequence[Curve]) -> dict[str, str | None]:
     """How a curve looks: by its colour, and by its dashes for those who do not tell colours apart."""
     if curve.reference:
-        return {"class_": "law"}
+        before = sum(other.reference for other in named[:place])
+        return {"class_": "law", "stroke_dasharray": LAW_DASHES[before % len(LAW_DASHES)]}
     return {"class_": f"curve s{place % SERIES}", "stroke_dasharray": DASHES[place % SERIES] or None}
 
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .markup import Markup, element, joined
-from .numbers import number
+from ..markup import Markup, element, joined
+from ..numbers import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from numpy.typing import ArrayLike, NDArray
 
-    from ..figures import Axis, Plot
+    from ...figures import Axis, Plot
 
 # The drawing's own units; the page scales it.
 WIDTH, HEIGHT = 560, 320
