@@ -71,6 +71,7 @@ class Crew:
         self.running: list[Submission] = []
         self.again: list[Submission] = []
         self.unsettled: dict[Task, set[str]] = {}
+        self.task_of: dict[str, Task] = {}
         self.deaths: Counter[str] = Counter()
         self.seconds: dict[bool, float] = {}
         self._there: list[str] = []
@@ -118,10 +119,14 @@ class Crew:
     def check(self) -> None:
         """Every worker that is there plans the run file again and compares, before any of them computes."""
         asked: dict[str, Any] = {}
+        died = 0
         while not asked or any(future.status == "pending" for future in asked.values()):
             self._look(0.2)
             for gone in asked.keys() - set(self._there):  # it died; one in its place has another address
                 asked.pop(gone).cancel()
+                died += 1
+            if died > 5 * len(self._there) + 5:
+                raise WorkersLost(f"{died} workers died one after another while they opened the models of this run")
             for address in set(self._there) - asked.keys():
                 only: dict[str, Any] = {"workers": [address], "allow_other_workers": False, "pure": False}
                 asked[address] = self._call(self.client.submit, in_worker.opened, self.order, **only)
@@ -172,6 +177,7 @@ class Crew:
                 batch.tasks.append(task)
                 batch.keys.append([step.key for step in steps])
                 self.unsettled[task] = set(batch.keys[-1])
+                self.task_of |= dict.fromkeys(batch.keys[-1], task)
                 each = self.seconds.get(task.reads)
                 fair = 1 + board.ready // (AHEAD * max(1, len(self._there)))
                 size = 1 if each is None else max(1, min(int(SECONDS / max(each, 1e-4)), MOST, fair))
@@ -265,7 +271,7 @@ class Crew:
         self._well()
         self.leading.claims.release([key])
         yield settled
-        task = next((task for task, keys in self.unsettled.items() if key in keys), None)
+        task = self.task_of.pop(key, None)
         if task is not None:
             self.unsettled[task].discard(key)
             if not self.unsettled[task]:
