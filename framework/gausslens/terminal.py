@@ -12,8 +12,7 @@ import textwrap
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TextIO
-
-from rich.cells import cell_len
+from unicodedata import combining, east_asian_width
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,6 +33,11 @@ def plain(text: object) -> str:
 def plain_lines(text: object) -> str:
     """The same for a text of several lines."""
     return "\n".join(map(plain, str(text).split("\n")))
+
+
+def cell_len(text: str) -> int:
+    """How many columns a text takes: letters of East Asia two each, combining marks none."""
+    return len(text) if text.isascii() else sum(0 if combining(c) else 1 + (east_asian_width(c) in "WF") for c in text)
 
 
 def columns() -> int | None:

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.cells import cell_len
 
 from gausslens.__main__ import main
-from gausslens.terminal import table
+from gausslens.terminal import cell_len, table
 
 WORDS = st.text(st.characters(categories=["L", "N", "P", "Zs"], exclude_characters="\u00a0"), max_size=40)
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False).map(str)

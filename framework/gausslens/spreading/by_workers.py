@@ -73,6 +73,7 @@ class Crew:
         self.unsettled: dict[Task, set[str]] = {}
         self.deaths: Counter[tuple[str, ...]] = Counter()
         self._began: set[str] = set()
+        self.task_of: dict[str, Task] = {}  # of each step that is sent, but of shares
         self.seconds: dict[bool, float] = {}
         self._there: list[str] = []
         # When any worker was seen: those of a cluster may still stand in a queue, ours may not.
@@ -122,10 +123,14 @@ class Crew:
     def check(self) -> None:
         """Every worker that is there plans the run file again and compares, before any of them computes."""
         asked: dict[str, Any] = {}
+        died = 0
         while not asked or any(future.status == "pending" for future in asked.values()):
             self._look(0.2)
             for gone in asked.keys() - set(self._there):  # it died; one in its place has another address
                 asked.pop(gone).cancel()
+                died += 1
+            if died > 5 * len(self._there) + 5:
+                raise WorkersLost(f"{died} workers died one after another while they opened the models of this run")
             for address in set(self._there) - asked.keys():
                 only: dict[str, Any] = {"workers": [address], "allow_other_workers": False, "pure": False}
                 asked[address] = self._call(self.client.submit, in_worker.opened, self.order, **only)
@@ -176,6 +181,7 @@ class Crew:
                 batch.tasks.append(task)
                 batch.keys.append([step.key for step in steps])
                 self.unsettled[task] = set(batch.keys[-1])
+                self.task_of |= dict.fromkeys(() if task.layers else batch.keys[-1], task)
                 each = self.seconds.get(task.reads)
                 fair = 1 + board.ready // (AHEAD * max(1, len(self._there)))
                 size = 1 if each is None else max(1, min(int(SECONDS / max(each, 1e-4)), MOST, fair))
@@ -274,7 +280,7 @@ class Crew:
         self._well()
         self.leading.claims.release([key])
         yield settled
-        task = next((task for task, keys in self.unsettled.items() if key in keys and not task.layers), None)
+        task = self.task_of.pop(key, None)
         if task is not None:
             yield from self._without(task, key)
 

@@ -40,6 +40,7 @@ class _Place:
     early: int = 0
     process: subprocess.Popen[bytes] | None = None
     files: Path = Path()
+    told: int = 0
     due: float = 0.0
     began: float = field(default_factory=time.monotonic)
 
@@ -47,6 +48,16 @@ class _Place:
     def reached(self) -> bool:
         """Whether it has reached the scheduler."""
         return self.files.with_suffix(".there").exists()
+
+    def tell(self) -> None:
+        """Pass on what it wrote on standard error since, once it is there; before, that is kept for its last words."""
+        if not self.reached:
+            return
+        with suppress(OSError), self.files.with_suffix(".log").open("rb") as log:
+            log.seek(self.told)
+            if new := log.read():
+                self.told += len(new)
+                sys.stderr.write(new.decode(errors="replace"))
 
 
 class WorkerProcesses:
@@ -82,7 +93,8 @@ class WorkerProcesses:
         """End them all: gently, then not."""
         self._over.set()
         self._thread.join()
-        processes = [place.process for place in self._places if place.process is not None]
+        places = [place for place in self._places if place.process is not None]
+        processes = [place.process for place in places if place.process is not None]
         for process in processes:
             with suppress(OSError):
                 _input(process).close()
@@ -93,14 +105,17 @@ class WorkerProcesses:
         for process in processes:
             process.kill()
             process.wait()
+        for place in places:
+            place.tell()
 
     def _watch(self) -> None:
-        while True:
-            for place in self._places:
-                with suppress(OSError):  # of starting one: there may be no memory for it now
-                    self._look(place)
-            if self._over.wait(LOOK):
-                return
+        try:
+            while not self._over.wait(LOOK):
+                for place in self._places:
+                    with suppress(OSError):  # of starting one: there may be no memory for it now
+                        self._look(place)
+        except Exception as error:
+            self.trouble = f"the workers are not watched any more: {type(error).__name__}: {error}"
 
     def _look(self, place: _Place) -> None:
         now = time.monotonic()
@@ -108,7 +123,9 @@ class WorkerProcesses:
         if process is None:
             if not self.trouble and now >= place.due:
                 self._start(place)
-        elif process.poll() is not None:
+            return
+        place.tell()
+        if process.poll() is not None:
             self._mourn(place, process)
         elif (now - place.began > START and not place.reached) or _memory(process) > self._memory:
             process.kill()
@@ -122,10 +139,9 @@ class WorkerProcesses:
                 [sys.executable, "-c", _COMMAND],
                 env=self._environment | card_of(place.number, self._cards),
                 stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
+                stderr=log,
             )
-        place.began = time.monotonic()
+        place.began, place.told = time.monotonic(), 0
         told = self._told | {"name": f"{os.getpid()}-{self._started}", "there": str(place.files.with_suffix(".there"))}
         with suppress(OSError):  # it is dead already
             _input(place.process).write(json.dumps(told).encode() + b"\n")

@@ -108,6 +108,12 @@ def test_one_that_is_killed_again_and_again_is_given_up_too(begin, tmp_path):
     assert "10 workers died one after another and none answered; the last was ended by SIGKILL" in processes.trouble
 
 
+def test_what_one_says_on_standard_error_is_passed_on_once_it_is_there(begin, tmp_path, capsys):
+    begin(1, "import sys; print('an old library', file=sys.stderr, flush=True); " + WELL)
+    until(lambda: there(tmp_path) == 1)
+    until(lambda: "an old library" in capsys.readouterr().err)
+
+
 def test_one_that_never_gets_there_is_ended(begin, monkeypatch):
     monkeypatch.setattr(worker_processes, "START", 0.2)
     processes = begin(1, HANGS)
