@@ -150,7 +150,7 @@ class Crew:
     def _submit(self, submission: Submission) -> None:
         self._number += 1
         name = f"{self._name}-{self._number}"
-        asked = [(keys, task.layers) for task, keys in zip(submission.tasks, submission.keys, strict=True)]
+        asked = [(keys, task.of, task.numbers) for task, keys in zip(submission.tasks, submission.keys, strict=True)]
         submission.began = time.monotonic()
         submission.future = self._call(
             self.client.submit, in_worker.compute, self.order, asked, f".{name}", key=name, pure=False
@@ -207,8 +207,8 @@ class Crew:
                 stop.code = told[1]
                 raise stop
             elif what == "shared":
-                key, first = told
-                task = next(t for t in done.tasks if key in t.keys and t.layers[:1] == (first,))
+                key, *share = told
+                task = next(t for t in done.tasks if key in t.keys and [t.of, t.numbers] == share)
                 yield from self._without(task, key)
             else:
                 yield from self._one(told[0], self._result(what, *told))
@@ -225,7 +225,7 @@ class Crew:
         """A step is done: its claim is let go of, and its task when it was the last."""
         self.leading.claims.release([key])
         yield settled
-        task = next((task for task, keys in self.unsettled.items() if key in keys and not task.layers), None)
+        task = next((task for task, keys in self.unsettled.items() if key in keys and not task.numbers), None)
         if task is not None:
             yield from self._without(task, key)
 
@@ -243,10 +243,10 @@ class Crew:
         for task, keys in zip(done.tasks, done.keys, strict=True):
             for key in keys:
                 step = self.leading.steps[key]
-                if self.leading.store.has(step.folder, key) and not task.layers:
+                if self.leading.store.has(step.folder, key) and not task.numbers:
                     yield from self._one(key, Settled(step))
                     continue
-                share = (key, *task.settles) if task.layers else (key,)
+                share = (key, *task.settles) if task.numbers else (key,)
                 self.deaths[share] += 1
                 if self.deaths[share] >= DEATHS:
                     yield from self._given_up(task, key)
@@ -263,7 +263,7 @@ class Crew:
         step = self.leading.steps[key]
         what = f"its worker died {DEATHS} times while computing it: out of memory, or killed"
         failed = Settled(step, Failure(step, Elsewhere(what)), computed=False)
-        if task.layers:
+        if task.numbers:
             if key not in self.leading.given_up:
                 self.leading.given_up.add(key)
                 self.leading.claims.release([key])

@@ -136,7 +136,7 @@ class Leading:
         # Who finishes a step commits it and then lets go of it: it may have come since.
         ours = [key for key in lacking if not self._has(key)]
         self.claims.release(set(lacking) - set(ours))
-        if task.layers:
+        if task.numbers:
             self._held.update(ours)
         else:
             there = (key for key in task.keys if key not in ours and key not in self.given_up)
