@@ -6,7 +6,7 @@ Each row varies one size, others fixed, in steps of two. A cost is the processor
 one thread) for a run from a dict into a fresh store, with opening its model and planning; minima of interleaved rounds.
 The exponent is the slope, in logarithms, of what each doubling adds: what is the same at every size drops out. Where
 noise makes a step negative it is the slope of the costs themselves, which is too small where fixed parts are large.
-The row of workers is in seconds of a clock, two workers beside one with one thread each: it wants a quiet machine.
+The row ``twin`` is in seconds of a clock, two workers beside one with one thread each: it wants a quiet machine.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def in_prompts(top: Path) -> None:
     row("attention and moments with errors, in prompts", (512, 1024, 2048, 4096), cost)
 
 
-def by_workers(top: Path) -> None:
+def of_one_twin(top: Path) -> None:
     """One large twin with one worker and with two, of one thread each: 16 layers, 40,960 tokens."""
     import synthetic
 
@@ -175,7 +175,7 @@ ROWS: dict[str, Callable[[Path], None]] = {
     "tokens": in_tokens,
     "draws": in_draws,
     "prompts": in_prompts,
-    "workers": by_workers,
+    "twin": of_one_twin,
 }
 
 

@@ -69,12 +69,12 @@ class Crew:
         self.running: list[Submission] = []
         self.again: list[Submission] = []
         self.unsettled: dict[Task, set[str]] = {}
-        self.deaths: Counter[tuple[str, ...]] = Counter()
-        self._began: set[str] = set()
+        self.deaths: Counter[str] = Counter()
         self.seconds: dict[bool, float] = {}
         self._workers, self._asked, self._seen = 1, 0.0, time.monotonic()
         self._name = f"gausslens-{secrets.token_hex(4)}"
         self._number = 0
+        self._began: set[str] = set()
 
     def events(self) -> Iterator[Event]:
         """Compute all tasks."""
@@ -246,7 +246,7 @@ class Crew:
                 if self.leading.store.has(step.folder, key) and not task.numbers:
                     yield from self._one(key, Settled(step))
                     continue
-                share = (key, *task.settles) if task.numbers else (key,)
+                share = f"{key} {task.settles[0]}" if task.numbers else key
                 self.deaths[share] += 1
                 if self.deaths[share] >= DEATHS:
                     yield from self._given_up(task, key)
