@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +14,7 @@ from gausslens import Analysis, Edit, GausslensError, Parameters, hookimpl
 class Does(Parameters):
     """What goes wrong."""
 
-    does: Literal["", "layer", "made", "join", "slow", "odd", "draws", "spoils"] = Field("", description="What.")
+    does: Literal["", "layer", "made", "join", "odd", "draws", "spoils"] = Field("", description="What.")
 
 
 class Norm:
@@ -29,8 +28,6 @@ class Norm:
     def layer(self, weights: Any, layer: int) -> xr.Dataset:
         if self.does == "layer" and layer == 1:
             raise ValueError("a layer that it does not like")
-        if self.does == "slow":
-            time.sleep(0.2)
         told: dict[str, Any] = {"units": "1", "long_name": "norm"}
         if self.does == "odd":
             told["of"] = np.float32(2)

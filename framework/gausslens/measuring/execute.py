@@ -25,7 +25,7 @@ from ..store.disk import drop_progress
 from .held_weights import HeldWeights
 from .on_the_way import OnTheWay, commit_seconds
 from .shards import check_device
-from .twin import measured, share_of_layers, units
+from .twin import measured, share_of_groups, share_of_layers, units
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ..runs.open import Opened
     from ..store import Store
     from ..store.write_parts import PartWriter
+    from .pieces import Kind
 
 
 def not_in_store(plan: Plan, store: Store) -> tuple[list[Step], list[Step]]:
@@ -96,8 +97,8 @@ class Execution:
             yield Finished(step, result, _made_by(self.plan, step, watch, 1, None))
             yield Progress(step.ref.label)
 
-    def share(self, steps: Sequence[Step], layers: Sequence[int]) -> Iterator[Noted]:
-        """Compute some layers of weights analyses of a twin, for whoever computes these steps to put together.
+    def share(self, steps: Sequence[Step], of: Kind, numbers: Sequence[int]) -> Iterator[Noted]:
+        """Compute some layers, or groups of prompts, of steps of a twin, for whoever computes these to put together.
 
         What cannot be computed is left to them, and so is saying why.
         """
@@ -105,8 +106,11 @@ class Execution:
         ready = [step for step in steps if lost(step.waits_for, self.plan.by_ref, self.store) is None]
         if ready and not isinstance(proof, Exception):
             twin = _twin_of(self.plan, steps, opened, self.store)
-            given = _given(self.plan, self.store)
-            yield from share_of_layers(twin, ready, layers, self.plan.study.seed, held, given, self.store.writer)
+            given, seed, writer = _given(self.plan, self.store), self.plan.study.seed, self.store.writer
+            if of == "layer":
+                yield from share_of_layers(twin, ready, numbers, seed, held, given, writer)
+            else:
+                yield from share_of_groups(opened, twin, ready, numbers, seed, given, writer)
 
     def _measure(self, steps: list[Step]) -> Iterator[Began | Progress | Noted | Finished]:
         opened, proof, held = self._ready(steps)

@@ -8,7 +8,7 @@ errors over prompts shards are cut within groups of prompts, and each group has 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -54,6 +54,7 @@ class Job:
     can_commit: bool = False  # it has ``state`` and ``restore``, and all that it saw is in them
     start: tuple[int, int] = (0, 0)  # the pass, and the shard of it, from which it is fed
     restored: dict[int, Any] = field(default_factory=dict)  # its states there, by group
+    apart: dict[int, Any] = field(default_factory=dict)  # states of groups of prompts that others have seen for it
 
     @property
     def layers(self) -> tuple[int | None, ...]:
@@ -83,15 +84,21 @@ class Job:
         """Take the job out of the pass, by its own fault; the others go on."""
         self.error, self.layer, self.at_fault = error, layer, True
 
+    def arrays(self, state: Any) -> Arrays:
+        """A state as plain arrays."""
+        return self.guard.call(lambda: plain_arrays(state.state()))
+
+    def of_arrays(self, arrays: Arrays) -> Any:
+        """The state that these are of; they are its own from then on."""
+        empty = self.copied(self.state)
+        self.guard.call(lambda: empty.restore(arrays))
+        return empty
+
     def reached(self, index: int, shards: int, merged: Mapping[int, Any]) -> Reached:
         """Where it is after so many shards of a pass, as plain arrays."""
-
-        def arrays(state: Any) -> Arrays:
-            return self.guard.call(lambda: plain_arrays(state.state()))
-
         random = self.guard.random
-        began = arrays(self.state) if index and not self.request.ordered else None
-        groups = {g: arrays(s) for g, s in merged.items()}
+        began = self.arrays(self.state) if index and not self.request.ordered else None
+        groups = {g: self.arrays(s) for g, s in merged.items()}
         self.guard.random = random  # what it draws does not depend on when it is committed
         return Reached(index, shards, began, groups, random)
 
@@ -163,6 +170,7 @@ def run_passes(
     way: OnTheWay | None = None,
     at_once: int = 1,
     size: int | None = None,
+    among: Collection[int] | None = None,
 ) -> Iterator[str]:
     """Run as many passes as the jobs want, saying after each shard how far it is.
 
@@ -171,8 +179,9 @@ def run_passes(
     ``way`` commits jobs on the way: one that goes on is not fed again what it has seen, and shards that all have seen
     are left out. ``at_once`` shards go through a layer before the next is read (``run_together`` of an engine).
     ``size`` are the tokens of a shard where they are not as ever; of ordered jobs, which see the cut, they always are.
+    ``among`` are the groups of prompts to see, where not all.
     """
-    shards = cut(tokens, groups, size) if order is None else []
+    shards = [s for s in cut(tokens, groups, size) if among is None or s[0] in among] if order is None else []
 
     @cache
     def agreed(passes: int) -> str:
@@ -184,12 +193,12 @@ def run_passes(
     for index in range(max((j.request.passes for j in jobs), default=0)):
         shards = shards if order is None else shuffled(tokens, order, index)
         active = [j for j in jobs if j.request.passes > index and j.error is None]
-        merged = {job.name: dict(job.restored) if job.start[0] == index else {} for job in active}
+        merged = {job.name: {**(job.restored if job.start[0] == index else {}), **job.apart} for job in active}
         layers: LayerStates = {j.name: {} for j in active if at_once > 1 and j.is_by_layer and j.start <= (index, 0)}
         number = 0
         while active and number < len(shards):
-            fed = [job for job in active if job.start <= (index, number)]
-            until = (j.start[1] for j in active if j not in fed and j.start[0] == index)  # the others begin there
+            fed = [job for job in active if job.start <= (index, number) and shards[number][0] not in job.apart]
+            until = (j.start[1] for j in active if (index, number) < j.start < (index + 1, 0))  # others begin there
             some = shards[number : min([number + at_once, *until])]
             _fed(engine, twin, tokens, some, fed, index, merged, layers)
             each = range(number + 1, number + len(some) + 1)
@@ -237,7 +246,7 @@ def _end_pass(job: Job, index: int, merged: dict[int, Any], groups: int | None) 
     elif groups is None:
         job.state = merged[0]
     else:
-        job.groups = list(merged.values())
+        job.groups = [merged[group] for group in sorted(merged)]
 
 
 def _ended(state: Any, index: int) -> None:

@@ -1,6 +1,7 @@
-"""Pieces of a step that several processes compute: what a weights analysis made of one layer, in a file of its own.
+"""Pieces of a step that several processes compute, each in a file of its own.
 
-Whoever puts the step together takes the layers that are there and computes the others: so where a file is lacking,
+They are what a weights analysis made of one layer, or the state of a stream analysis after one group of prompts.
+Whoever puts the step together takes the pieces that are there and computes the others: so where a file is lacking,
 damaged or of something else, or what it would hold cannot be written to the bit, nothing is lost but time.
 """
 
@@ -10,7 +11,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from ..store.disk import Writer
 
 
-_LAYER = "layer"
+Kind = Literal["layer", "group"]
 
 
 class NotPlain(TypeError):
@@ -47,18 +48,14 @@ class OfLayer:
     spent: float = 0.0
 
 
-def layers_there(root: Path, keys: Collection[str]) -> dict[str, set[int]]:
-    """By the keys of steps the layers of which there is a piece in the store."""
+def numbers_there(root: Path, keys: Collection[str], of: Kind) -> dict[str, set[int]]:
+    """By the keys of steps the layers, or groups of prompts, of which there is a piece in the store."""
     there = pieces_there(root) if keys else {}
     found: dict[str, set[int]] = {}
     for key in keys:
         each = [piece.partition("-") for piece in there.get(key, ())]
-        found[key] = {int(number) for kind, _, number in each if kind == _LAYER and number.isdigit()}
+        found[key] = {int(number) for kind, _, number in each if kind == of and number.isdigit()}
     return found
-
-
-def _name(layer: int) -> str:
-    return f"{_LAYER}-{layer}"
 
 
 def write_layer(writer: Writer, key: str, layer: int, made: OfLayer) -> None:
@@ -66,24 +63,43 @@ def write_layer(writer: Writer, key: str, layer: int, made: OfLayer) -> None:
     arrays: list[np.ndarray] = []
     told = None if made.found is None else plain_dataset(made.found, arrays)
     header = {"found": told, "skipped": made.skipped, "spent": made.spent}
-    write_arrays(writer, piece_path(writer.root, key, _name(layer)), header, arrays, _agreed(key, layer))
+    write_arrays(writer, piece_path(writer.root, key, f"layer-{layer}"), header, arrays, _agreed(key, "layer", layer))
 
 
 def read_layer(root: Path, key: str, layer: int) -> OfLayer | None:
     """What was made of a layer; None where that is not there, or is nothing to go by."""
-    path = piece_path(root, key, _name(layer))
-    if not is_file(path) or path.parent.is_symlink():
-        return None
     with suppress(Exception):
-        header, read = read_arrays(path, _agreed(key, layer))
-        arrays = [array.copy(order="K") for array in read]  # to be written to, as those that were made here
+        header, arrays = _read(root, key, f"layer-{layer}", _agreed(key, "layer", layer))
         found = None if header["found"] is None else dataset_of(header["found"], arrays)
         return OfLayer(found, header["skipped"], float(header["spent"]))
     return None
 
 
-def _agreed(key: str, layer: int) -> str:
-    return digest([key, "layer", layer, dict(distributions())])
+def write_group(writer: Writer, key: str, group: int, state: Mapping[str, np.ndarray], cut: str) -> None:
+    """Write down the state after all prompts of a group, durable; ``cut`` tells which shards of prompts these are."""
+    path = piece_path(writer.root, key, f"group-{group}")
+    write_arrays(writer, path, {"names": list(state)}, list(state.values()), _agreed(key, "group", group, cut))
+
+
+def read_group(root: Path, key: str, group: int, cut: str) -> dict[str, np.ndarray] | None:
+    """The state after all prompts of a group; None where that is not there, or is nothing to go by."""
+    with suppress(Exception):
+        header, arrays = _read(root, key, f"group-{group}", _agreed(key, "group", group, cut))
+        return dict(zip(header["names"], arrays, strict=True))
+    return None
+
+
+def _read(root: Path, key: str, piece: str, agreed: str) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """What a file holds, in arrays to be written to, as those that were made here."""
+    path = piece_path(root, key, piece)
+    if not is_file(path) or path.parent.is_symlink():
+        raise FileNotFoundError(path)
+    header, read = read_arrays(path, agreed)
+    return header, [array.copy(order="K") for array in read]
+
+
+def _agreed(*told: Any) -> str:
+    return digest([*told, dict(distributions())])
 
 
 def plain_dataset(found: xr.Dataset, arrays: list[np.ndarray]) -> dict[str, Any]:

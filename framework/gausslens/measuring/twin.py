@@ -20,8 +20,9 @@ from ..runs.requests import offers_state, request_of
 from ..runs.resources import needs
 from ..runs.steps import Step, step_seed
 from .errors import jackknifed
+from .on_the_way import agreement
 from .passes import Job, cut, run_passes
-from .pieces import OfLayer, layers_there, read_layer, write_layer
+from .pieces import OfLayer, numbers_there, read_group, read_layer, write_group, write_layer
 from .shards import shard_tokens
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def measured(
         by_shape[_shape(step)].append(step)
     runs: list[tuple[list[Step], Callable[[Twin, Sequence[Step]], Events]]] = [
         (sharing, lambda now, some: _streamed(opened, now, some, seed, writers, given, way))
-        for sharing in _sharing(by_shape["stream"])
+        for sharing in sharing(by_shape["stream"])
     ]
     runs += [([step], lambda now, some: _forward(opened, now, some, seed, given)) for step in by_shape["forward"]]
     runs.append((by_shape["weights"], lambda now, some: _layer_by_layer(now, some, seed, given, way.writer)))
@@ -115,14 +116,14 @@ def _spoiled(names: Sequence[str], edits: Sequence[Owned[Edit]]) -> Spoiled:
 
 def units(steps: Sequence[Step], info: ModelInfo) -> int:
     """About how often ``measured`` will tell of progress."""
-    streams = _sharing([s for s in steps if _shape(s) == "stream"])
+    streams = sharing([s for s in steps if _shape(s) == "stream"])
     shards = sum(len(cut(same[0].tokens, same[0].groups)) for same in streams if same[0].tokens)
     forward = sum(_shape(s) == "forward" for s in steps)
     weights = {n for s in steps if _shape(s) == "weights" for n in _view(s, info).layers}
     return shards + forward + len(weights)
 
 
-def _sharing(steps: Sequence[Step]) -> list[list[Step]]:
+def sharing(steps: Sequence[Step]) -> list[list[Step]]:
     """Stream steps that see the same tokens, cut alike and in one order: they share their passes."""
     found: dict[tuple[str, int | None, bool], list[Step]] = {}
     for step in steps:
@@ -164,8 +165,12 @@ def _streamed(
     order = seed if _is_ordered(steps[0]) else None
     at_once, note = _at_once(opened, steps, list(jobs.values()))
     yield from [Noted(note)] if note else []
+    if at_once == 1 and steps[0].groups is not None:
+        _take_up(steps, jobs, way.writer)
     size = shard_tokens(opened, tokens, {site for job in jobs.values() for site in job.request.sites})
     of_all = list(jobs.values())
+    if at_once == 1 and steps[0].groups is not None:
+        _take_up(steps, jobs, way.writer)
     for text in run_passes(opened.running, twin, tokens, of_all, steps[0].groups, order, way, at_once, size):
         yield from map(Noted, way.told())
         yield Progress(text)
@@ -175,6 +180,66 @@ def _streamed(
             if jobs[step.key].at_fault:
                 way.drop(jobs[step.key])  # its code will be another when it is run again
             yield Measured(step, _result(step, jobs.pop(step.key)), len(steps))
+
+
+def _take_up(steps: Sequence[Step], jobs: Mapping[str, Job], writer: Writer) -> None:
+    """Give jobs of one pass the states of groups of prompts that others have seen for them."""
+    keys = [step.key for step in steps if step.key in jobs and _is_shared(jobs[step.key])]
+    there = numbers_there(writer.root, keys, "group")
+    cut_so = _cut(steps[0]) if any(there.values()) else ""
+    for key, groups in there.items():
+        for group in sorted(groups):
+            arrays = read_group(writer.root, key, group, cut_so)
+            if arrays is not None:
+                with suppress(Exception):
+                    jobs[key].apart[group] = jobs[key].of_arrays(arrays)
+
+
+def _is_shared(job: Job) -> bool:
+    """Whether the groups of prompts may be seen by several processes: in one pass, by one of ours with a state."""
+    return job.can_commit and job.request.passes == 1 and not job.request.ordered and not job.guard.outside
+
+
+def _cut(step: Step) -> str:
+    """A digest of the shards of all groups of prompts."""
+    assert step.tokens is not None
+    return agreement(cut(step.tokens, step.groups), 1, step.groups, None)
+
+
+def share_of_groups(
+    opened: Opened,
+    twin: Twin,
+    steps: Sequence[Step],
+    groups: Sequence[int],
+    seed: int,
+    given: Callable[[Step], Given],
+    writer: Writer,
+) -> Iterator[Noted]:
+    """Some groups of prompts of stream analyses that share passes, each state written down where it is not there yet.
+
+    What fails leaves nothing, and fails again, by its name, where all groups are merged.
+    """
+    assert opened.running is not None
+    tokens = steps[0].tokens
+    assert tokens is not None
+    jobs = []
+    for step in steps:
+        with suppress(Exception):
+            jobs.append(_job(step, twin, seed, given(step), None))
+    size = shard_tokens(opened, tokens, {site for job in jobs for site in job.request.sites})
+    there, cut_so = numbers_there(writer.root, [step.key for step in steps], "group"), _cut(steps[0])
+    for group in groups:
+        jobs = [job for job in jobs if job.error is None]
+        seeing = [job for job in jobs if _is_shared(job) and group not in there[job.name]]
+        for _ in run_passes(opened.running, twin, tokens, seeing, steps[0].groups, size=size, among=[group]):
+            pass
+        for job in seeing:
+            try:
+                if job.error is None:
+                    write_group(writer, job.name, group, job.arrays(job.groups[0]), cut_so)
+            except Exception as error:
+                yield Noted(f"{job.place} is not shared out: {error}")
+                job.error = error  # nor are its other groups tried here
 
 
 def _at_once(opened: Opened, steps: Sequence[Step], jobs: Sequence[Job]) -> tuple[int, str]:
@@ -354,7 +419,7 @@ def _layer_by_layer(
     What another process has made of a layer is taken as it is.
     """
     weighed = [_Weighed(step, twin, seed, given(step)) for step in steps]
-    there = layers_there(writer.root, [step.key for step in steps if step.use.analysis.descriptor.by_layer])
+    there = numbers_there(writer.root, [step.key for step in steps if step.use.analysis.descriptor.by_layer], "layer")
     for layer in sorted({n for one in weighed for n in one.info.layers}):
         for one in weighed:
             if layer in there.get(one.step.key, ()) and (made := read_layer(writer.root, one.step.key, layer)):
@@ -385,7 +450,7 @@ def share_of_layers(
     if outside:
         held.note()
     weighed = [_Weighed(step, twin, seed, given(step)) for step in steps]
-    there = layers_there(writer.root, [step.key for step in steps])
+    there = numbers_there(writer.root, [step.key for step in steps], "layer")
     made: list[tuple[_Weighed, int, OfLayer]] = []
     for layer in layers:
         if outside:  # where reading makes the model, that draws numbers: no plugin is to be blamed

@@ -71,8 +71,7 @@ class Crew:
         self.running: list[Submission] = []
         self.again: list[Submission] = []
         self.unsettled: dict[Task, set[str]] = {}
-        self.deaths: Counter[tuple[str, ...]] = Counter()
-        self._began: set[str] = set()
+        self.deaths: Counter[str] = Counter()
         self.task_of: dict[str, Task] = {}  # of each step that is sent, but of shares
         self.seconds: dict[bool, float] = {}
         self._there: list[str] = []
@@ -80,6 +79,7 @@ class Crew:
         self._asked, self._seen = 0.0, None if processes is None else time.monotonic()
         self._name = f"gausslens-{secrets.token_hex(4)}"
         self._number = 0
+        self._began: set[str] = set()
 
     def events(self) -> Iterator[Event]:
         """Compute all tasks."""
@@ -181,7 +181,7 @@ class Crew:
                 batch.tasks.append(task)
                 batch.keys.append([step.key for step in steps])
                 self.unsettled[task] = set(batch.keys[-1])
-                self.task_of |= dict.fromkeys(() if task.layers else batch.keys[-1], task)
+                self.task_of |= dict.fromkeys(() if task.numbers else batch.keys[-1], task)
                 each = self.seconds.get(task.reads)
                 fair = 1 + board.ready // (AHEAD * max(1, len(self._there)))
                 size = 1 if each is None else max(1, min(int(SECONDS / max(each, 1e-4)), MOST, fair))
@@ -190,7 +190,7 @@ class Crew:
     def _submit(self, submission: Submission) -> None:
         self._number += 1
         name = f"{self._name}-{self._number}"
-        asked = [(keys, task.layers) for task, keys in zip(submission.tasks, submission.keys, strict=True)]
+        asked = [(keys, task.of, task.numbers) for task, keys in zip(submission.tasks, submission.keys, strict=True)]
         submission.began = time.monotonic()
         submission.future = self._call(
             self.client.submit, in_worker.compute, self.order, asked, f".{name}", key=name, pure=False
@@ -261,8 +261,8 @@ class Crew:
                 stop.code = told[1]
                 raise stop
             elif what == "shared":
-                key, first = told
-                task = next(t for t in done.tasks if key in t.keys and t.layers[:1] == (first,))
+                key, *share = told
+                task = next(t for t in done.tasks if key in t.keys and [t.of, t.numbers] == share)
                 yield from self._without(task, key)
             else:
                 yield from self._one(told[0], self._result(what, *told))
@@ -298,10 +298,10 @@ class Crew:
         for task, keys in zip(done.tasks, done.keys, strict=True):
             for key in keys:
                 step = self.leading.steps[key]
-                if self.leading.store.has(step.folder, key) and not task.layers:
+                if self.leading.store.has(step.folder, key) and not task.numbers:
                     yield from self._one(key, Settled(step))
                     continue
-                share = (key, *task.settles) if task.layers else (key,)
+                share = f"{key} {task.settles[0]}" if task.numbers else key
                 self.deaths[share] += 1
                 if self.deaths[share] >= DEATHS:
                     yield from self._given_up(task, key)
@@ -318,7 +318,7 @@ class Crew:
         step = self.leading.steps[key]
         what = f"its worker died {DEATHS} times while computing it: out of memory, or killed"
         failed = Settled(step, Failure(step, Elsewhere(what)), computed=False)
-        if task.layers:
+        if task.numbers:
             if key not in self.leading.given_up:
                 self.leading.given_up.add(key)
                 self.leading.claims.release([key])

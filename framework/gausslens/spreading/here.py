@@ -123,16 +123,16 @@ class Leading:
 
     def _estimates(self) -> dict[Task, float]:
         """Seconds of each task on an imagined machine: of a share its part, and of putting shares together none."""
-        shared = {task.keys for task in self.tasks if task.layers}
+        shared = {key for task in self.tasks if task.numbers for key in task.keys}
         found: dict[Task, float] = {}
         for task in self.tasks:
             steps = [self.steps[key] for key in task.keys]
             if task.reads:
                 found[task] = sum(reading(step, self.plan) for step in steps)
-            elif task.layers:
-                found[task] = cost(steps) * len(task.layers) / max(units(steps, steps[0].info), 1)
+            elif task.numbers:
+                found[task] = cost(steps) * task.units / max(units(steps, steps[0].info), 1)
             else:
-                found[task] = 0.0 if task.keys in shared else cost(steps)
+                found[task] = 0.0 if shared.issuperset(task.keys) else cost(steps)
         return found
 
     def estimated(self) -> dict[str, float]:
@@ -167,7 +167,7 @@ class Leading:
         # Who finishes a step commits it and then lets go of it: it may have come since.
         ours = [key for key in lacking if not self._has(key)]
         self.claims.release(set(lacking) - set(ours))
-        if task.layers:
+        if task.numbers:
             self._held.update(ours)
         else:
             there = (key for key in task.keys if key not in ours and key not in self.given_up)

@@ -33,6 +33,7 @@ from .here import computed
 from .prepare import RunFile, prepare
 
 if TYPE_CHECKING:
+    from ..measuring.pieces import Kind
     from ..plugins import Host
     from ..runs.steps import Plan, Step
     from ..store import Store
@@ -116,14 +117,14 @@ class Session:
         self.execution.close()
         self.models.close()
 
-    def compute(self, keys: Sequence[str], layers: Sequence[int]) -> Iterator[Row]:
-        """Compute the steps of these keys that are not in the store, or some layers of each; what became of them."""
+    def compute(self, keys: Sequence[str], of: Kind = "layer", numbers: tuple[int, ...] = ()) -> Iterator[Row]:
+        """Compute the steps of these keys that are not in the store, or a share of each; what became of them."""
         steps = [self.steps[key] for key in keys]
-        if layers:
+        if numbers:
             lacking = [step for step in steps if not self.store.has(step.folder, step.key)]
-            told = self.execution.share(lacking, layers) if lacking else ()
+            told = self.execution.share(lacking, of, numbers) if lacking else ()
             yield from (("note", event.text) for event in told)
-            yield from (("shared", key, layers[0]) for key in keys)
+            yield from (("shared", key, of, numbers) for key in keys)
             return
         lacking = [step for step in steps if not self.store.has(step.folder, step.key)]
         yield from (("found", step.key) for step in steps if step not in lacking)
@@ -148,8 +149,8 @@ def opened(order: Order) -> tuple[str, str]:
         return _place(), ""
 
 
-def compute(order: Order, tasks: Sequence[tuple[Sequence[str], Sequence[int]]], mark: str) -> list[Row]:
-    """Compute tasks, or shares of layers, one after another.
+def compute(order: Order, tasks: Sequence[tuple[list[str], Kind, tuple[int, ...]]], mark: str) -> list[Row]:
+    """Compute tasks, or shares of such, one after another.
 
     ``mark`` names this attempt: one that was begun before killed its worker.
     """
@@ -161,7 +162,7 @@ def compute(order: Order, tasks: Sequence[tuple[Sequence[str], Sequence[int]]], 
         try:
             session = _session(order)
             with numpy_on_one_thread():
-                rows = [row for keys, layers in tasks for row in session.compute(keys, layers)]
+                rows = [row for task in tasks for row in session.compute(*task)]
             return rows + [("note", text) for text in unshown()]
         except GausslensError as error:  # it ends the run, as it would have ended it in one process
             return [("stop", f"{_place()}: {error}", error.code)]

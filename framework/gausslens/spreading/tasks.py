@@ -15,6 +15,7 @@ from ..measuring.execute import groups, work
 from ..runs.resources import needs
 
 if TYPE_CHECKING:
+    from ..measuring.pieces import Kind
     from ..runs.steps import Plan, Step
 
 # Operations a second of an imagined machine: shares of a run must not depend on the one that computes them.
@@ -28,14 +29,16 @@ class Task:
     """Steps that are computed together, by their keys, and the keys of what must be there, or have failed, before.
 
     ``units`` is how often computing it tells of progress. ``reads``: it looks at results, and at no model. With
-    ``layers`` it is a share: these layers of each of its steps, which another task puts together (shares.py).
+    ``numbers`` it is a share: these layers, or groups of prompts, ``of`` each of its steps, which another task puts
+    together (shares.py).
     """
 
     keys: tuple[str, ...]
     waits_for: frozenset[str]
     units: int
     reads: bool
-    layers: tuple[int, ...] = ()
+    of: Kind = "layer"
+    numbers: tuple[int, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -45,7 +48,7 @@ class Task:
     @property
     def settles(self) -> tuple[str, ...]:
         """What others wait for: its steps, or the share by its name."""
-        return (f"{self.keys[0]} layer {self.layers[0]}",) if self.layers else self.keys
+        return (f"{self.keys[0]} {self.of} {self.numbers[0]}",) if self.numbers else self.keys
 
 
 def tasks_of(plan: Plan, todo: Sequence[Step]) -> list[Task]:

@@ -4,109 +4,26 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from pathlib import Path
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import layered
-import numpy as np
-import probes
 import pytest
-import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 from several_processes import Site, same
+from shared import COMPUTE, LAYERS, OURS, Shared, host, pieces, study
 
-from gausslens import plugins
 from gausslens.contract.errors import InputError
 from gausslens.measuring import twin
-from gausslens.measuring.execute import Execution, not_in_store
-from gausslens.measuring.pieces import NotPlain, OfLayer, dataset_of, plain_dataset, read_layer, write_layer
+from gausslens.measuring.execute import Execution
+from gausslens.measuring.pieces import read_layer, write_layer
 from gausslens.perform import perform, prepare
-from gausslens.runs.outcome import Noted, Settled
-from gausslens.runs.steps import manifest_of
 from gausslens.spreading import shares
-from gausslens.spreading.here import Leading, computed
 from gausslens.spreading.tasks import Board, Task
 from gausslens.store import Store
 from gausslens.store.disk import Claims, Writer
 from gausslens.store.maintain import remove, superseded, verify
-from gausslens.testing import wiring
-
-OURS = [
-    {"use": "bilinear.spectrum", "with": {"per_head": True}},
-    {"use": "bilinear.alignment"},
-    {"use": "bilinear.noise"},
-]
-COMPUTE = Execution.compute
-LAYERS = {"use": "layered.norm"}
-
-
-def host() -> plugins.Host:
-    return plugins.load(only=["bilinear", "reinit"], extra={"tiny": wiring, "probe": probes, "layered": layered})
-
-
-def study(*analyses: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {
-        "gausslens": 1,
-        "name": "shared",
-        "seed": 3,
-        "model": {"path": "builtin:testing", "loader": "tiny"},
-        "prompts": {"source": "lines"},
-        "variants": {
-            "trained": [],
-            "turned": {"edits": [{"edit": "reinit.rotate", "by": "matrix"}], "draws": 2},
-            "noise": {"edits": [{"edit": "reinit.gaussian"}]},
-            "difference": {"difference": ["trained", "noise"]},
-        },
-        "analyses": list(analyses),
-        "report": False,
-    } | more
-
-
-class Shared:
-    """A run of which each share is computed by a process of its own, as far as one process can tell."""
-
-    def __init__(self, store: Path, run: dict[str, Any], workers: int = 2) -> None:
-        _, _, self.models, self.plan = prepare(run, host=host())
-        self.store, self.tasks, self.events = Store(store).create(), [], []
-        self.store.manifest(self.plan.study.name, manifest_of(self.plan))
-        self.todo, _ = not_in_store(self.plan, self.store)
-        with Claims(self.store.writer) as claims:
-            self.leading = Leading(self.plan, self.todo, self.store, claims)
-            self.leading.share_out(workers)
-            self.claims = claims
-            self.go_on()
-
-    def go_on(self) -> None:
-        while self.leading.board.left:
-            task = self.leading.board.take()
-            assert task is not None
-            self.tasks.append(task)
-            told = self.leading.claimed(task)
-            while True:
-                try:
-                    self.events.append(next(told))
-                except StopIteration as end:
-                    steps = end.value
-                    break
-            if steps is None:
-                continue
-            execution = Execution(self.plan, self.store, self.todo)
-            if task.layers:
-                self.events += execution.share(steps, task.layers)
-            else:
-                self.events += computed(execution, steps, self.claims)
-            self.leading.board.settle(task)
-            execution.close()
-
-    @property
-    def failed(self) -> list[str]:
-        return [str(e.failure) for e in self.events if isinstance(e, Settled) and e.failure is not None]
-
-    @property
-    def notes(self) -> list[str]:
-        return [e.text for e in self.events if isinstance(e, Noted)]
 
 
 @pytest.fixture(autouse=True)
@@ -126,10 +43,6 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, int | None, str,
 
     monkeypatch.setattr(twin._Weighed, "_of", of)
     return counted
-
-
-def pieces(store: Path) -> list[str]:
-    return sorted(path.name for path in (store / "progress").iterdir()) if (store / "progress").is_dir() else []
 
 
 class TestHowWorkIsCut:
@@ -160,13 +73,13 @@ class TestHowWorkIsCut:
             made = shares.cut(tasks, steps, workers, least)
         assert sum(task.units for task in made) == sum(task.units for task in tasks)
         assert all(task.units >= 0 for task in made)
-        whole = Counter(key for task in made if not task.layers for key in task.keys)
+        whole = Counter(key for task in made if not task.numbers for key in task.keys)
         assert whole == Counter(key for task in tasks for key in task.keys)
         for number, (layers, _, each) in enumerate(twins):
-            cut = [task for task in made if task.layers and f"w{number}" in task.keys]
+            cut = [task for task in made if task.numbers and f"w{number}" in task.keys]
             if cut:
-                assert [n for task in cut for n in task.layers] == list(range(layers))
-                last = next(t for t in made if not t.layers and f"w{number}" in t.keys)
+                assert [n for task in cut for n in task.numbers] == list(range(layers))
+                last = next(t for t in made if not t.numbers and f"w{number}" in t.keys)
                 assert last.waits_for == {"before", *(name for task in cut for name in task.settles)}
                 assert 2 * each / len(cut) * 2 >= least
         if workers == 1:
@@ -204,75 +117,6 @@ def step(key: str, layers: int, by_layer: bool) -> Any:
     return SimpleNamespace(key=key, use=use, info=info, point=SimpleNamespace(edits=()))
 
 
-class TestPieces:
-    def test_a_dataset_comes_back_as_it_was(self, tmp_path):
-        turned = np.arange(6.0).reshape(2, 3).T
-        found = xr.Dataset(
-            {
-                "a": (("x", "y"), turned, {"units": "1", "n": 3, "yes": True}),
-                "t": ("x", np.array(["", "ü", "b"], object)),
-            },
-            coords={"y": ["p", "q"], "z": 2.5},
-            attrs={"model": "m"},
-        ).assign_coords(x=[3, 1, 2])
-        found["after"] = ((), np.float32(np.nan))
-        writer = Writer(tmp_path)
-        write_layer(writer, "key", 4, OfLayer(found, spent=0.25))
-        back = read_layer(tmp_path, "key", 4)
-        assert back is not None
-        assert back.found is not None
-        assert back.spent == 0.25
-        xr.testing.assert_identical(back.found, found)
-        assert list(back.found.variables) == list(found.variables)
-        assert back.found["a"].values.strides == turned.strides
-        assert back.found["t"].dtype == object
-        assert type(back.found["a"].attrs["yes"]) is bool
-        back.found["a"].values[0, 0] = 7  # its own, to be written to
-        assert read_layer(tmp_path, "key", 3) is None
-        assert read_layer(tmp_path, "other", 4) is None
-
-    def test_one_of_another_layer_damaged_or_of_other_versions_is_not_used(self, tmp_path, monkeypatch):
-        writer = Writer(tmp_path)
-        write_layer(writer, "key", 1, OfLayer(xr.Dataset({"a": ("x", np.arange(3))})))
-        path = tmp_path / "progress/key.layer-1"
-        whole = path.read_bytes()
-        (tmp_path / "progress/key.layer-2").write_bytes(whole)
-        assert read_layer(tmp_path, "key", 2) is None
-        for place in range(0, len(whole), 7):
-            path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-            assert read_layer(tmp_path, "key", 1) is None
-        path.write_bytes(whole)
-        assert read_layer(tmp_path, "key", 1) is not None
-        monkeypatch.setattr("gausslens.measuring.pieces.distributions", lambda: {"torch": "another"})
-        assert read_layer(tmp_path, "key", 1) is None
-
-    @pytest.mark.parametrize(
-        "found",
-        [
-            {"a": 1},
-            xr.Dataset({"a": ("x", np.array([1, "b"], object))}),
-            xr.Dataset({"a": ("x", np.arange(2), {"of": np.float32(1)})}),
-            xr.Dataset(attrs={"of": (1, 2)}),
-            xr.Dataset({"a": ("x", np.arange(2))}, coords={"x": np.array(["2001", "2002"], "datetime64[ns]")}),
-            xr.Dataset({1: ("x", np.arange(2))}),
-        ],
-    )
-    def test_what_would_not_come_back_is_refused(self, found):
-        with pytest.raises(NotPlain):
-            plain_dataset(found, [])
-
-    @given(st.lists(st.sampled_from("abcdef"), unique=True), st.integers(0, 3))
-    def test_variables_keep_their_order(self, names, size):
-        found = xr.Dataset()
-        for name in names:
-            values = (name if name < "c" else "x", np.arange(float(size)))
-            found = found.assign_coords({name: values}) if name in "be" else found.assign({name: values})
-        arrays: list[np.ndarray] = []
-        back = dataset_of(plain_dataset(found, arrays), arrays)
-        assert list(back.variables) == list(found.variables)
-        xr.testing.assert_identical(back, found)
-
-
 class TestResults:
     def test_they_are_equal_and_every_layer_is_computed_once(self, tmp_path, seen):
         whole = perform(study(*OURS, LAYERS, {"use": "bilinear.difference"}), store=tmp_path / "one", host=host())
@@ -284,7 +128,7 @@ class TestResults:
         assert not ran.notes
         assert seen == once
         # trained, two draws, noise, and the difference; each of two layers, and what cannot be cut.
-        assert Counter(bool(task.layers) for task in ran.tasks) == {True: 10, False: 10}
+        assert Counter(bool(task.numbers) for task in ran.tasks) == {True: 10, False: 10}
         assert same(tmp_path / "one", tmp_path / "two")
         assert pieces(tmp_path / "two") == []
         assert list((tmp_path / "two/claims").iterdir()) == []
@@ -315,16 +159,15 @@ class TestResults:
         store = Store(tmp_path / "two").create()
         execution = Execution(ran.plan, store, ran.plan.steps)
         seen.clear()
-        list(execution.share(ran.plan.steps, (1,)))
-        list(execution.share(ran.plan.steps, (0, 1)))
+        list(execution.share(ran.plan.steps, "layer", (1,)))
+        list(execution.share(ran.plan.steps, "layer", (0, 1)))
         assert set(seen.values()) == {1}
         assert len(seen) == 2
 
-    @pytest.mark.parametrize("fails", ["layer", "made", "join", "slow", "odd", "draws", "spoils"])
+    @pytest.mark.parametrize("fails", ["layer", "made", "join", "odd", "draws", "spoils"])
     def test_what_fails_or_cannot_be_shared_says_and_gives_the_same(self, tmp_path, fails):
         variants = {"trained": [], "noise": {"edits": [{"edit": "reinit.gaussian"}]}}
-        limit = {"limit": 0.25} if fails == "slow" else {}
-        run = study(LAYERS | {"with": {"does": fails}}, OURS[1], variants=variants, **limit)
+        run = study(LAYERS | {"with": {"does": fails}}, OURS[1], variants=variants)
         whole = perform(run, store=tmp_path / "one", host=host())
         ran = Shared(tmp_path / "two", run)
         assert sorted(ran.failed) == sorted(map(str, whole.outcome.failed))
@@ -334,10 +177,24 @@ class TestResults:
         assert same(tmp_path / "one", tmp_path / "two")
         assert pieces(tmp_path / "two") == []
 
+    def test_a_limit_is_of_all_layers_whoever_computed_them(self, tmp_path):
+        run = study(LAYERS, variants={"trained": []}, limit=60)
+        *_, plan = prepare(run, host=host())
+        store = Store(tmp_path).create()
+        list(Execution(plan, store, plan.steps).share(plan.steps, "layer", (0, 1)))
+        for layer in (0, 1):
+            made = read_layer(tmp_path, plan.steps[0].key, layer)
+            assert made is not None
+            write_layer(store.writer, plan.steps[0].key, layer, replace(made, spent=40.0))
+        [failure] = perform(run, store=tmp_path, host=host()).outcome.failed
+        assert "layered.norm on trained, layer 1" in str(failure)
+        assert "it took longer than its limit of 60 s" in str(failure)
+        assert pieces(tmp_path) == []
+
     def test_an_edit_of_an_outside_plugin_is_not_cut(self, tmp_path):
         edited = {"ours": [{"edit": "layered.double"}]}
         ran = Shared(tmp_path / "two", study(OURS[0], variants=edited))
-        assert not any(task.layers for task in ran.tasks)
+        assert not any(task.numbers for task in ran.tasks)
 
     def test_gc_leaves_pieces_of_what_is_computed_and_removes_the_others(self, tmp_path):
         run = study(OURS[0], variants={"trained": []})
@@ -379,7 +236,10 @@ class TestWorkers:
         assert same(one, site.store)
         assert pieces(site.store) == []
         assert list((site.store / "claims").iterdir()) == []
-        assert site.computed() == {step: 2 * count for step, count in steps.items()}
+        # Of a plugin that is not ours the first layer in a process may be computed again: numbers are drawn meanwhile.
+        again = {step: count - 2 * steps[step] for step, count in site.computed().items()}
+        assert set(again.values()) <= {0, 1}
+        assert sum(again.values()) <= 2
 
     def test_a_layer_that_kills_its_worker_is_reported_and_the_rest_completes(self, site: Site):
         site.environment[shares.SECONDS] = "0"
