@@ -14,7 +14,7 @@ BAND = Analysis(
     analysis="gausslens_attention.analyses.band:Band",
     exchangeable=("head",),
     crossed=True,
-    estimate="gausslens_attention.analyses.patterns:estimate",
+    estimate="gausslens_attention.analyses.band:estimate",
 )
 LOWRANK = Analysis(
     name="attention.lowrank",
@@ -27,7 +27,7 @@ LOWRANK = Analysis(
     random=True,
     exchangeable=("head",),
     crossed=True,
-    estimate="gausslens_attention.analyses.patterns:estimate",
+    estimate="gausslens_attention.analyses.lowrank:estimate",
 )
 MASKS = Analysis(
     name="attention.masks",
@@ -40,7 +40,7 @@ MASKS = Analysis(
     random=True,
     exchangeable=("head",),
     crossed=True,
-    estimate="gausslens_attention.analyses.patterns:estimate",
+    estimate="gausslens_attention.analyses.masks:estimate",
 )
 KERNELS = Analysis(
     name="attention.kernels",
@@ -54,7 +54,7 @@ KERNELS = Analysis(
     random=True,
     exchangeable=("head",),
     crossed=True,
-    estimate="gausslens_attention.analyses.patterns:estimate",
+    estimate="gausslens_attention.analyses.kernels:estimate",
 )
 ROLES = Analysis(
     name="attention.roles",
@@ -66,7 +66,7 @@ ROLES = Analysis(
     analysis="gausslens_attention.analyses.roles:Roles",
     exchangeable=("head",),
     crossed=True,
-    estimate="gausslens_attention.analyses.patterns:estimate",
+    estimate="gausslens_attention.analyses.roles:estimate",
 )
 POOLING = Analysis(
     name="attention.pooling",
@@ -79,7 +79,7 @@ POOLING = Analysis(
     random=True,
     exchangeable=("head",),
     crossed=True,
-    estimate="gausslens_attention.analyses.patterns:estimate",
+    estimate="gausslens_attention.analyses.pooling:estimate",
 )
 SWAP = Analysis(
     name="attention.swap",

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from gausslens import Estimate, ModelInfo, Tokens
 
 from ..maths.band_plus_sparse import cells, project
 from .curves import Approximation, Curves
-from .patterns import Patterns
+from .patterns import Patterns, of_maps
+
+if TYPE_CHECKING:
+    from ..parameters import BandParameters
 
 
 class Band(Curves):
@@ -34,3 +39,8 @@ class Band(Curves):
                 X, _ = project(patterns.P, w, errors, p.epsilon, p.stochastic)
                 entries = inside + errors
                 yield Approximation((i, j), X, inside + 2 * errors, 2 * entries * patterns.d)
+
+
+def estimate(parameters: BandParameters, info: ModelInfo, tokens: Tokens | None) -> Estimate:
+    """By the places of the grid."""
+    return of_maps(info, tokens, 3e-8 * len(parameters.w) * len(parameters.budget))

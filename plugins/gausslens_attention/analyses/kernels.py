@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from gausslens import Estimate, ModelInfo, Tokens
+
 from ..maths.kernels import features_and_flops, kernel_map, kernel_names, least_tokens, projections
 from .curves import Approximation, Curves
-from .patterns import Patterns, drawn_by_head
+from .patterns import Patterns, drawn_by_head, of_maps
+
+if TYPE_CHECKING:
+    from ..parameters import KernelParameters
 
 
 class Kernels(Curves):
@@ -54,3 +59,9 @@ class Kernels(Curves):
                     directions = projections(label, q.shape[-1], rngs)
                 X = kernel_map(label, q, k, patterns.scale, patterns.causal, self.parameters.alpha, directions)
                 yield Approximation((i,), np.asarray(X.numpy(), dtype=np.float64), scalars, cost)
+
+
+def estimate(parameters: KernelParameters, info: ModelInfo, tokens: Tokens | None) -> Estimate:
+    """By the kernels, drawn ones several times."""
+    draws = [parameters.draws * len(parameters.features) if name == "performer" else 1 for name in parameters.kernels]
+    return of_maps(info, tokens, 1.2e-7 * sum(draws))

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gausslens import ModelError, Request
+from gausslens import Estimate, ModelError, ModelInfo, Request, Tokens
 
 from ..maths.arrays import Floats
 from ..maths.lowrank import fitted, flops, gaussian, linformer_pattern, scalars, sketched, split
 from .curves import Approximation, Curves
-from .patterns import Patterns, drawn_by_head
+from .patterns import Patterns, drawn_by_head, of_maps
+
+if TYPE_CHECKING:
+    from ..parameters import LowRankParameters
 
 _DRAWN = ("sketch", "linformer")
 
@@ -92,3 +95,9 @@ class LowRank(Curves):
 def _entries(patterns: Patterns, rank: int) -> int:
     """The cells, of a value and a place each, that store what the upper half of a rank does."""
     return scalars(patterns.n, rank - rank // 2, patterns.m) // 2
+
+
+def estimate(parameters: LowRankParameters, info: ModelInfo, tokens: Tokens | None) -> Estimate:
+    """By the places of the grid, drawn ones several times."""
+    draws = [parameters.draws if kind in _DRAWN else 1 for kind in parameters.kinds]
+    return of_maps(info, tokens, 6e-8 * len(parameters.rank) * sum(draws))

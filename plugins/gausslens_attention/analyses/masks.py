@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gausslens import Estimate, ModelInfo, Tokens
+
 from ..maths.masks import flops, mask_of_keys, masked
 from .curves import Approximation, Curves
-from .patterns import Patterns, drawn_by_head
+from .patterns import Patterns, drawn_by_head, of_maps
+
+if TYPE_CHECKING:
+    from ..parameters import MaskParameters
 
 
 class Masks(Curves):
@@ -41,3 +46,9 @@ class Masks(Curves):
                     mask, placed = mask_of_keys(kind, keys, P, patterns.causal, p.globals, p.dilation, rngs)
                     entries = float(np.broadcast_to(mask, P.shape).sum(axis=(-1, -2)).mean())
                     yield Approximation((i, j), masked(P, mask), entries + placed, flops(entries, patterns.d))
+
+
+def estimate(parameters: MaskParameters, info: ModelInfo, tokens: Tokens | None) -> Estimate:
+    """By the places of the grid, drawn ones several times."""
+    draws = [parameters.draws if kind == "bigbird" else 1 for kind in parameters.kinds]
+    return of_maps(info, tokens, 1.2e-7 * len(parameters.keys) * sum(draws))

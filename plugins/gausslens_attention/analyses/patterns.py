@@ -151,7 +151,14 @@ def double(tensor: Any) -> Floats:
     return found
 
 
-def estimate(parameters: Any, info: ModelInfo, tokens: Tokens | None) -> Estimate:  # noqa: ARG001
-    """Memory: patterns of one prompt in double precision, several times; disk is small."""
-    longest = [max(side.lengths, default=0) for side in (tokens, tokens.keys)] if tokens is not None else [0, 0]
-    return Estimate(memory=_HELD * 8 * len(info.heads) * longest[0] * longest[1])
+def of_maps(info: ModelInfo, tokens: Tokens | None, cell_seconds: float) -> Estimate:
+    """Memory: patterns of one prompt in double precision, several times; disk is small; seconds for each cell of a map.
+
+    What a cell takes was measured on one core (benchmarks/estimates.py), of maps of some 80 tokens.
+    """
+    if tokens is None:
+        return Estimate()
+    lengths, keys = tokens.lengths, tokens.keys.lengths
+    longest = max(lengths, default=0) * max(keys, default=0)
+    cells = len(info.layers) * len(info.heads) * sum(n * m for n, m in zip(lengths, keys, strict=True))
+    return Estimate(memory=_HELD * 8 * len(info.heads) * longest, seconds=cells * cell_seconds)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from gausslens import Batch, Context, ModelInfo, Request, variable
+from gausslens import Batch, Context, Estimate, ModelInfo, Request, Tokens, variable
 
 from ..maths.arrays import Floats
 from ..maths.band_plus_sparse import places
@@ -15,7 +15,7 @@ from ..maths.map_families import NAMES, within
 from ..maths.measures import cumulative_map_spectrum, entropy
 from ..maths.prompts import ByPrompt, OfPrompts, over_prompts, stacked
 from ..maths.rare_tokens import RareTokens
-from .patterns import attention_of, looks_back, of_other_keys
+from .patterns import attention_of, looks_back, of_maps, of_other_keys
 
 if TYPE_CHECKING:
     from ..parameters import RolesParameters
@@ -146,3 +146,8 @@ def _mode(each: Floats) -> Floats:
         return float(found[count.argmax()])
 
     return np.apply_along_axis(one, 1, each)
+
+
+def estimate(parameters: RolesParameters, info: ModelInfo, tokens: Tokens | None) -> Estimate:  # noqa: ARG001
+    """Of each map a member of three families, and its singular values."""
+    return of_maps(info, tokens, 9e-7)

@@ -17,8 +17,9 @@ import torch
 from gausslens import Context, Estimate, GausslensError, ModelError, ModelInfo, Runner, Tokens
 
 from ..maths.arrays import Floats
+from ..maths.kernels import kernel_names
 from ..maths.predictions import Prediction, compare
-from .patterns import looks_back, predicts, query_and_key_sites
+from .patterns import looks_back, of_maps, predicts, query_and_key_sites
 from .swap_costs import SettingCosts
 from .swap_settings import LayerHeads, Setting, settings_of
 
@@ -206,8 +207,14 @@ class _Prompt:
 
 
 def estimate(parameters: SwapParameters, info: ModelInfo, tokens: Tokens | None) -> Estimate:
-    """Memory: the hidden states of all layers and the logits of the rows that run at once."""
+    """Memory: the hidden states of all layers and the logits of the rows that run at once; time: passes and maps."""
     longest, keys = (max(side.lengths, default=0) for side in (tokens, tokens.keys)) if tokens is not None else (0, 0)
     rows = min(_AT_ONCE, len(info.heads)) if "each" in parameters.which else 1
     wide = info.n_layers * info.d_model + 3 * info.vocabulary + 2 * info.n_heads * keys
-    return Estimate(memory=4 * rows * longest * wide)
+    count = len(parameters.band) * len(parameters.budget) + len(parameters.masks) * len(parameters.keys)
+    count += len(parameters.rank) + len(kernel_names(parameters.kernels, parameters.features))
+    each = len(info.layers) * len(info.heads) if "each" in parameters.which else 0
+    passes = count * (each + ("all" in parameters.which)) * (sum(tokens.lengths) if tokens is not None else 0)
+    # A pass as bilinear.angles has it; a map that is made of a pattern, and what a prompt costs to run by itself.
+    seconds = 2 * passes * float(info.n_parameters) / 2e10 + count * of_maps(info, tokens, 1.5e-7).seconds
+    return Estimate(memory=4 * rows * longest * wide, seconds=seconds)

@@ -116,6 +116,6 @@ def estimate(parameters: SlerpParameters, info: ModelInfo, tokens: Tokens | None
     count = (len(parameters.sizes) + 1) * len(parameters.lengths)
     curves = 8 * count * parameters.points
     held = 8 * widest * (8 * parameters.pairs + 8 * parameters.points) + 2 * curves * parameters.pairs
-    # A dozen passes over each arc, at some 2e8 elements a second.
-    seconds = 12 * count * parameters.pairs * parameters.points * widest / 2e8
+    # A dozen passes over each arc, at some 6e8 elements a second.
+    seconds = 12 * count * parameters.pairs * parameters.points * widest / 6e8
     return Estimate(memory=held, disk=8 * curves, seconds=seconds)

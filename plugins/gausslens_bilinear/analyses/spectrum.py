@@ -112,7 +112,11 @@ def whole(name: str, tensor: np.ndarray) -> np.ndarray:
 
 
 def _doubles(tensor: torch.Tensor) -> np.ndarray:
-    found: np.ndarray = tensor.double().numpy()
+    """In float64; what is so already is the model's own memory, and is not written to."""
+    wide = tensor.double()
+    found: np.ndarray = wide.numpy()
+    if wide is tensor:
+        found.flags.writeable = False
     return found
 
 
@@ -142,7 +146,7 @@ def _numbers(made: Matrix) -> tuple[np.ndarray, dict[str, float]]:
     """Squared singular values of one matrix, and its numbers; NaN where there is no noise to compare it with."""
     matrix = made()
     squared, (rows, columns) = squared_singular_values(matrix), matrix.shape
-    variance = matrix.var()
+    variance = _variance(matrix)
     del matrix
     tail = power_law(squared)
     found = dict.fromkeys(_MEASURES, np.nan) | {
@@ -164,6 +168,15 @@ def _numbers(made: Matrix) -> tuple[np.ndarray, dict[str, float]]:
     if fitted is not None:
         found |= _law_numbers(squared, fitted)
     return squared, {name: float(value) for name, value in found.items()}
+
+
+def _variance(matrix: np.ndarray) -> float:
+    """``matrix.var()``, in its own memory where that is nobody else's: it is as large again, and not needed after."""
+    if not matrix.flags.writeable:
+        return float(matrix.var())
+    matrix -= matrix.mean()
+    np.multiply(matrix, matrix, out=matrix)
+    return float(matrix.sum() / matrix.size)
 
 
 def _law_numbers(squared: np.ndarray, fitted: NoiseBulk) -> dict[str, float]:

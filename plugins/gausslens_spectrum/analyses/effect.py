@@ -123,9 +123,13 @@ def _objects(texts: Sequence[str]) -> np.ndarray:
 
 
 def estimate(parameters: EffectParameters, info: ModelInfo, tokens: Tokens | None) -> Estimate:
-    """Memory: logits of both models for the longest prompt, and the patterns kept of the unedited one."""
+    """Memory: logits of both models for the longest prompt, and patterns kept of the unedited one; their time."""
     longest = max(tokens.lengths if tokens is not None else (), default=0)
     keys = max(tokens.keys.lengths if tokens is not None else (), default=0)
     one_layer = 4 * info.n_heads * longest * keys
     kept = min(max(PATTERN_BYTES, one_layer), len(info.layers) * one_layer) + 8 * one_layer
-    return Estimate(memory=8 * longest * info.vocabulary + (kept if parameters.attention else 0))
+    sizes = zip(tokens.lengths, tokens.keys.lengths, strict=True) if tokens is not None else ()
+    # What is compared of the cells of two patterns, as measured on one core (benchmarks/estimates.py).
+    seconds = 1.5e-6 * len(info.layers) * len(info.heads) * sum(n * m for n, m in sizes)
+    memory = 8 * longest * info.vocabulary
+    return Estimate(memory + kept, seconds=seconds) if parameters.attention else Estimate(memory)
