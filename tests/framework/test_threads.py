@@ -120,6 +120,24 @@ def test_numpy_has_one_thread_until_the_last_run_has_ended() -> None:
         assert blas() == before
 
 
+def test_products_that_depend_on_the_number_of_threads_do_not_within_a_run() -> None:
+    """Where numpy's library cuts their sums by threads; where it does not, or on one core, all three are equal."""
+    from threadpoolctl import ThreadpoolController
+
+    def products() -> list[bytes]:
+        draw = np.random.default_rng(0).standard_normal
+        return [(draw((n, d)) @ draw((d, d))).tobytes() for n in (276, 588) for d in (32, 64, 128)]
+
+    with ThreadpoolController().limit(limits=1, user_api="blas"):
+        one = products()
+    with ThreadpoolController().limit(limits=2, user_api="blas"):
+        two = products()
+        with numpy_on_one_thread():
+            kept = products()
+    assert kept == one
+    print(f"{sum(a != b for a, b in zip(one, two, strict=True))} of {len(one)} differ without it")
+
+
 def test_torch_s_threads_wait_quietly_unless_the_user_says_else() -> None:
     code = "import os, gausslens.guard as g; g.wait_quietly(); print(os.environ['OMP_WAIT_POLICY'])"
     plain = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
