@@ -37,7 +37,7 @@ Tell: TypeAlias = Callable[[Undrawn], object]
 LARGEST = 12_000_000
 # What the page can do, in the order in which it is set up.
 SCRIPTS = ("page.js", "tokens.js", "tables.js", "choose.js")
-HEADS = "Heads"
+HEADS = "Which heads stand out?"
 HEADS_ABOUT = (
     "Every number that each head has: the number itself, how surely it departs from the null that is chosen, and what "
     "explains it. The largest departures come first."
@@ -103,7 +103,7 @@ def page(results: Results, host: Host, every: bool = False, tell: Tell = lambda 
         below += _parts_of_run(view, host, LARGEST // len(views), tell, view.name if every else "", drawn)
     about = "What departs from the nulls that the run names: how far, how surely, and which other null gives it too."
     found = departures_table(*views, anchor=lambda one, run: _leads_to(one, run if every else "", drawn))
-    parts = [PagePart("departures", "Against the null", about, found), *below]
+    parts = [PagePart("departures", "What departs from chance, and what explains it?", about, found), *below]
     said = (text for part in parts for text in (part.heading, part.about, re.sub("<[^>]*>", " ", part.body)))
     parts.append(PagePart("terms", "What the words mean", "Those that stand on this page.", terms(said)))
     name = page_title(views)

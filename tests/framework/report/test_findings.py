@@ -143,3 +143,36 @@ def test_a_dimension_beside_layers_and_heads_is_a_slider(written: Written) -> No
     assert isinstance(figure, Heatmap)
     assert [(dial.name, tuple(dial.labels), dial.start) for dial in figure.dials] == [("part", ("a", "b"), 1)]
     assert np.asarray(figure.values).shape == (2, 3, 4)
+
+
+def test_a_map_of_categories_is_drawn_alike_on_the_page_and_on_matplotlib() -> None:
+    from gausslens.report.colours import category_colour
+    from gausslens.report.matplotlib_figures import canvas, png
+    from gausslens.report.page_figures import draw
+
+    figure = CategoryMap(
+        title="Families",
+        caption="What each head is.",
+        sources=(),
+        values=[["band", "rare", ""], ["rare", "rare", "rare"]],
+        categories=("band", "rare", "diagonal"),
+        rows=(0, 1),
+        columns=(0, 1, 2),
+        row_name="layer",
+        column_name="head",
+        missing="none of them",
+    )
+    drawn = Page(str(draw(figure)))
+    cells = [r for r in drawn.all("rect") if "cell" in str(r.get("class"))]
+    expected = [category_colour(0), category_colour(1), None, *[category_colour(1)] * 3]
+    assert [cell.get("fill") for cell in cells] == expected
+    assert [t for t in drawn.texts if t in ("b", "r")] == ["b", "r", "b", "r", "r", "r", "r"]
+    # What is on the map is in the key, and why a cell is grey; what is not on it is not.
+    assert {"band", "rare", "none of them"} <= set(drawn.texts)
+    assert "diagonal" not in drawn.texts
+    made = canvas([(figure, {})])
+    (axes,) = made.axes
+    legend = axes.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["band", "rare", "none of them"]
+    assert png(made).startswith(b"\x89PNG")
