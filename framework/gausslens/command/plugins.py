@@ -129,8 +129,8 @@ def as_text(kind: str, owned: Owned[Any], width: int) -> str:
     descriptor, owner = owned.descriptor, owned.owner
     head = f"{descriptor.name}   {kind}, version {descriptor.version}"
     lines = [f"{head}, of plugin {owner.plugin} ({f'{owner.distribution} {owner.version}'.strip()})"]
-    lines += textwrap.wrap(descriptor.summary, width, initial_indent="  ", subsequent_indent="  ")
-    lines += [f"  {line}" for line in _facts(descriptor)]
+    for text in (descriptor.summary, *_facts(descriptor)):
+        lines += textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="  ", break_long_words=False)
     from ..runfile.wording import parameters
 
     try:

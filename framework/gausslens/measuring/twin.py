@@ -165,12 +165,10 @@ def _streamed(
     order = seed if _is_ordered(steps[0]) else None
     at_once, note = _at_once(opened, steps, list(jobs.values()))
     yield from [Noted(note)] if note else []
-    if at_once == 1 and steps[0].groups is not None:
-        _take_up(steps, jobs, way.writer)
     size = shard_tokens(opened, tokens, {site for job in jobs.values() for site in job.request.sites})
     of_all = list(jobs.values())
     if at_once == 1 and steps[0].groups is not None:
-        _take_up(steps, jobs, way.writer)
+        _take_up(steps, jobs, way.writer, size)
     for text in run_passes(opened.running, twin, tokens, of_all, steps[0].groups, order, way, at_once, size):
         yield from map(Noted, way.told())
         yield Progress(text)
@@ -182,11 +180,11 @@ def _streamed(
             yield Measured(step, _result(step, jobs.pop(step.key)), len(steps))
 
 
-def _take_up(steps: Sequence[Step], jobs: Mapping[str, Job], writer: Writer) -> None:
+def _take_up(steps: Sequence[Step], jobs: Mapping[str, Job], writer: Writer, size: int | None) -> None:
     """Give jobs of one pass the states of groups of prompts that others have seen for them."""
     keys = [step.key for step in steps if step.key in jobs and _is_shared(jobs[step.key])]
     there = numbers_there(writer.root, keys, "group")
-    cut_so = _cut(steps[0]) if any(there.values()) else ""
+    cut_so = _cut(steps[0], size) if any(there.values()) else ""
     for key, groups in there.items():
         for group in sorted(groups):
             arrays = read_group(writer.root, key, group, cut_so)
@@ -200,10 +198,10 @@ def _is_shared(job: Job) -> bool:
     return job.can_commit and job.request.passes == 1 and not job.request.ordered and not job.guard.outside
 
 
-def _cut(step: Step) -> str:
-    """A digest of the shards of all groups of prompts."""
+def _cut(step: Step, size: int | None) -> str:
+    """A digest of the shards of all groups of prompts, which are of so many tokens where not as ever."""
     assert step.tokens is not None
-    return agreement(cut(step.tokens, step.groups), 1, step.groups, None)
+    return agreement(cut(step.tokens, step.groups, size), 1, step.groups, None)
 
 
 def share_of_groups(
@@ -227,7 +225,7 @@ def share_of_groups(
         with suppress(Exception):
             jobs.append(_job(step, twin, seed, given(step), None))
     size = shard_tokens(opened, tokens, {site for job in jobs for site in job.request.sites})
-    there, cut_so = numbers_there(writer.root, [step.key for step in steps], "group"), _cut(steps[0])
+    there, cut_so = numbers_there(writer.root, [step.key for step in steps], "group"), _cut(steps[0], size)
     for group in groups:
         jobs = [job for job in jobs if job.error is None]
         seeing = [job for job in jobs if _is_shared(job) and group not in there[job.name]]

@@ -37,6 +37,7 @@ BAD: dict[str, tuple[Any, ...]] = {
     "order": (1.5, True, "1", None),
     "random": (1, "yes", None),
     "row_blocks": (1, None),
+    "column_blocks": (1, None),
     "all_layers": (1, None),
     "by_layer": (1, None),
     "any_size": (1, None),
