@@ -178,8 +178,7 @@ def run_passes(
     gives a state of each group instead. ``order`` is the seed by which ordered jobs, which are all of them, see it.
     ``way`` commits jobs on the way: one that goes on is not fed again what it has seen, and shards that all have seen
     are left out. ``at_once`` shards go through a layer before the next is read (``run_together`` of an engine).
-    ``size`` are the tokens of a shard where they are not as ever; of ordered jobs, which see the cut, they always are.
-    ``among`` are the groups of prompts to see, where not all.
+    ``size`` are the tokens of a shard where not as ever, of unordered jobs; ``among`` the groups to see, where not all.
     """
     shards = [s for s in cut(tokens, groups, size) if among is None or s[0] in among] if order is None else []
 
