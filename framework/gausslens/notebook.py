@@ -134,8 +134,8 @@ def load(
     ``load("path/to/model", loader="weights").weights(3).W_Q`` is [head, d_model, d_head] of layer 3.
     """
     from . import plugins, runfile
-    from .perform import live_name
     from .runs.open import open_model
+    from .spreading.prepare import live_name
 
     live = None if isinstance(path, str | os.PathLike) else path
     if live is None and mapping is not None:

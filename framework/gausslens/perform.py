@@ -20,9 +20,7 @@ from .runs.steps import Plan, Step, manifest_of
 from .spreading.cluster import Workers, computed_by_workers
 from .spreading.here import Leading, computed_here
 from .spreading.in_worker import Order
-from .spreading.prepare import RunFile as RunFile
-from .spreading.prepare import live_name as live_name
-from .spreading.prepare import prepare as prepare
+from .spreading.prepare import RunFile, prepare
 from .spreading.tasks import Part
 from .store.disk import Claims
 

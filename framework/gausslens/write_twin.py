@@ -17,10 +17,10 @@ from .version import VERSION
 
 if TYPE_CHECKING:
     from .contract.twin import EditCall
-    from .perform import RunFile
     from .plugins import Host
     from .runs.open import Opened
     from .runs.study import Point, Study, Variant
+    from .spreading.prepare import RunFile
 
 # What lies beside the weights and says which twin they are; a directory without it is never overwritten.
 TOLD = "gausslens.json"

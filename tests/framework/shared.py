@@ -10,10 +10,10 @@ import probes
 
 from gausslens import plugins
 from gausslens.measuring.execute import Execution, not_in_store
-from gausslens.perform import prepare
 from gausslens.runs.outcome import Noted, Settled
 from gausslens.runs.steps import manifest_of
 from gausslens.spreading.here import Leading, computed
+from gausslens.spreading.prepare import prepare
 from gausslens.store import Store
 from gausslens.store.disk import Claims
 from gausslens.testing import wiring

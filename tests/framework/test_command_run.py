@@ -154,6 +154,7 @@ def test_plan_tells_steps_and_writes_nothing(file, capsys):
     out = capsys.readouterr().out
     assert "small: 10 steps, 0 of them in" in out
     assert "against chance" in out
+    assert "\nleft    10 steps, by one process under 1 s" in out
     assert "2 layers of 4 heads over 2" in out
     assert not (file.parent / "store").exists()
     assert main(["plan", str(file), "--json"]) == 0
@@ -162,7 +163,9 @@ def test_plan_tells_steps_and_writes_nothing(file, capsys):
     assert steps[0]["ingredients"]["analysis"]["name"] == "probe.power"
     assert main(["run", str(file)]) == 0
     assert main(["plan", str(file)]) == 0
-    assert "10 of them in" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "10 of them in" in out
+    assert "\nleft" not in out
 
 
 def test_control_c_ends_a_real_process_cleanly(tmp_path):

@@ -19,9 +19,10 @@ from gausslens import mean_over_prompts, plugins
 from gausslens.__main__ import main
 from gausslens.maths.resampling import dealt, delete_group_error
 from gausslens.measuring.errors import CONDITIONAL, leave_one_out, merged, with_errors
-from gausslens.perform import perform, prepare
+from gausslens.perform import perform
 from gausslens.runs.plan import PlanError
-from gausslens.runs.resources import needs, states_held
+from gausslens.runs.resources import needs, pass_seconds, states_held, together
+from gausslens.spreading.prepare import prepare
 from gausslens.testing import TinyEngine, wiring
 
 LINES = [f"{'word ' * (n % 5)}number {n} of these lines" for n in range(23)]
@@ -278,3 +279,22 @@ def test_the_plan_counts_the_states_that_are_held(capsys):
     state = 8 * info.n_layers * info.d_model**2
     more = needs(on.steps[0], info).memory - needs(off.steps[0], info).memory
     assert more == (10 + 4 - 1) * state
+
+
+def test_the_plan_counts_a_shared_pass_once_and_a_result_of_each_group():
+    from gausslens_gaussian import plugin
+
+    two = {
+        "analyses": [{"use": "gaussian.moments"}, {"use": "gaussian.moments", "as": "values", "with": {"site": "v"}}]
+    }
+    whole = study({"use": "gaussian.moments"}) | two
+    with_moments = plugins.load(only=[], extra={"tiny": wiring, "probe": probes, "gaussian": plugin})
+    plan, off = (prepare(each, host=with_moments)[3] for each in (whole, whole | {"errors": False}))
+    first, second = (step for step in plan.steps if not step.inputs)
+    seconds = [needs(step, step.info, 1e9).seconds for step in (first, second)]
+    of_pass = pass_seconds(first.info, first.tokens, 1e9)
+    assert of_pass > 0
+    assert together([first, second], 1e9) == pytest.approx(sum(seconds) - of_pass)
+    result = needs(off.steps[0], first.info, 1e9).seconds - of_pass
+    assert result > 0
+    assert seconds[0] == pytest.approx(of_pass + (1 + first.groups) * result)

@@ -14,9 +14,9 @@ import gausslens
 from gausslens.contract.descriptors import Owned, Owner
 from gausslens.contract.errors import InputError, Mark, ModelError
 from gausslens.contract.parameters import NoParameters
-from gausslens.perform import prepare
 from gausslens.runs import keys
 from gausslens.runs.study import ModelCall
+from gausslens.spreading.prepare import prepare
 from gausslens.testing import TinyModel, wiring
 
 INFO = TinyModel().info

@@ -11,8 +11,8 @@ from test_run import by_label, do, host, study
 
 import gausslens
 from gausslens.contract.errors import InputError
-from gausslens.perform import prepare
 from gausslens.runs.plan import PlanError
+from gausslens.spreading.prepare import prepare
 
 READERS = ("probe.along", "probe.beside", "probe.centred")
 

@@ -16,9 +16,10 @@ from numpy.testing import assert_allclose
 
 import gausslens
 from gausslens import plugins
-from gausslens.perform import perform, prepare
+from gausslens.perform import perform
 from gausslens.report.departures import Departure, columns, rows
 from gausslens.runfile.problems import RunFileErrors
+from gausslens.spreading.prepare import prepare
 from gausslens.testing import TinyEngine, TinyModel, wiring
 
 STEPS = (0, 10, 100)

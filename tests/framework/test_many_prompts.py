@@ -19,8 +19,8 @@ from gausslens.contract import prompts as contract
 from gausslens.contract.errors import ModelError
 from gausslens.contract.prompts import tokenised
 from gausslens.maths.resampling import dealt
-from gausslens.perform import prepare
 from gausslens.runs.plan import PlanError
+from gausslens.spreading.prepare import prepare
 from gausslens.testing.tiny_model import TinyModel
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=9)

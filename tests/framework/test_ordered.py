@@ -15,8 +15,8 @@ from gausslens.contract.analyses import Context, StepRef
 from gausslens.contract.errors import ModelError
 from gausslens.contract.prompts import Part, Prompt, Tokens
 from gausslens.measuring.passes import shuffled
-from gausslens.perform import prepare
 from gausslens.runs.plan import PlanError
+from gausslens.spreading.prepare import prepare
 from gausslens.testing import TinyModel
 
 LINES = {"source": "lines", "lines": [f"{'x' * (1 + i % 3)} {chr(97 + i)}" * 40 for i in range(24)]}

@@ -14,7 +14,8 @@ import xarray as xr
 
 import gausslens
 from gausslens import plugins
-from gausslens.perform import perform, prepare
+from gausslens.perform import perform
+from gausslens.spreading.prepare import prepare
 from gausslens.testing import TinyEngine, wiring
 
 Run = dict[str, Any]

@@ -21,12 +21,12 @@ import gausslens
 from gausslens.contract.errors import InputError, Mark
 from gausslens.contract.model import ModelSpec
 from gausslens.contract.prompts import Part, Prompt, Tokens
-from gausslens.perform import prepare
 from gausslens.runfile import RunFileErrors
 from gausslens.runs.compare import against
 from gausslens.runs.plan import PlanError
 from gausslens.runs.shuffled_prompts import Reads, shuffle_seed, shuffled
 from gausslens.runs.study import Shuffle
+from gausslens.spreading.prepare import prepare
 from gausslens.testing import TinyParameters
 from gausslens.testing.tiny_model import open_tiny
 

@@ -11,7 +11,7 @@ import pytest
 import random_models
 import torch
 
-from gausslens.perform import prepare
+from gausslens.spreading.prepare import prepare
 
 STEPS = (0, 10, 100, 1000, 2000, 4000, 8000)
 RUN = """

@@ -26,8 +26,9 @@ def run(arguments: Namespace) -> int:
     """Plan, and print; nothing is computed and nothing is written."""
     import json
 
-    from ..perform import chosen_store, prepare
+    from ..perform import chosen_store
     from ..runs.steps import manifest_of
+    from ..spreading.prepare import prepare
     from ..store import Store
 
     _, study, models, plan = prepare(arguments.file, arguments.set, host=load_host(arguments))
@@ -48,6 +49,7 @@ def _as_text(plan: Plan, store: Store, width: int | None) -> str:
     head = ("label", "variants", "steps", "left", "tokens", "memory", "disk", "time each")
     lines = [f"{plan.study.name}: {len(plan.steps)} steps, {len(there)} of them in {store.path}", ""]
     lines += table(head, rows, (2, 3, 4, 5, 6, 7), width)
+    lines += _left(plan, there)
     lines += _models(plan)
     lines += _nulls(plan)
     lines += _threads(plan)
@@ -58,6 +60,24 @@ def _as_text(plan: Plan, store: Store, width: int | None) -> str:
         in_groups = f"{' or '.join(map(str, groups))} groups"
         lines.append(f"errors: over prompts, by leaving out one of {in_groups} in turn; memory and time are with them")
     return "\n".join(lines)
+
+
+def _left(plan: Plan, there: Container[str]) -> list[str]:
+    """What all that is left to compute will take, by one process."""
+    from ..measuring.execute import groups
+    from ..runs.resources import needs, together
+    from ..spreading.tasks import reading
+
+    todo = list({step.key: step for step in plan.steps if step.key not in there}.values())
+    if not todo:
+        return []
+    each = groups(plan, todo)
+    seconds = sum(reading(s[0], plan) if s[0].inputs else together(s) for s in each)
+    measured = [needs(step, step.info) for step in todo if not step.inputs and step.opened is not None]
+    memory, disk = max((need.memory for need in measured), default=0), sum(need.disk for need in measured)
+    told = [f"at most {size(memory)} beside the model"] * bool(memory) + [f"{size(disk)} of disk"] * bool(disk)
+    took = duration(seconds).replace("< 1 s", "under 1 s")
+    return ["", f"left    {len(todo)} steps, by one process {', '.join(filter(None, (took, *told)))}"]
 
 
 def _alike(plan: Plan) -> Iterator[tuple[str, list[Step]]]:
@@ -150,14 +170,14 @@ def _devices(plan: Plan) -> list[str]:
 def _nulls(plan: Plan) -> list[str]:
     """How many draws each null has, what claims need, and what more draws would cost."""
     from ..maths.nulls import FAMILY_DRAWS, FEWEST_DRAWS
-    from ..runs.resources import needs
+    from ..runs.resources import together
 
     lines = []
     for null in plan.study.against:
         drawn = [s for s in plan.steps if s.ref.variant == null and not s.inputs]
         draws = len({s.ref.draw for s in drawn})
         first = [s for s in drawn if s.ref.draw == 0]
-        each = sum(needs(step, step.info).seconds for step in first)
+        each = together(first)
         wanted = [(FEWEST_DRAWS, "p, q and cells"), (FAMILY_DRAWS, "the family-wise p of a statistic")]
         lacking = [_lacking(what, least - draws, each) for least, what in wanted if draws < least]
         told = f"; {'; '.join(lacking)}" if lacking else ": enough for every claim"

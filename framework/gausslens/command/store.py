@@ -152,7 +152,7 @@ def _copy(arguments: Namespace) -> int:
 
 def _needed(arguments: Namespace) -> tuple[frozenset[Named], str]:
     """The results that a run file needs, and the digest of its plan."""
-    from ..perform import prepare
+    from ..spreading.prepare import prepare
 
     _, _, models, plan = prepare(arguments.keys_of, arguments.set, host=load_host(arguments))
     models.close()

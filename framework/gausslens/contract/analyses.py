@@ -33,14 +33,16 @@ NOT_ALONG = frozenset({"query", "key", "position", "token", "prompt", "feature",
 class Estimate:
     """What a step will need: bytes, and seconds beyond those of the pass itself.
 
-    ``state`` is the part of ``memory`` that one state of a stream analysis holds: errors over prompts hold several
-    (0: they are taken to hold all of ``memory`` several times).
+    ``state`` is the part of ``memory`` that one state of a stream analysis holds, ``result`` the part of ``seconds``
+    that one call of its ``result()`` takes: errors over prompts hold several states (0: they are taken to hold all of
+    ``memory`` several times), and ask each for its result.
     """
 
     memory: int = 0
     disk: int = 0
     seconds: float = 0.0
     state: int = 0
+    result: float = 0.0
 
 
 @dataclass(frozen=True)

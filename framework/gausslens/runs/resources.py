@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -26,8 +27,7 @@ def needs(step: Step, info: ModelInfo, flops: float | None = None) -> Estimate:
 
     ``flops`` are operations a second; this machine's where they are left out.
 
-    Errors over prompts hold G + log2 G states in place of the one that the estimate counts, and its own seconds, of
-    ``result``, come G times more.
+    Errors over prompts hold G + log2 G states in place of the one that the estimate counts, and ask for G results more.
     """
     descriptor = step.use.analysis.descriptor
     view = info.narrowed(step.use.layers, step.use.heads)
@@ -43,13 +43,38 @@ def needs(step: Step, info: ModelInfo, flops: float | None = None) -> Estimate:
     lengths = np.array(tokens.lengths)
     shards = [(len(shard), int(lengths[shard].max())) for shard in tokens.shards()] if sites else []
     captured = layers * sum(_site_bytes(site, view, shards) for site in sites)
-    device = step.opened.call.device if step.opened is not None else "cpu"
-    seconds = (request.passes if request else 1) * pass_seconds(info, tokens, flops or flops_per_second(device))
-    memory, own_seconds = own.memory, own.seconds
+    memory = own.memory
     if step.groups is not None:
         memory += (states_held(step.groups) - 1) * (own.state or own.memory)
-        own_seconds *= step.groups + 1
-    return Estimate(memory + captured, own.disk, own_seconds + seconds)
+    return Estimate(memory + captured, own.disk, _own_seconds(step, own) + _pass_seconds(step, info, flops))
+
+
+def together(steps: Sequence[Step], flops: float | None = None) -> float:
+    """Seconds that steps of one twin take: their own, and each pass once that several share."""
+    passes: dict[tuple[object, ...], float] = {}
+    found = 0.0
+    for step in steps:
+        with suppress(Exception):  # the step fails, and says why, when it is computed
+            descriptor = step.use.analysis.descriptor
+            info = step.info.narrowed(step.use.layers, step.use.heads)
+            found += _own_seconds(step, _own_estimate(step, info)) if descriptor.estimate else 0.0
+            if step.tokens is not None:
+                alone = step.key if descriptor.shape == "forward" else ""
+                shared = (step.ingredients.get("tokens"), step.groups, alone)
+                passes[shared] = max(passes.get(shared, 0.0), _pass_seconds(step, step.info, flops))
+    return found + sum(passes.values())
+
+
+def _own_seconds(step: Step, own: Estimate) -> float:
+    return max(own.seconds, 0.0) + (0 if step.groups is None else step.groups * own.result)
+
+
+def _pass_seconds(step: Step, info: ModelInfo, flops: float | None) -> float:
+    """Those of the passes that a step wants of the model."""
+    assert step.tokens is not None
+    wanted = asked_of(step.use, step.planned).passes if step.use.analysis.descriptor.shape == "stream" else 1
+    device = step.opened.call.device if step.opened is not None else "cpu"
+    return wanted * pass_seconds(info, step.tokens, flops or flops_per_second(device))
 
 
 def _own_estimate(step: Step, view: ModelInfo) -> Estimate:

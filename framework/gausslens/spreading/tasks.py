@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..contract.errors import InputError
 from ..measuring.execute import groups, work
-from ..runs.resources import needs
+from ..runs.resources import needs, together
 
 if TYPE_CHECKING:
     from ..measuring.pieces import Kind
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # Operations a second of an imagined machine: shares of a run must not depend on the one that computes them.
 NOMINAL = 5e10
 # Bytes of results a second that comparisons go through there, and analyses that read results, which do more with each.
-COMPARED, READ = 15e6, 0.7e6
+COMPARED, READ = 15e6, 2e6
 
 
 @dataclass(frozen=True)
@@ -161,13 +161,8 @@ def shared_out(twins: Sequence[Sequence[Step]], of: int) -> Iterator[tuple[int, 
 
 def cost(steps: Iterable[Step]) -> float:
     """What steps of a twin take, in seconds of an imagined machine; at least a little."""
-    found = 0.05
-    for step in steps:
-        try:
-            found += max(needs(step, step.info, NOMINAL).seconds, 0.0) + 0.01
-        except Exception:
-            found += 0.01  # the step fails, and says why, when it is computed
-    return found
+    each = list(steps)
+    return 0.05 + 0.01 * len(each) + together(each, NOMINAL)
 
 
 def reading(step: Step, plan: Plan) -> float:

@@ -332,4 +332,4 @@ def estimate(parameters: JointParameters, info: ModelInfo, tokens: Tokens | None
     stored = 8 * places * (whole + 8 * parameters.window**2 + parameters.window * dims**2 + dims * width)
     pairs = parameters.window * (parameters.window - 1) // 2
     seconds = places * pairs * (1 + parameters.permutations) * (2e-5 + 2e-9 * many * dims**2)
-    return Estimate(memory=max(samples, pooled), disk=stored, seconds=seconds)
+    return Estimate(memory=max(samples, pooled), disk=stored, seconds=seconds, result=seconds)

@@ -475,4 +475,4 @@ def estimate(parameters: MomentsParameters, info: ModelInfo, tokens: Tokens | No
     # Eigenvalues of a matrix of this width, about 10 d^3 flops each.
     seconds = 0.0 if sketched else layers * heads * fits * 10 * float(width) ** 3 / 2e10
     state = (held + second + sample) // 2
-    return Estimate(held + second + sample, 8 * layers * heads * kept * fits, seconds, state)
+    return Estimate(held + second + sample, 8 * layers * heads * kept * fits, seconds, state, result=seconds)

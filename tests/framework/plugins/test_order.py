@@ -11,8 +11,8 @@ import pytest
 import xarray as xr
 
 import gausslens
-from gausslens.perform import prepare
 from gausslens.plugins import Host, load
+from gausslens.spreading.prepare import prepare
 from gausslens.testing import wiring
 
 PLUGINS = {name: import_module(f"gausslens_{name}.plugin") for name in ("models", "gaussian", "reinit")} | {

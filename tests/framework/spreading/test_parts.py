@@ -9,7 +9,8 @@ from several_processes import same
 from test_run import host, study
 
 from gausslens.contract.errors import InputError
-from gausslens.perform import perform, prepare
+from gausslens.perform import perform
+from gausslens.spreading.prepare import prepare
 from gausslens.spreading.tasks import Board, Part, Task, tasks_of
 
 

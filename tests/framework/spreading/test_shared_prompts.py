@@ -15,8 +15,9 @@ from gausslens.contract.prompts import Tokens
 from gausslens.contract.reference import resolve
 from gausslens.measuring import passes
 from gausslens.measuring.execute import Execution
-from gausslens.perform import perform, prepare
+from gausslens.perform import perform
 from gausslens.spreading import shares
+from gausslens.spreading.prepare import prepare
 from gausslens.spreading.tasks import tasks_of
 from gausslens.store import Store
 

@@ -18,8 +18,9 @@ from gausslens.contract.errors import InputError
 from gausslens.measuring import twin
 from gausslens.measuring.execute import Execution
 from gausslens.measuring.pieces import read_layer, write_layer
-from gausslens.perform import perform, prepare
+from gausslens.perform import perform
 from gausslens.spreading import shares
+from gausslens.spreading.prepare import prepare
 from gausslens.spreading.tasks import Board, Task
 from gausslens.store import Store
 from gausslens.store.disk import Claims, Writer

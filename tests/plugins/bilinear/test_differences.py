@@ -18,7 +18,7 @@ from gausslens import Context, ModelError
 from gausslens.contract.errors import GausslensError
 from gausslens.contract.twin import DifferenceModel, Twin
 from gausslens.figures import Heatmap, Lines
-from gausslens.perform import prepare
+from gausslens.spreading.prepare import prepare
 from gausslens.testing import TinyModel, TinyParameters, check_result, check_round_trip
 from gausslens_bilinear.analyses.difference import WeightDifference
 from gausslens_bilinear.figures.difference import difference

@@ -17,8 +17,8 @@ from safetensors.torch import load_file, save_file
 
 from gausslens import ModelError, ModelSpec, OpenModel
 from gausslens.__main__ import main
-from gausslens.perform import prepare
 from gausslens.runs.plan import PlanError
+from gausslens.spreading.prepare import prepare
 from gausslens_models.capture.bridge_engine import BridgeEngine
 from gausslens_models.capture.engine import TransformersEngine
 from gausslens_models.loading.bridge import open_bridge

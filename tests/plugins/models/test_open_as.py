@@ -20,9 +20,9 @@ from test_plain_module import SAMPLE, assert_equal, every_type, of
 
 import gausslens
 from gausslens import GausslensError, Loader, ModelError, ModelSpec, OpenAs, hookimpl
-from gausslens.perform import prepare
 from gausslens.plugins import Host
 from gausslens.runs import open as open_models
+from gausslens.spreading.prepare import prepare
 from gausslens.testing import host_of
 
 ROOT = Path(__file__).parents[3]

@@ -11,7 +11,7 @@ import xarray as xr
 
 import gausslens
 from gausslens import Context, InputError, StepRef
-from gausslens.perform import prepare
+from gausslens.spreading.prepare import prepare
 from gausslens_models.analyses.seeds import Seeds
 from gausslens_models.parameters import SeedsParameters
 

@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 import transformers
 
-from gausslens.perform import prepare
+from gausslens.spreading.prepare import prepare
 from gausslens_models.loading.config_and_tokenizer import digest_of_tokenizer
 
 PLAIN = {"?": 0, "ant": 3, "bee": 4, "cow": 5}

@@ -7,8 +7,8 @@ from gausslens_models.analyses import attention
 
 def planned(**told: str) -> tuple[str, int, float]:
     """The key of a step, and what it is told to need: bytes of disk, seconds."""
-    from gausslens.perform import prepare
     from gausslens.runs.resources import needs
+    from gausslens.spreading.prepare import prepare
 
     study = {
         "gausslens": 1,
