@@ -77,7 +77,10 @@ def _left(plan: Plan, there: Container[str]) -> list[str]:
     memory, disk = max((need.memory for need in measured), default=0), sum(need.disk for need in measured)
     told = [f"at most {size(memory)} beside the model"] * bool(memory) + [f"{size(disk)} of disk"] * bool(disk)
     took = duration(seconds).replace("< 1 s", "under 1 s")
-    return ["", f"left    {len(todo)} steps, by one process {', '.join(filter(None, (took, *told)))}"]
+    return [
+        "",
+        f"left    {len(todo)} step{'s' * (len(todo) > 1)}, by one process {', '.join(filter(None, (took, *told)))}",
+    ]
 
 
 def _alike(plan: Plan) -> Iterator[tuple[str, list[Step]]]:
