@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from .guard import threads as threads
     from .notebook import draw as draw
     from .notebook import load as load
+    from .notebook import versus as versus
     from .perform import run as run
     from .store.read_results import Result as Result
     from .store.read_results import Results as Results
@@ -125,6 +126,7 @@ _HOMES = {
     "threads": "guard",
     "draw": "notebook",
     "load": "notebook",
+    "versus": "notebook",
     "edit": "write_twin",
     "run": "perform",
     "Generators": "contract.twin",

@@ -8,6 +8,8 @@ figures[0]                      # shows itself
 figures[0].plot().savefig("rank.pdf")
 figures[3].plot(layer=2, head=1)
 
+gausslens.versus(score, [score_of(twin) for twin in twins])     # a number of your own beside its null
+
 model = gausslens.load("path/to/model")
 found = model.run("The cat sat on the mat", sites=("pattern", "resid_post"))
 found.pattern.sel(prompt=0, layer=2, head=1)    # [query, key], with the text of both tokens
@@ -29,6 +31,7 @@ from .contract.model import LayerWeights, ModelInfo
 from .contract.prompts import Part, Prompt, Tokens
 from .contract.sites import Site, site
 from .contract.twin import Twin
+from .terminal import html_table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -116,6 +119,34 @@ def drawn(
     if undrawn and not figures:
         raise InputError("\n".join(map(str, undrawn)))
     return figures, undrawn
+
+
+def versus(value: Any, draws: Any, pooled: Sequence[str] = ()) -> xr.Dataset:
+    """A number or array of your own beside its null: the same of so many random twins, computed in the same way.
+
+    ``value`` is a number, a numpy array or an xarray.DataArray; ``draws`` holds one such for each draw of the null, 5
+    or more for p and q. Each cell is judged as `against:` of a run judges it (``gausslens.maths.nulls.compare``,
+    docs/nulls.md): beside ``value`` stand ``value_null_mean``, ``value_z``, ``value_p``, ``value_q``, ``value_effect``
+    and the others of a comparison, by the name of the DataArray where it has one. ``pooled`` names dimensions along
+    which the null makes cells exchangeable, as heads that are drawn alike.
+    """
+    import xarray as xr
+
+    from .runs.compare import against
+
+    of = value if isinstance(value, xr.DataArray) else xr.DataArray(value)
+    name = str(of.name or "value")
+    each = [draw if isinstance(draw, xr.DataArray) else xr.DataArray(draw) for draw in draws]
+    if len(each) < 2:
+        raise InputError(f"a null needs at least 2 draws, there {'is 1' if each else 'are none'}")
+    if unknown := [dim for dim in pooled if dim not in of.dims]:
+        raise InputError(f"the value has no dimension {unknown[0]!r}{did_you_mean(unknown[0], map(str, of.dims))}")
+    if of.dtype.kind not in "biuf":
+        raise InputError(f"the value is of type {of.dtype}: give real numbers")
+    found = against(xr.Dataset({name: of}), [xr.Dataset({name: draw}) for draw in each], pooled)
+    if "not_compared" in found.attrs:
+        raise InputError(f"a draw is not what the value is: {found.attrs['not_compared'].partition(': ')[2]}")
+    return found
 
 
 def load(
@@ -257,6 +288,18 @@ class Model:
         info = self.info
         shape = f"{info.n_layers} layers of {info.n_heads} heads, {info.n_parameters:,} parameters"
         return f"<{info.name}: {info.family}, {shape}>"
+
+    def _repr_html_(self) -> str:
+        info, running = self.info, self._opened.running
+        sites = ", ".join(running.sites(self._opened.model)) if running is not None else "none: no engine runs it"
+        rows = {
+            "layers, heads": f"{info.n_layers}, {info.n_heads} over {info.n_kv_heads} key/value heads of {info.d_head}",
+            "width": str(info.d_model),
+            "vocabulary": f"{info.vocabulary:,}",
+            "parameters": f"{info.n_parameters:,}, {info.dtype}",
+            "sites": sites,
+        }
+        return html_table(f"{info.name}: {info.family}", rows.items())
 
 
 def _told(one: Intervention, prompt: int) -> Intervention:

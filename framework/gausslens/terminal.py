@@ -1,4 +1,4 @@
-"""What the terminal shows: tables, sizes and durations for people; names cannot send it escapes."""
+"""What a terminal and a notebook show: tables, sizes and durations for people; names cannot send escapes or markup."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TextIO
 from unicodedata import combining, east_asian_width
@@ -195,3 +196,16 @@ def duration(seconds: float) -> str:
     if seconds < 1:
         return "< 1 s"
     return f"about {seconds:.0f} s" if seconds < 120 else f"about {seconds / 60:.0f} min"
+
+
+def html_table(title: str, rows: Iterable[Sequence[object]], head: Sequence[str] = ()) -> str:
+    """Rows under a title, for a notebook."""
+    shown = [(f"<{tag}>{escape(plain(cell))}</{tag}>" for cell in row) for tag, row in _tagged(head, rows)]
+    lines = "".join(f"<tr>{''.join(cells)}</tr>" for cells in shown)
+    return f'<table><caption style="text-align: left">{escape(plain(title))}</caption>{lines}</table>'
+
+
+def _tagged(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[tuple[str, Sequence[object]]]:
+    if head:
+        yield "th", head
+    yield from (("td", row) for row in rows)

@@ -243,6 +243,13 @@ class LayerWeights:
     def __contains__(self, name: object) -> bool:
         return name in self.names
 
+    def __repr__(self) -> str:
+        where = "tensors outside the layers" if self.layer is None else f"layer {self.layer}"
+        return f"<{where} of {self.info.name}: {', '.join(self.names)}>"
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self.names)
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
 

@@ -10,6 +10,7 @@ from itertools import islice, product
 from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import InputError, StoreError, did_you_mean
+from ..terminal import html_table
 from .index import Reader as Reader
 from .index import open_reader
 from .layout import NotAStore
@@ -440,6 +441,20 @@ class Results:
         for variant in self.variants:
             lines.append(f"  {variant}: {', '.join(label for v, label in self._steps if v == variant)}")
         return "\n".join([*lines, *self.notes()])
+
+    def _repr_html_(self) -> str:
+        """For a notebook: what there is of the run, variant by variant."""
+        if self._plan is None:
+            return html_table(f"{self.path}: no run yet", ())
+        rows = [
+            (*name, steps[0].analysis, f"{sum(map(self.finished, steps))} of {len(steps)}")
+            for name, steps in self._steps.items()
+        ]
+        title = "; ".join([f"run {self.name} of {self.path}, planned {self._plan.created[:16]}", *self.notes()])
+        return html_table(title, rows, ("variant", "label", "analysis", "finished"))
+
+    def _ipython_key_completions_(self) -> list[tuple[str, str]]:
+        return list(self)
 
 
 def _in_words(view: Results) -> str:
