@@ -24,8 +24,8 @@ def opened(driven: Browser, store: Path, section: str) -> Path:
     driven.log("browser")
     driven.open(page)
     if driven.run("return document.querySelector(arguments[0]) !== null", SHEET):
-        driven.run("document.querySelector(arguments[0]).scrollIntoView()", SHEET)
-        driven.until(lambda: driven.run("return document.querySelector('.tokens.ready') !== null"))
+        ready = "document.querySelector(arguments[0]).scrollIntoView(); return document.querySelector('.tokens.ready')"
+        driven.until(lambda: driven.run(f"{ready} !== null", SHEET))
         driven.run("scrollTo(0, 0)")
     return page
 

@@ -34,8 +34,10 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def opened(driven: Browser, page: Path) -> Browser:
     driven.log("browser")
     driven.open(page)
-    driven.run("document.querySelector('.tokens').scrollIntoView()")
-    driven.until(lambda: driven.run("return document.querySelector('.tokens.ready') !== null"))
+    ready = (
+        "document.querySelector('.tokens').scrollIntoView(); return document.querySelector('.tokens.ready') !== null"
+    )
+    driven.until(lambda: driven.run(ready))
     return driven
 
 

@@ -39,8 +39,9 @@ def looked_at(driven: Browser, page: Path, width: int, media: str, scheme: str) 
     driven.shown_as(media, scheme)
     driven.log("browser")
     driven.open(page)
-    driven.run("document.querySelector('.tokens')?.scrollIntoView()")
-    driven.until(lambda: driven.run("return !document.querySelector('.tokens:not(.ready)')"))
+    # What is drawn above a map moves it away again: it is looked for until it is drawn.
+    next_one = "const box = document.querySelector('.tokens:not(.ready)'); box?.scrollIntoView(); return !box"
+    driven.until(lambda: driven.run(next_one))
     driven.run("scrollTo(0, 0);" + CHECKS)
 
 
