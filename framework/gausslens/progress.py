@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -10,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .contract.errors import InputError
+from .store.disk import seconds_told
 from .terminal import plain
 
 # Seconds between two lines of a log, and until the first: GAUSSLENS_LOG_SECONDS.
@@ -133,14 +132,7 @@ def in_notebook() -> bool:
 
 def log_seconds() -> float:
     """Seconds between two lines of a log: GAUSSLENS_LOG_SECONDS, 15 where it is not set, ``inf`` for none."""
-    told = os.environ.get(SECONDS, str(QUIET))
-    try:
-        seconds = float(told)
-    except ValueError:
-        seconds = 0.0
-    if not seconds > 0:
-        raise InputError(f"{SECONDS}={told!r}: give seconds, more than 0, or inf for no lines")
-    return seconds
+    return seconds_told(SECONDS, QUIET, lambda seconds: seconds > 0, "give seconds, more than 0, or inf for no lines")
 
 
 def _logged(bar: Bar, seconds: float) -> Iterator[Bar]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..terminal import columns, duration, size, table, tell
 from . import add_run_file, load_host
 
 if TYPE_CHECKING:
+    from ..contract.analyses import Estimate
     from ..runs.steps import Plan, Step
     from ..store import Store
 
@@ -45,11 +46,12 @@ def run(arguments: Namespace) -> int:
 def _as_text(plan: Plan, store: Store, width: int | None) -> str:
     """A line for each label, and for variants of it that need other than the rest; then what the whole will need."""
     there = {step.key for step in plan.steps if store.has(step.folder, step.key)}
-    rows = [_row(label, steps, there) for label, steps in _alike(plan)]
+    needed = _needed(plan)
+    rows = [_row(label, steps, there, needed) for label, steps in _alike(plan, needed)]
     head = ("label", "variants", "steps", "left", "tokens", "memory", "disk", "time each")
     lines = [f"{plan.study.name}: {len(plan.steps)} steps, {len(there)} of them in {store.path}", ""]
     lines += table(head, rows, (2, 3, 4, 5, 6, 7), width)
-    lines += _left(plan, there)
+    lines += _left(plan, there, needed)
     lines += _models(plan)
     lines += _nulls(plan)
     lines += _threads(plan)
@@ -62,10 +64,10 @@ def _as_text(plan: Plan, store: Store, width: int | None) -> str:
     return "\n".join(lines)
 
 
-def _left(plan: Plan, there: Container[str]) -> list[str]:
+def _left(plan: Plan, there: Container[str], needed: Mapping[str, Estimate]) -> list[str]:
     """What all that is left to compute will take, by one process."""
     from ..measuring.execute import groups
-    from ..runs.resources import needs, together
+    from ..runs.resources import together
     from ..spreading.tasks import reading
 
     todo = list({step.key: step for step in plan.steps if step.key not in there}.values())
@@ -73,7 +75,7 @@ def _left(plan: Plan, there: Container[str]) -> list[str]:
         return []
     each = groups(plan, todo)
     seconds = sum(reading(s[0], plan) if s[0].inputs else together(s) for s in each)
-    measured = [needs(step, step.info) for step in todo if not step.inputs and step.opened is not None]
+    measured = [needed[step.key] for step in todo if step.key in needed]
     memory, disk = max((need.memory for need in measured), default=0), sum(need.disk for need in measured)
     told = [f"at most {size(memory)} beside the model"] * bool(memory) + [f"{size(disk)} of disk"] * bool(disk)
     took = duration(seconds).replace("< 1 s", "under 1 s")
@@ -83,34 +85,48 @@ def _left(plan: Plan, there: Container[str]) -> list[str]:
     ]
 
 
-def _alike(plan: Plan) -> Iterator[tuple[str, list[Step]]]:
+def _needed(plan: Plan) -> dict[str, Estimate]:
+    """What each step that looks at a model needs, by its key; draws of one variant on the same tokens need the same."""
+    from ..runs.resources import needs
+
+    once: dict[tuple[object, ...], Estimate] = {}
+    found: dict[str, Estimate] = {}
+    for step in plan.steps:
+        if step.inputs or step.opened is None:
+            continue
+        what = (step.ref.label, step.ref.variant, step.opened, step.ingredients.get("tokens"), step.groups)
+        if what not in once:
+            once[what] = needs(step, step.info)
+        found[step.key] = once[what]
+    return found
+
+
+def _alike(plan: Plan, needed: Mapping[str, Estimate]) -> Iterator[tuple[str, list[Step]]]:
     """Steps of a label that need the same, by label; all that is compared with one null together."""
     found: dict[tuple[str, ...], list[Step]] = {}
     for step in plan.steps:
-        what = (f"against {step.against}",) if step.against else (step.ref.label, *_needed(step))
+        what = (f"against {step.against}",) if step.against else (step.ref.label, *_in_words(step, needed))
         found.setdefault(what, []).append(step)
     for (label, *_), steps in found.items():
         yield label, steps
 
 
-def _row(label: str, steps: Sequence[Step], there: Container[str]) -> tuple[str, ...]:
+def _row(label: str, steps: Sequence[Step], there: Container[str], needed: Mapping[str, Estimate]) -> tuple[str, ...]:
     drawn = Counter(step.ref.variant for step in steps)
     variants = ", ".join(f"{name} x {n}" if n > 1 else name for name, n in drawn.items())
     if steps[0].against:
         labels = dict.fromkeys(step.ref.label.split(".against.")[0] for step in steps)
         variants = ", ".join(labels)
     left = sum(step.key not in there for step in steps)
-    return (label, variants, str(len(steps)), str(left), *_needed(steps[0]))
+    return (label, variants, str(len(steps)), str(left), *_in_words(steps[0], needed))
 
 
-def _needed(step: Step) -> tuple[str, str, str, str]:
+def _in_words(step: Step, needed: Mapping[str, Estimate]) -> tuple[str, str, str, str]:
     """Tokens, memory, disk and time of a step."""
-    from ..runs.resources import needs
-
     tokens = str(sum(step.tokens.lengths)) if step.tokens else ""
-    if step.inputs or step.opened is None:
+    need = needed.get(step.key)
+    if need is None:
         return tokens, "", "", ""
-    need = needs(step, step.info)
     return tokens, size(need.memory), size(need.disk), duration(need.seconds)
 
 

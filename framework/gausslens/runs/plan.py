@@ -80,8 +80,10 @@ class _Planner:
 
     def settle(self) -> None:
         """Raise what was noted."""
-        for error in self.mistakes.values():
-            raise error if len(self.mistakes) == 1 else PlanError(_in_one_screen(list(self.mistakes)))
+        if len(self.mistakes) > 1:
+            raise PlanError(_in_one_screen(list(self.mistakes)))
+        for only in self.mistakes.values():
+            raise only
 
     def open_models(self) -> None:
         """Open the model of every twin, and look at every edit of it, before anything is computed."""

@@ -40,8 +40,7 @@ def needs(step: Step, info: ModelInfo, flops: float | None = None) -> Estimate:
         request = asked_of(step.use, step.planned)
     sites = request.sites if request else ()
     layers = len(view.layers) if descriptor.all_layers else 1
-    lengths = np.array(tokens.lengths)
-    shards = [(len(shard), int(lengths[shard].max())) for shard in tokens.shards()] if sites else []
+    shards = _sizes(tokens) if sites else []
     captured = layers * sum(_site_bytes(site, view, shards) for site in sites)
     memory = own.memory
     if step.groups is not None:
@@ -119,7 +118,13 @@ def flops_per_second(device: str = "cpu") -> float:
 
 def largest_of_shards(site: str, info: ModelInfo, tokens: Tokens) -> int:
     """What a site takes for the largest shard of prompts."""
-    return _site_bytes(site, info, [(len(shard), max(tokens.lengths[i] for i in shard)) for shard in tokens.shards()])
+    return _site_bytes(site, info, _sizes(tokens))
+
+
+def _sizes(tokens: Tokens) -> list[tuple[int, int]]:
+    """Of each shard the prompts, and the tokens of the longest."""
+    lengths = np.array(tokens.lengths)
+    return [(len(shard), int(lengths[shard].max())) for shard in tokens.shards()]
 
 
 def _site_bytes(site: str, info: ModelInfo, shards: Sequence[tuple[int, int]]) -> int:

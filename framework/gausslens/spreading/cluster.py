@@ -89,7 +89,7 @@ def _connected(workers: Workers, plan: Plan) -> Iterator[tuple[Any, str, WorkerP
     """Dask's client, what is to be told of the cluster, and its processes where they are ours."""
     from distributed import Client
 
-    silence_dask()
+    in_worker.silence_dask()
     if workers.address is None:
         with _local(workers.number, gpus.cards(plan)) as (cluster, told, processes):
             client = Client(cluster, set_as_default=False)
@@ -112,13 +112,6 @@ def _connected(workers: Workers, plan: Plan) -> Iterator[tuple[Any, str, WorkerP
         yield client, f"{count} worker{'s' if count != 1 else ''} of the scheduler at {workers.address}", None
     finally:
         _close(client)
-
-
-def silence_dask() -> None:
-    """Deaths are told in our own words: Dask's loggers, several of which have a level of their own, say nothing."""
-    for name in ["distributed", *logging.root.manager.loggerDict]:
-        if name.partition(".")[0] == "distributed":
-            logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _close(client: Any) -> None:

@@ -120,13 +120,12 @@ class Session:
     def compute(self, keys: Sequence[str], of: Kind = "layer", numbers: tuple[int, ...] = ()) -> Iterator[Row]:
         """Compute the steps of these keys that are not in the store, or a share of each; what became of them."""
         steps = [self.steps[key] for key in keys]
+        lacking = [step for step in steps if not self.store.has(step.folder, step.key)]
         if numbers:
-            lacking = [step for step in steps if not self.store.has(step.folder, step.key)]
             told = self.execution.share(lacking, of, numbers) if lacking else ()
             yield from (("note", event.text) for event in told)
             yield from (("shared", key, of, numbers) for key in keys)
             return
-        lacking = [step for step in steps if not self.store.has(step.folder, step.key)]
         yield from (("found", step.key) for step in steps if step not in lacking)
         for event in computed(self.execution, lacking):
             if isinstance(event, Noted):
@@ -219,11 +218,18 @@ def serve(told: Mapping[str, Any]) -> None:
     forget()
 
 
+def silence_dask() -> None:
+    """Deaths are told in our own words: Dask's loggers, several of which have a level of their own, say nothing."""
+    for name in ["distributed", *logging.root.manager.loggerDict]:
+        if name.partition(".")[0] == "distributed":
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
 async def _answer(told: Mapping[str, Any], work: MainThread) -> None:
     import dask
     from distributed import Worker
 
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    silence_dask()
     quiet = {"distributed.worker.profile.enabled": False, "distributed.admin.system-monitor.gil.enabled": False}
     place = {"host": "127.0.0.1", "local_directory": told["scratch"], "name": told["name"]}
     try:
