@@ -9,7 +9,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, NoReturn
 
-from .command import COMMANDS
+from .command import COMMANDS, module_of
 from .contract.errors import did_you_mean, near
 from .terminal import plain_lines
 
@@ -89,7 +89,7 @@ def parsed(argv: Sequence[str]) -> tuple[ModuleType, argparse.Namespace]:
         arguments.command, arguments.rest = arguments.rest[0], ["--help"]
     if arguments.command not in COMMANDS:
         first.error(f"there is no command {arguments.command!r}{did_you_mean(arguments.command, COMMANDS)}")
-    module = import_module(f"{__package__}.command.{arguments.command.replace('-', '_')}")
+    module = import_module(module_of(arguments.command))
     text = COMMANDS[arguments.command]
     parser = Parser(prog=f"gausslens {arguments.command}", description=f"{text[0].upper()}{text[1:]}.")
     module.add(parser)

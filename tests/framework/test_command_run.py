@@ -18,7 +18,7 @@ from gausslens import plugins
 from gausslens.__main__ import main
 from gausslens.command import plan as plan_command
 from gausslens.command import run as run_command
-from gausslens.command import store as store_command
+from gausslens.command.stored import store as store_command
 from gausslens.testing import TinyEngine, wiring
 
 RUN = """\

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..report import Undrawn
     from ..store.read_results import Results
 
-# In the order in which --help shows them. The module is the name with '_' for '-'.
+# In the order in which --help shows them; ``module_of`` has their modules.
 COMMANDS = {
     "run": "compute what a run file asks for and the store does not hold yet",
     "check": "check a run file; all mistakes at once",
@@ -36,6 +36,13 @@ COMMANDS = {
     "new-plugin": "write a plugin of your own to start from",
     "example": "list the example run files, or copy one",
 }
+# Those whose module is in the folder of what is done with a store.
+_STORED = frozenset({"runs", "show", "report", "diff", "store"})
+
+
+def module_of(command: str) -> str:
+    """The name of a command's module: that of the command, with '_' for '-'."""
+    return f"{__name__}.{'stored.' if command in _STORED else ''}{command.replace('-', '_')}"
 
 
 def load_host(arguments: Namespace, say: bool = True) -> Host:

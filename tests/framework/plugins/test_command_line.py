@@ -17,7 +17,7 @@ import pytest
 
 from gausslens import command_line as parser
 from gausslens.__main__ import main
-from gausslens.command import COMMANDS
+from gausslens.command import COMMANDS, module_of
 from gausslens.contract.errors import GausslensError, InputError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def test_every_command_has_a_module_and_its_help(command: str, capsys: Captured)
     assert "--without PLUGIN" in out
     assert main(["help", command]) == 0
     assert capsys.readouterr().out == out
-    module = import_module(f"gausslens.command.{command.replace('-', '_')}")
+    module = import_module(module_of(command))
     assert module.__doc__
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from store.stored import META, key
 
 from gausslens import ragged_variables
-from gausslens.command import show
+from gausslens.command.stored import show
 from gausslens.contract.errors import StoreError
 from gausslens.maths.ragged import Ragged
 from gausslens.store import Store

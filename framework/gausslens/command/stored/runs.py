@@ -6,11 +6,11 @@ import json
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
-from ..terminal import plain, print_table
+from ...terminal import plain, print_table
 
 if TYPE_CHECKING:
-    from ..store.manifest import Manifest
-    from ..store.read_results import Results
+    from ...store.manifest import Manifest
+    from ...store.read_results import Results
 
 
 def add(parser: ArgumentParser) -> None:
@@ -21,7 +21,7 @@ def add(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Print a row for each plan of each run."""
-    from ..store.read_results import open as open_store
+    from ...store.read_results import open as open_store
 
     results = open_store(arguments.store)
     rows = list_of_runs(results)

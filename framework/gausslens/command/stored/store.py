@@ -8,14 +8,14 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..contract.errors import InputError
-from ..progress import progress
-from ..terminal import plain, print_table, size
-from . import load_host, outside
+from ...contract.errors import InputError
+from ...progress import progress
+from ...terminal import plain, print_table, size
+from .. import load_host, outside
 
 if TYPE_CHECKING:
-    from ..store.bank import Copied, Copying
-    from ..store.maintain import Named, Superseded
+    from ...store.bank import Copied, Copying
+    from ...store.maintain import Named, Superseded
 
 ACTIONS = {
     "verify": "check every byte; exit code 1 where something is wrong",
@@ -61,7 +61,7 @@ _OPTIONS = {
 
 def run(arguments: Namespace) -> int:
     """Do what was asked."""
-    from ..store.index import open_reader
+    from ...store.index import open_reader
 
     _check(arguments)
     if arguments.action == "verify":
@@ -75,7 +75,7 @@ def run(arguments: Namespace) -> int:
         return _pack(root, Path(arguments.file))
     if arguments.action == "gc":
         return _gc(root, arguments.yes, arguments.copied)
-    from ..store import Store
+    from ...store import Store
 
     print(Store(root).create().reindex())
     return 0
@@ -97,8 +97,8 @@ def _check(arguments: Namespace) -> None:
 
 
 def _verify(arguments: Namespace) -> int:
-    from ..store.layout import check_is_store
-    from ..store.maintain import count, verify
+    from ...store.layout import check_is_store
+    from ...store.maintain import count, verify
 
     path = Path(arguments.store)
     check_is_store(path)
@@ -115,8 +115,8 @@ def _verify(arguments: Namespace) -> int:
 
 
 def _pack(root: Path, target: Path) -> int:
-    from ..store.pack import pack
-    from ..store.read_results import open as open_results
+    from ...store.pack import pack
+    from ...store.read_results import open as open_results
 
     number = pack(root, outside(target, root).absolute())
     results = open_results(root)
@@ -130,7 +130,7 @@ def _pack(root: Path, target: Path) -> int:
 
 
 def _copy(arguments: Namespace) -> int:
-    from ..store.bank import carry_out, intend, open_source
+    from ...store.bank import carry_out, intend, open_source
 
     # The plan first: where the run file is wrong, or its model is not there, nothing is looked at.
     keys, plan = _needed(arguments) if arguments.keys_of else (None, "")
@@ -152,7 +152,7 @@ def _copy(arguments: Namespace) -> int:
 
 def _needed(arguments: Namespace) -> tuple[frozenset[Named], str]:
     """The results that a run file needs, and the digest of its plan."""
-    from ..spreading.prepare import prepare
+    from ...spreading.prepare import prepare
 
     _, _, models, plan = prepare(arguments.keys_of, arguments.set, host=load_host(arguments))
     models.close()
@@ -161,7 +161,7 @@ def _needed(arguments: Namespace) -> tuple[frozenset[Named], str]:
 
 def _tell_before(copying: Copying, keys: frozenset[Named] | None, plan: str, arguments: Namespace) -> None:
     """Sizes, before anything is written; and whether they fit."""
-    from ..store.bank.copying import check_space
+    from ...store.bank.copying import check_space
 
     counted: dict[str, list[int]] = {}
     for (analysis, _), count in copying.results.items():
@@ -187,7 +187,7 @@ def _tell_before(copying: Copying, keys: frozenset[Named] | None, plan: str, arg
 
 def _tell_after(copied: Copied, target: Path) -> int:
     """What was copied, what was not and why."""
-    from ..store.read_results import open as open_results
+    from ...store.read_results import open as open_results
 
     for finding in copied.wrong:
         print(f"left out: {plain(finding.where)}: {plain(finding.what)}")
@@ -211,8 +211,8 @@ def _tell_after(copied: Copied, target: Path) -> int:
 
 
 def _gc(root: Path, yes: bool, copied: bool) -> int:
-    from ..store import Store
-    from ..store.maintain import remove, superseded
+    from ...store import Store
+    from ...store.maintain import remove, superseded
 
     store = Store(root).create()
     found = superseded(root, copied)

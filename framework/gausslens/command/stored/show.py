@@ -7,9 +7,9 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
-from ..contract.errors import InputError, StoreError, did_you_mean
-from ..terminal import plain, print_frame, print_rows, print_table, written
-from . import load_host, outside, tell_undrawn, tell_what_is_not_shown
+from ...contract.errors import InputError, StoreError, did_you_mean
+from ...terminal import plain, print_frame, print_rows, print_table, written
+from .. import load_host, outside, tell_undrawn, tell_what_is_not_shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
-    from ..store.read_results import Results
+    from ...store.read_results import Results
 
 # Arrays of so few cells are printed in the list of a result's arrays.
 FEW_CELLS = 4
@@ -49,7 +49,7 @@ def add(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Print the tree of a run, one result, or one array of it."""
-    from ..store.read_results import open as open_store
+    from ...store.read_results import open as open_store
 
     results = open_store(arguments.store)
     if arguments.run is not None:
@@ -118,9 +118,9 @@ def _draw(results: Results, arguments: Namespace) -> None:
     """Write the figures of a result into a file and print where it is."""
     from pathlib import Path
 
-    from ..notebook import drawn
-    from ..report.matplotlib_figures import save
-    from ..report.sections import failed
+    from ...notebook import drawn
+    from ...report.matplotlib_figures import save
+    from ...report.sections import failed
 
     if arguments.all:
         raise InputError("--png draws one run: say which with --run NAME in place of --all")
@@ -190,7 +190,7 @@ def _chosen(view: Results, arguments: Namespace) -> set[tuple[str, str]]:
 def _show_trees(views: list[Results], arguments: Namespace) -> None:
     """What there is of each run."""
     if arguments.csv or arguments.json:
-        from ..store.tables import joined
+        from ...store.tables import joined
 
         tables = []
         for view in views:
@@ -234,7 +234,7 @@ def _dimensions(steps: Any) -> str:
 
 def _show_result(results: Results, variant: str, label: str, null: str | None, run: str = "") -> None:
     """One result; where its draws differ in shape, each draw by itself."""
-    from ..store.read_parts import DifferentShapes
+    from ...store.read_parts import DifferentShapes
 
     nulls = results.nulls(variant, label) if null is None else (null,)
     try:
@@ -249,7 +249,7 @@ def _show_result(results: Results, variant: str, label: str, null: str | None, r
 
 def _show_arrays(title: str, dataset: xr.Dataset, nulls: Mapping[str, xr.Dataset]) -> None:
     """The arrays of a dataset: what each is, its range, and how it stands against each null."""
-    from ..store.read_parts import WITHOUT, beside
+    from ...store.read_parts import WITHOUT, beside
 
     print(f"\n{plain(title)}")
     rows = []
@@ -313,7 +313,7 @@ def _stands(against: xr.Dataset, name: str) -> str:
 
 def _frames(found: list[tuple[Results, list[str]]], arguments: Namespace) -> pd.DataFrame:
     """The cells of all variants in one table; of several runs only where all are asked for, each row with its run."""
-    from ..store.tables import joined
+    from ...store.tables import joined
 
     wanted = None if arguments.array is None else [arguments.array]
     tables = []

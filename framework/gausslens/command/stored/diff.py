@@ -9,16 +9,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..contract.errors import InputError, StoreError
-from ..terminal import plain, print_frame, print_rows
+from ...contract.errors import InputError, StoreError
+from ...terminal import plain, print_frame, print_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pandas as pd
 
-    from ..store.manifest import Manifest, PlannedStep
-    from ..store.read_results import Results
+    from ...store.manifest import Manifest, PlannedStep
+    from ...store.read_results import Results
 
 # Values longer than this are cut on the screen; --json has them whole.
 MOST_LETTERS = 60
@@ -42,7 +42,7 @@ def add(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Print which ingredient of the key differs, step by step; steps that differ alike are told once."""
-    from ..store.read_results import open as open_store
+    from ...store.read_results import open as open_store
 
     results = open_store(arguments.store)
     if arguments.values:

@@ -6,10 +6,10 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import load_host, outside, tell_undrawn, tell_what_is_not_shown
+from .. import load_host, outside, tell_undrawn, tell_what_is_not_shown
 
 if TYPE_CHECKING:
-    from ..report import Undrawn
+    from ...report import Undrawn
 
 
 def add(parser: ArgumentParser) -> None:
@@ -23,8 +23,8 @@ def add(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Write the page and print where it is."""
-    from ..report import write
-    from ..store.read_results import open as open_store
+    from ...report import write
+    from ...store.read_results import open as open_store
 
     if arguments.out is not None:
         outside(Path(arguments.out), Path(arguments.store))
