@@ -4,16 +4,17 @@ VENV   ?= .venv
 STAMP  := $(VENV)/.installed
 BIN    := $(VENV)/bin
 
-.PHONY: help install demo test lint benchmarks soak schemas clean
+.PHONY: help install demo test lint site benchmarks soak schemas clean
 
 help:
 	@echo "make demo        run the example study on the built-in model: a table, and a report to look at"
 	@echo "make test        the tests (GAUSSLENS_FULL=1: the long ones too)"
 	@echo "make install     only set up the environment"
 	@echo "make lint        ruff, mypy, import-linter"
+	@echo "make site        the documentation as a site, in build/site/html"
 	@echo "make benchmarks  ratios to what the machine can do"
 	@echo "make soak        hours of the same, outside CI; killed, it goes on where it was (docs/SOAK.md)"
-	@echo "make schemas     write the JSON Schemas again"
+	@echo "make schemas     write the JSON Schemas and the lists of outputs again"
 	@echo "make clean       remove the environment and everything that was built"
 
 # Once; again when what is installed changes.
@@ -39,6 +40,10 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
+# A minute or two the first time; pictures and studies that it made are kept in build/site/store.
+site: $(STAMP)
+	$(BIN)/python docs/site/make_site.py
+
 benchmarks: $(STAMP)
 	@for script in $(filter-out $(SOAKED) benchmarks/synthetic.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; OMP_NUM_THREADS=1 $(BIN)/python $$script || exit 1; done
 
@@ -58,6 +63,7 @@ soak: $(STAMP)
 
 schemas: $(STAMP)
 	$(BIN)/gausslens schema --write schemas
+	$(BIN)/python docs/site/studies.py
 
 clean:
 	rm -rf $(VENV) build dist examples/store .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

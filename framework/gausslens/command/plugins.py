@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 from ..contract.errors import InputError, did_you_mean
 from ..contract.reference import has_form, resolve
 from ..plugins.host import KINDS
+from ..plugins.outputs import outputs_of
 from . import load_host
 
 if TYPE_CHECKING:
-    from ..contract.descriptors import Descriptor, Owned
+    from ..contract.descriptors import Analysis, Descriptor, Owned
     from ..plugins.host import Host
     from ..runfile.wording import Parameter
 
@@ -82,7 +83,7 @@ def _listed(host: Host) -> Iterator[str]:
     if host.left_out:
         yield f"\nleft out: {', '.join(host.left_out)}"
     broken = f", {len(host.broken)} set aside" if host.broken else ""
-    yield f"\n{len(host.plugins)} plugins{broken}. 'gausslens plugins NAME' shows parameters."
+    yield f"\n{len(host.plugins)} plugins{broken}. 'gausslens plugins NAME' shows parameters and outputs."
 
 
 def _as_json(host: Host) -> str:
@@ -138,6 +139,8 @@ def as_text(kind: str, owned: Owned[Any], width: int) -> str:
     except Exception as error:
         return "\n".join([*lines, f"  its parameters cannot be read: {type(error).__name__}: {error}"])
     lines += ["", *_table(found, width)] if found else ["  no parameters"]
+    if kind == "analysis":
+        lines += ["", *_gives(descriptor, width)]
     required = [p.name for p in found if p.default is None and "." not in p.name]
     if kind in _USES:
         lines += ["", f"  in a run file:  {_use(kind, descriptor.name, required)}"]
@@ -153,6 +156,9 @@ def as_data(kind: str, owned: Owned[Any]) -> dict[str, Any]:
         data["schema"] = resolve(descriptor.parameters).model_json_schema()
     except Exception as error:
         data["schema"], data["trouble"] = None, f"{type(error).__name__}: {error}"
+    if kind == "analysis":
+        listed = outputs_of(descriptor)
+        data["outputs"] = None if listed is None else {each.name: asdict(each) for each in listed}
     return data
 
 
@@ -187,6 +193,31 @@ def _table(found: list[Parameter], width: int) -> Iterator[str]:
         first = f"    {parameter.name:<{name}}  "
         yield from textwrap.wrap(f"{parameter.type}; {default}", width, initial_indent=first, subsequent_indent=margin)
         yield from textwrap.wrap(parameter.text, width, initial_indent=margin, subsequent_indent=margin)
+
+
+def _gives(analysis: Analysis, width: int) -> Iterator[str]:
+    """The variables of its results: names in one column; beside each dimensions and unit, and beneath what it is."""
+    import textwrap
+
+    try:
+        listed = outputs_of(analysis)
+    except InputError as error:
+        listed, said = None, str(error)
+    else:
+        said = f"what it gives is not listed; 'gausslens schema {analysis.name} --outputs STORE' lists it from results"
+    if listed is None:
+        yield from textwrap.wrap(said, width, initial_indent="  ", subsequent_indent="  ", break_long_words=False)
+        return
+    yield "  gives"
+    name = min(max((len(each.name) for each in listed), default=0), width // 3)
+    margin = " " * (name + 6)
+    for each in listed:
+        units = "" if each.units in ("", "1") else f", in {each.units}"
+        text = f"{each.shape}{units}"
+        yield from textwrap.wrap(
+            text, width, initial_indent=f"    {each.name:<{name}}  ", subsequent_indent=margin, break_long_words=False
+        )
+        yield from textwrap.wrap(each.meaning, width, initial_indent=margin, subsequent_indent=margin)
 
 
 def _use(kind: str, name: str, required: list[str]) -> str:

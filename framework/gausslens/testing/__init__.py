@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .forward_checks import check_interventions as check_interventions
     from .plugin_checks import check_references as check_references
     from .plugin_checks import host_of as host_of
+    from .result_checks import check_outputs as check_outputs
     from .result_checks import check_result as check_result
     from .result_checks import check_round_trip as check_round_trip
     from .result_checks import check_same as check_same
@@ -49,6 +50,7 @@ _HOMES = {
     "TinyParameters": "tiny_parameters",
     "check_references": "plugin_checks",
     "host_of": "plugin_checks",
+    "check_outputs": "result_checks",
     "check_result": "result_checks",
     "check_round_trip": "result_checks",
     "check_same": "result_checks",

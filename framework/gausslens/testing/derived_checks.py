@@ -9,7 +9,7 @@ from ..contract.analyses import StepRef
 from ..contract.descriptors import Analysis
 from ..contract.parameters import Parameters
 from ..contract.reference import resolve
-from .result_checks import check_result, check_same
+from .result_checks import check_outputs, check_result, check_same
 from .stream_checks import context_of
 from .tiny_model import TinyModel
 
@@ -24,7 +24,7 @@ def check_derived(
 
     - it picks some of them, and the order in which they come does not matter;
     - it changes none of them;
-    - the result is well formed (``check_result``).
+    - the result is well formed (``check_result``), and by default as the plugin lists it (``check_outputs``).
     """
     chosen = parameters or resolve(analysis.parameters)()
     context = context_of(analysis, TinyModel())
@@ -40,4 +40,4 @@ def check_derived(
     check_same(compute(backwards), result, "it depends on the order in which results come")
     for ref, dataset in backwards.items():
         check_same(dataset, inputs[ref], f"it changed the result of {ref.label}")
-    return check_result(result)
+    return check_outputs(analysis, result) if parameters is None else check_result(result)

@@ -18,7 +18,7 @@ from ..contract.reference import resolve
 from ..contract.sites import site
 from ..contract.twin import Twin
 from ..runs.outcome import labelled
-from .result_checks import check_in_view, check_result, check_same
+from .result_checks import check_in_view, check_outputs, check_result, check_same
 from .stream_checks import TEXTS, context_of
 from .tiny_engine import TinyEngine
 from .tiny_model import TinyModel, of_kinds
@@ -47,13 +47,14 @@ def check_forward(
       is checked of all, and the result is the plain one's;
     - a new instance gives the same bits, and leaves the model as it is: weights, and what it computes afterwards;
     - with only the last layer and head in view it runs, and names those and no others, or refuses that;
-    - the result is well formed (``check_result``).
+    - the result is well formed (``check_result``), and by default as the plugin lists it (``check_outputs``).
 
     ``layers`` and ``heads`` are those in view (None: all); ``inputs`` are the results that it finds in
     ``context.inputs``.
     """
     chosen = parameters or resolve(analysis.parameters)()
-    return of_kinds(model, lambda held: _Forward(analysis, chosen, held, texts, inputs).checked(layers, heads))
+    found = of_kinds(model, lambda held: _Forward(analysis, chosen, held, texts, inputs).checked(layers, heads))
+    return check_outputs(analysis, found) if parameters is None and model is None else found
 
 
 class _Forward:

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
+from ..plugins.outputs import FILE, outputs_in, outputs_of
+
 if TYPE_CHECKING:
+    from ..contract.descriptors import Analysis
     from ..contract.model import ModelInfo
 
 
@@ -28,6 +31,26 @@ def check_result(dataset: xr.Dataset) -> xr.Dataset:
         assert not lacking, f"{name}: give it the attribute {' and '.join(lacking)} (units '1' where it has none)"
         unnamed = [dim for dim in variable.dims if str(dim).startswith("dim_")]
         assert not unnamed, f"{name}: its dimension {unnamed[0]} has no name"
+    return dataset
+
+
+def check_outputs(analysis: Analysis, dataset: xr.Dataset) -> xr.Dataset:
+    """Check what every result owes (``check_result``), and that it is what the plugin's ``outputs.json`` lists.
+
+    Each variable is listed of the analysis, with these dimensions and this unit. Of a plugin without such a list
+    nothing more is checked. The other checks call it where parameters are the default and the model is the tiny one.
+    """
+    check_result(dataset)
+    listed = outputs_of(analysis)
+    if listed is None:
+        return dataset
+    known = {each.name: each for each in listed}
+    again = f"'gausslens schema {analysis.name} --outputs STORE' makes {FILE} again"
+    for output in outputs_in([(analysis.name, dataset)])[analysis.name]:
+        assert output.name in known, f"{analysis.name} gives {output.name}, which {FILE} does not list; {again}"
+        one = known[output.name]
+        assert output.dims[0] in one.dims, f"{output.name} is {output.shape}, and listed as {one.shape}; {again}"
+        assert output.units == one.units, f"{output.name} is in {output.units}, and listed in {one.units}; {again}"
     return dataset
 
 

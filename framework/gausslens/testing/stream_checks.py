@@ -25,7 +25,7 @@ from ..measuring.on_the_way import Merged, OnTheWay, Reached
 from ..runs.outcome import labelled
 from ..runs.requests import check_request, offers_state
 from .merge_checks import Given, check_left_out, check_merge
-from .result_checks import check_result, check_same
+from .result_checks import check_outputs, check_result, check_same
 from .tiny_engine import TinyEngine
 from .tiny_model import of_kinds
 
@@ -63,11 +63,12 @@ def check_stream(
     - where it takes row blocks, or column blocks, their size does not matter;
     - where it has ``state`` and ``restore``: the state is plain arrays, asking for it changes nothing, and whoever goes
       on from it after any shard of any pass gets the same bits, beside another that does so too;
-    - the result is well formed (``check_result``).
+    - the result is well formed (``check_result``), and by default as the plugin lists it (``check_outputs``).
 
     One that asks for ``ordered`` is never cut nor merged. ``inputs`` are what it finds in ``context.inputs``.
     """
     chosen = parameters or resolve(analysis.parameters)()
+    by_default = parameters is None and model is None
     if model is None:
         model = of_kinds(None, lambda held: _runs(_Check(analysis, chosen, held, texts, inputs)))
     check = _Check(analysis, chosen, model, texts, inputs)
@@ -77,14 +78,14 @@ def check_stream(
     check_same(hostile, result, "it differs where layers come in another order, or arrays are reused after update()")
     check.on_the_way()
     if check.request.ordered:
-        return check_result(result)
+        return check_outputs(analysis, result) if by_default else check_result(result)
     _check_cuts(check, result, rtol, atol)
     if analysis.row_blocks:
         with patch.object(feed, "ROW_BLOCK", 3):
             check_same(check.run(), result, "it depends on the size of the blocks of query rows", rtol, atol)
     check_merge(given := check.given(), rtol, atol)
     check_left_out(given, result)
-    return check_result(result)
+    return check_outputs(analysis, result) if by_default else check_result(result)
 
 
 def _check_cuts(check: _Check, result: xr.Dataset, rtol: float, atol: float) -> None:

@@ -16,7 +16,7 @@ from ..contract.parameters import Parameters
 from ..contract.reference import resolve
 from ..contract.twin import EditCall, EditFailed, Twin, check_touched
 from ..runs.outcome import labelled
-from .result_checks import check_in_view, check_result, check_same
+from .result_checks import check_in_view, check_outputs, check_result, check_same
 from .stream_checks import context_of
 from .tiny_model import TinyModel, of_kinds
 
@@ -40,12 +40,13 @@ def check_weights(
     - layers may come in any order, and a new instance gives the same bits;
     - no tensor of the model is changed;
     - with only some layers and heads in view it runs, and names those and no others;
-    - the result is well formed (``check_result``).
+    - the result is well formed (``check_result``), and by default as the plugin lists it (``check_outputs``).
 
     ``inputs`` are the results that it finds in ``context.inputs``.
     """
     chosen = parameters or resolve(analysis.parameters)()
-    return of_kinds(model, lambda held: _checked_weights(analysis, chosen, held, inputs))
+    found = of_kinds(model, lambda held: _checked_weights(analysis, chosen, held, inputs))
+    return check_outputs(analysis, found) if parameters is None and model is None else found
 
 
 def _checked_weights(

@@ -105,6 +105,8 @@ red.count   analysis, version 1, of plugin red (gausslens-red 1.0)
     least  integer >= 1; default 3
            Fewer are not told.
 
+  what it gives is not listed; 'gausslens schema red.count --outputs STORE' lists it from results
+
   in a run file:  analyses: [{use: red.count}]
 """
 

@@ -1,0 +1,142 @@
+"""Pictures of the site: figures of each analysis' study, what each edit does to a matrix, the page of a whole run."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import studies
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+    from gausslens.plugins import Host
+
+Pictures = dict[str, list[tuple[str, str]]]
+MODEL = "builtin:tiny"
+MOST = 2  # figures of one analysis
+
+
+def figures(host: Host, to: Path) -> Pictures:
+    """The first figures that the report makes of each analysis' study: file and caption."""
+    import gausslens
+
+    made: Pictures = {}
+    for analysis in host.analyses:
+        store = studies.results(analysis, host)[0]
+        drawn = gausslens.draw(store, label=analysis, host=host) if _has_section(analysis, host) else ()
+        for number, each in enumerate(drawn[:MOST]):
+            file = f"pictures/{analysis}-{number}.png"
+            _save(each.plot(), to / file)
+            made.setdefault(analysis, []).append(
+                (file, f"**{_plain(each.figure.title)}** {_plain(each.figure.caption)}")
+            )
+    return made
+
+
+def edits(host: Host, to: Path) -> Pictures:
+    """The entries and singular values of one matrix, as it is and as each edit leaves it."""
+    import gausslens
+
+    model = gausslens.load(MODEL)._opened.model
+    made: Pictures = {}
+    for name, owned in host.edits.items():
+        before, after = _beside(owned, model) or (None, None)
+        if before is None or after is None:
+            continue
+        file = f"pictures/{name}.png"
+        _save(_two(before, after), to / file)
+        given = studies.told()["edits"].get(name, {})
+        words = f", with {', '.join(f'{k} {v}' for k, v in given.items())}" if given else ""
+        made[name] = [(file, f"W_Q of the last layer of `{MODEL}`, [d_model, heads], as it is and edited{words}.")]
+    return made
+
+
+def page(to: Path) -> None:
+    """The page of the run file that the README shows."""
+    import gausslens
+
+    text = (studies.ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.search(r"```yaml\n(gausslens: 1.+?)```", text, flags=re.DOTALL)
+    assert shown is not None
+    path = studies.RUNS / "first.yaml"
+    path.write_text(shown[1], encoding="utf-8")
+    store = studies.BUILD / "first"
+    gausslens.run(path, store=store, sets=["report=true"], shown=False)
+    to.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(store / "report.html", to)
+
+
+def _has_section(analysis: str, host: Host) -> bool:
+    return any(analysis in owned.descriptor.analyses for owned in host.sections.values())
+
+
+def _beside(owned: Any, model: Any) -> tuple[Any, Any] | None:
+    """W_Q of the last layer [d_model, heads], without and with an edit; None where it needs files, or leaves W_Q."""
+    from gausslens import Twin
+    from gausslens.contract.errors import Mark
+    from gausslens.contract.reference import resolve
+    from gausslens.contract.twin import EditCall
+
+    given = studies.told()["edits"].get(owned.descriptor.name, {})
+    if "path" in given:
+        return None
+    call = EditCall(owned, resolve(owned.descriptor.parameters)(**given), None, None, Mark("", 0, 0))
+    last = model.info.layers[-1]
+    twin = Twin(model, [call], draw=0 if owned.descriptor.random else None)
+    if "W_Q" not in twin.touches(last):
+        return None
+    heads = [each.weights(last)["W_Q"] for each in (Twin(model), twin)]
+    before, after = (w.permute(1, 0, 2).reshape(w.shape[1], -1).double().numpy() for w in heads)
+    return before, after
+
+
+def _two(before: Any, after: Any) -> Canvas:
+    """Both matrices in one scale of colours, and their singular values against rank."""
+    import numpy as np
+    from matplotlib.figure import Figure as Canvas
+
+    canvas = Canvas(figsize=(8, 2.9), layout="constrained")
+    panels = canvas.subplots(1, 3, width_ratios=(1, 1, 1.3))
+    most = float(np.abs(before).max())
+    for axes, matrix, title in zip(panels, (before, after), ("as it is", "edited"), strict=False):
+        _matrix(axes, matrix, most, title)
+    for matrix, title, style in ((before, "as it is", "-"), (after, "edited", "--")):
+        values = np.linalg.svd(matrix, compute_uv=False)
+        panels[2].plot(np.arange(1, len(values) + 1), values, style, label=title, linewidth=1.6)
+    panels[2].set_title("singular values by rank", fontsize=10, loc="left")
+    panels[2].legend(frameon=False, fontsize=9)
+    return canvas
+
+
+def _matrix(axes: Axes, matrix: Any, most: float, title: str) -> None:
+    axes.imshow(matrix, cmap="RdBu_r", vmin=-most, vmax=most, aspect="auto", interpolation="nearest")
+    axes.set_title(title, fontsize=10, loc="left")
+    axes.set_xticks([])
+    axes.set_yticks([])
+
+
+def _save(canvas: Canvas, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    canvas.savefig(path, dpi=110, metadata={"Software": None})
+
+
+def _plain(text: str) -> str:
+    """A title or caption, which has no markup, as a sentence of Markdown."""
+    from describe_api import escaped
+
+    said = escaped(text.strip())
+    return said if said.endswith((".", "!", "?")) else f"{said}."
+
+
+def cards(pictures: Pictures) -> Iterator[str]:
+    """The gallery: the first picture of each analysis, which leads to its page."""
+    for analysis, (first, *_) in pictures.items():
+        file, caption = first
+        alt = re.sub(r"[\[\]*_`\\]", "", caption)[:120]
+        page = f"reference/analyses/{analysis}.md"
+        yield f"-   [![{alt}]({file}){{ loading=lazy }}]({page})\n\n    [`{analysis}`]({page})"
