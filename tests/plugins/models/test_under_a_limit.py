@@ -28,8 +28,8 @@ Case = under_a_limit.Case
 
 FEW = ("queries", "attention", "loss", "effect")
 IDS = [[3 + (7 * i * i + 5 * i * n + row) % 50 for i in range(n)] for row, n in enumerate([9, 8, 11, 12] * 4)]
-# One of each way to be unlike: norms, rotation, experts, an encoder, latent attention, positions in scores.
-KINDS = ("gpt2", "olmo2", "gemma3", "mixtral", "gpt_neox", "bert-masked", "deepseek_v3", "bloom")
+# One of each way to be unlike: norms, windows, rotation, experts, an encoder, positions in scores.
+KINDS = ("gpt2", "olmo2", "gemma3", "mixtral", "gpt_neox", "bert-masked", "bloom")
 
 
 @pytest.mark.parametrize("null", ["before", "spectrum"])
