@@ -6,6 +6,7 @@ kept (``process_state``), and what they print is shown up to a number of lines (
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import threading
 import time
@@ -127,6 +128,11 @@ def _can_be_told(error: Exception) -> bool:
         return False
 
 
+def _raise_in(thread: int, error: type[BaseException] | None) -> None:
+    """Have Python raise this in a thread; None: nothing, of what has not been raised yet."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error) if error else None)
+
+
 @dataclass
 class Guard:
     """How the calls of one step, edit or other piece of a plugin are made.
@@ -205,13 +211,16 @@ class Guard:
 
     @contextmanager
     def _alarm(self, seconds: float) -> Iterator[None]:
-        """Interrupt the main thread when the time is over, again and again; other threads are not interrupted."""
+        """Interrupt this thread when the time is over, again and again: the main one by a signal."""
         if threading.current_thread() is not threading.main_thread():
-            yield
+            with self._alarm_of_thread(seconds):
+                yield
             return
         running = True
 
-        def late(_number: int, _frame: Any) -> None:
+        def late(number: int, frame: Any) -> None:
+            if running and left and left < seconds and callable(before):
+                before(number, frame)  # of the call around this one, whose time is over first
             if running:
                 raise _Late(self)
 
@@ -227,6 +236,45 @@ class Guard:
             signal.signal(signal.SIGALRM, before)
             if left:
                 signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - began), AGAIN), AGAIN)
+
+    @contextmanager
+    def _alarm_of_thread(self, seconds: float) -> Iterator[None]:
+        """The same in another thread, as workers of a scheduler have: Python raises there what this one is told to.
+
+        It does so between two steps of Python code; a call that waits in C is not cut short, as a signal would.
+        """
+        own, over, guard = threading.get_ident(), threading.Event(), self
+
+        class Late(_Late):  # of which Python makes the exception by itself
+            def __init__(self) -> None:
+                super().__init__(guard)
+
+        def watch() -> None:
+            wait = seconds
+            while not over.wait(wait):
+                _raise_in(own, Late)
+                wait = AGAIN
+
+        watching = threading.Thread(target=watch, name="limit of time", daemon=True)
+        watching.start()
+        try:
+            yield
+        finally:
+            self._end(over, watching, own)
+
+    def _end(self, over: threading.Event, watching: threading.Thread, thread: int) -> None:
+        """End the watch on a thread, whatever still comes of it; what is of another guard is raised again."""
+        of_another = None
+        while True:
+            try:
+                over.set()
+                watching.join()
+                _raise_in(thread, None)
+                break
+            except _Late as late:
+                of_another = of_another if late.guard is self else late
+        if of_another is not None:
+            raise of_another
 
     def too_long(self) -> Stopped:
         """The error of one that takes longer than its limit."""

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -27,10 +28,12 @@ def needs(step: Step, info: ModelInfo, flops: float | None = None) -> Estimate:
 
     ``flops`` are operations a second; this machine's where they are left out.
 
+    Under ``max_memory`` an analysis that takes logits in columns holds as many as the engine gives at a time.
+
     Errors over prompts hold G + log2 G states in place of the one that the estimate counts, and ask for G results more.
     """
     descriptor = step.use.analysis.descriptor
-    view = info.narrowed(step.use.layers, step.use.heads)
+    view = _in_columns(step, info.narrowed(step.use.layers, step.use.heads))
     tokens = step.tokens
     own = _own_estimate(step, view) if descriptor.estimate else Estimate()
     if tokens is None:
@@ -46,6 +49,16 @@ def needs(step: Step, info: ModelInfo, flops: float | None = None) -> Estimate:
     if step.groups is not None:
         memory += (states_held(step.groups) - 1) * (own.state or own.memory)
     return Estimate(memory + captured, own.disk, _own_seconds(step, own) + _pass_seconds(step, info, flops))
+
+
+def _in_columns(step: Step, view: ModelInfo) -> ModelInfo:
+    """The model as a step sees it: with so many tokens of the vocabulary as it sees at a time."""
+    opened, tokens = step.opened, step.tokens
+    if opened is None or opened.max_memory is None or tokens is None or not step.use.analysis.descriptor.column_blocks:
+        return view
+    tell = getattr(opened.running, "columns", None)
+    most = max((count * longest for count, longest in _sizes(tokens)), default=0)
+    return view if tell is None else replace(view, vocabulary=min(view.vocabulary, tell(opened.model, most)))
 
 
 def together(steps: Sequence[Step], flops: float | None = None) -> float:

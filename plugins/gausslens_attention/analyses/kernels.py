@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,12 +11,15 @@ import torch
 
 from gausslens import Estimate, ModelInfo, Tokens
 
-from ..maths.kernels import features_and_flops, kernel_map, kernel_names, least_tokens, projections
+from ..maths.kernels import CHUNK, features_and_flops, kernel_map, kernel_names, least_tokens, projections
 from .curves import Approximation, Curves
 from .patterns import Patterns, drawn_by_head, of_maps
 
 if TYPE_CHECKING:
     from ..parameters import KernelParameters
+
+# Copies of features, or of sums of products of keys, that are there at once: those of queries, parts, their sum.
+_COPIES = 5
 
 
 class Kernels(Curves):
@@ -62,6 +66,20 @@ class Kernels(Curves):
 
 
 def estimate(parameters: KernelParameters, info: ModelInfo, tokens: Tokens | None) -> Estimate:
-    """By the kernels, drawn ones several times."""
+    """By the kernels, drawn ones several times; memory: features of one prompt, or the sums over its keys."""
     draws = [parameters.draws * len(parameters.features) if name == "performer" else 1 for name in parameters.kernels]
-    return of_maps(info, tokens, 1.2e-7 * sum(draws))
+    maps = of_maps(info, tokens, 1.2e-7 * sum(draws))
+    if tokens is None:
+        return maps
+    n, m = max(tokens.lengths, default=0), max(tokens.keys.lengths, default=0)
+    labels = kernel_names(parameters.kernels, parameters.features)
+    numbers = max(_numbers(label, n, m, info.d_head, info.causal) for label in labels)
+    return replace(maps, memory=maps.memory + 8 * _COPIES * len(info.heads) * numbers)
+
+
+def _numbers(label: str, n: int, m: int, d: int, causal: bool) -> int:
+    """How many numbers of a head one copy of what a kernel makes of n queries and m keys has."""
+    if label == "least-squares":
+        return d**2 * (min(CHUNK, n) if causal else 1)
+    features, _ = features_and_flops(label, n, d, d, causal, m)
+    return max(n, m) * features

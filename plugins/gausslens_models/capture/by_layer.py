@@ -2,17 +2,17 @@
 
 The parts are the embedding, each layer, and the head; what else stands outside the layers (norms, positions) is read
 when a pass begins. A part is read from the files when the model first calls it, edited as the twin says, and let go of
-when another is needed. Of embedding and head some rows are read at a time, where no edit changes them (vocabulary.py).
+when another is needed. Of embedding and head some rows are read at a time (vocabulary.py); what edits make of them is
+kept for the pass, for an edit draws a tensor whole.
 Buffers that no file has, as rotary frequencies, are made as transformers makes them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import ctypes
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial, wraps
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,8 +22,9 @@ import torch
 from gausslens import ModelError
 
 from ..loading.checkpoint import refuse_not_finite
-from ..loading.skeleton import BUFFERS, NO_SITE, by_transformers
-from .vocabulary import Rows, rows_of
+from ..loading.skeleton import BUFFERS, NO_SITE
+from .empty_module import empty_module, maker_of, sources_of
+from .vocabulary import Rows, rows_of, whole_rows
 
 if TYPE_CHECKING:
     from gausslens import Twin
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
 # What is left for a model that cannot be run a part at a time.
 AGAIN = ": it cannot be run a layer at a time; leave max_memory out, or raise it above the size of the weights"
-# A tensor outside the layers that an edit draws whole: the model's, what the edit is given, what it gives.
-COPIES_OF_EDITED = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,9 +67,10 @@ class ByLayer:
         self.in_columns = False  # whether its logits come out the same some columns at a time
         self.twin: Twin | None = None
         self.serving: int | None = None  # the layer whose tensors are in the module as the files have them
+        self.outside: dict[str, torch.Tensor] | None = None  # while edits are made outside the layers, what was read
         self._held: dict[Part, dict[str, torch.Tensor]] = {}  # of each part in memory what stood in its places before
         self._depth = 0
-        self._sources = _sources(self.module, model.checkpoint)
+        self._sources = sources_of(self.module, model.checkpoint)
 
     @cached_property
     def layers(self) -> tuple[Part, ...]:
@@ -117,23 +117,37 @@ class ByLayer:
         return {part: rows for part, rows in found if part is not None and rows is not None}
 
     def in_rows(self, part: Part | None) -> Rows | None:
-        """How a part is read by rows; None where it is read whole, as what an edit changes is."""
-        if part is None or part not in self.rows:
-            return None
-        return None if self.twin is not None and self._edited(self.twin, part) else self.rows[part]
+        """How a part is read by rows, of the files or of what the twin makes of it; None where it is read whole."""
+        rows = None if part is None else self.rows.get(part)
+        if part is None or rows is None or self.twin is None:
+            return rows
+        changed = [name for name in self._ours(part, self.twin.touches(None)) if name in ("W_E", "W_U")]
+        if changed:
+            place = self._model.module_layout.places[None][changed[0]]
+            if not whole_rows(place.slot, changed[0]):
+                return None
+            edited = self._outside(self.twin).get(changed[0])
+            rows.edited = edited if edited is None or changed[0] == "W_E" else edited.mT
+        return rows
 
     def held(self, edited: Collection[str] = ()) -> tuple[int, str]:
-        """The most bytes that parts take at once, and of which; ``edited`` tensors of ours outside the layers."""
+        """The most bytes that parts take at once, and of which; ``edited`` tensors of ours outside the layers.
+
+        What an edit draws whole is there three times: the model's, what it is given, what it gives, of all that it
+        draws; what it gives is kept while layers are read.
+        """
         twins = self._model.spec.twins
-        sizes = {part: self.bytes(part) * (1 + twins) for part in dict.fromkeys(self.layers)}
-        for part in (self.embedding, self.head):
-            if part is None:
-                continue
-            changed = bool(self._ours(part, edited))
-            if changed or part not in self.rows:
-                sizes[part] = self.bytes(part) * (COPIES_OF_EDITED if changed else 1)
+        ends = [part for part in (self.embedding, self.head) if part is not None]
+        drawn = [part for part in ends if self._ours(part, edited)]
+        kept = {self._stored_as(name): self.bytes(part) for part in drawn for name in part.tensors}
+        sizes = {part.name: self.bytes(part) * (1 + twins) for part in dict.fromkeys(self.layers)}
+        sizes |= {part.name: self.bytes(part) for part in ends if part not in self.rows}
+        sizes = {name: size + sum(kept.values()) for name, size in sizes.items()}
+        if kept:
+            whole = " and ".join(part.name for part in drawn)
+            sizes[f"{whole}, drawn by an edit"] = 2 * sum(kept.values()) + max(kept.values())
         largest = max(sizes, key=sizes.__getitem__)
-        return self.bytes(self.rest) + sizes[largest], largest.name
+        return self.bytes(self.rest) + sizes[largest], largest
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -181,6 +195,11 @@ class ByLayer:
 
     def drop(self, but: Part | None = None) -> None:
         """Let go of all parts but one."""
+        if but is None:
+            for rows in self.rows.values() if "rows" in vars(self) else ():
+                rows.edited = None
+            if self.twin is not None:
+                self.twin.forget(None)
         gone = [part for part in self._held if part is not but]
         for part in gone:
             for name, before in self._held.pop(part).items():
@@ -232,14 +251,25 @@ class ByLayer:
         if self.twin is not None and self.twin.edits:
             self._edit(self.twin, part)
 
+    def _outside(self, twin: Twin) -> Mapping[str, torch.Tensor]:
+        """What a twin makes of the tensors outside the layers: once for a pass, of what is read once."""
+        there = [(self._plainly_stored(name), name) for name in self.rest.tensors if self.rest in self._held]
+        changed = self._model.changes  # by an adapter: what is in the module is another
+        self.outside = {stored: self.tensor(name) for stored, name in there if stored and stored not in changed}
+        try:
+            return twin.overlay(None)
+        finally:
+            self.outside = None
+
     def _edit(self, twin: Twin, part: Part) -> None:
         """Write what a twin changes into a part, and let go of it."""
         layer = part.layers[0] if part.layers else None
         if not self._edited(twin, part):
             return
+        rows = self.rows.get(part)
         self.serving = layer
         try:
-            edited = twin.overlay(layer)
+            edited = self._outside(twin) if layer is None else twin.overlay(layer)
         finally:
             self.serving = None
         model = self._model
@@ -249,7 +279,7 @@ class ByLayer:
             place = model.place_to_edit(layer, name)
             plus = place.slot.plus
             at = self._place_in(part, name, place.theirs, layout.tied)
-            if at is None:
+            if at is None or (rows is not None and at == rows.name):
                 continue
             if plus and torch.equal(tensor, layout.ours(place, self.tensor(at), self.tensor(at).dtype)):
                 continue  # what is stored cannot be had back exactly from the sum
@@ -257,7 +287,8 @@ class ByLayer:
                 own.add(at)
                 _put(self.module, at, self.tensor(at).clone())
             layout.write(place, self.tensor(at), tensor - plus if plus else tensor)
-        twin.forget(layer)
+        if layer is not None:
+            twin.forget(layer)
 
     def _edited(self, twin: Twin, part: Part) -> bool:
         """Whether edits of a twin may change anything in a part."""
@@ -315,7 +346,7 @@ class ByLayer:
             _put(self.module, name, torch.zeros(like.shape, dtype=like.dtype, device=self._model.spec.device))
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             for path in dict.fromkeys(name.rpartition(".")[0] for name in names):
-                _maker(self.module, path)._init_weights(self.module.get_submodule(path))
+                maker_of(self.module, path)._init_weights(self.module.get_submodule(path))
 
     @cached_property
     def _names(self) -> dict[str, torch.Tensor]:
@@ -347,104 +378,6 @@ class ByLayer:
     def _path(self, module: Any) -> str:
         named = self.module.named_modules(remove_duplicate=False)
         return str(next(path for path, one in named if one is module))
-
-
-@dataclass(frozen=True)
-class Sources:
-    """Tensors of the files, and those of the module that transformers makes of them; None: it is one, as it is."""
-
-    checkpoint: Any
-    names: tuple[str, ...]
-    targets: tuple[str, ...]
-    converter: Any = None
-    patterns: tuple[str, ...] = ()
-
-    def read(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-        """The tensors of the module."""
-        read = self.checkpoint.read
-        if self.converter is None:
-            return {self.targets[0]: read(self.names[0]).to(dtype)}
-        converter = copy.deepcopy(self.converter)
-        for name, pattern in zip(self.names, self.patterns, strict=True):
-            converter.add_tensor(self.targets[0], name, pattern, partial(_read_as, read, name, dtype))
-        made = converter.convert(self.targets[0], model=None, config=None, hf_quantizer=None, loading_info=None)
-        return {name: value[0] if isinstance(value, list) else value for name, value in made.items()}
-
-
-def _read_as(read: Callable[[str], torch.Tensor], name: str, dtype: torch.dtype) -> torch.Tensor:
-    return read(name).to(dtype)
-
-
-def _sources(module: Any, checkpoint: Any) -> dict[str, Sources]:
-    """Of each tensor of the module those of the files that make it, by transformers' own names and conversions."""
-    from transformers.conversion_mapping import get_model_conversion_mapping
-    from transformers.core_model_loading import WeightConverter, dot_natural_key, rename_source_key
-
-    mapping = get_model_conversion_mapping(module, None, None)
-    converters = [one for one in mapping if isinstance(one, WeightConverter)]
-    renamings = [one for one in mapping if not isinstance(one, WeightConverter)]
-    by_pattern = {pattern: one for one in converters for pattern in one.source_patterns}
-    known, prefix = module.state_dict(), module.base_model_prefix
-    found: dict[str, list[tuple[str, str | None]]] = {}
-    for name in sorted(checkpoint.tensors, key=dot_natural_key):
-        target, pattern = rename_source_key(name, renamings, converters, prefix, known)
-        if target not in known and name in known:
-            target, pattern = rename_source_key(name, [], [], prefix, known)
-        found.setdefault(target, []).append((name, pattern))
-    sources: dict[str, Sources] = {}
-    for target, pairs in found.items():
-        pattern = pairs[0][1]
-        if pattern is None:
-            sources[target] = Sources(checkpoint, (pairs[0][0],), (target,))
-            continue
-        one = by_pattern[pattern]
-        targets = tuple(target.replace(one.target_patterns[0], t) for t in one.target_patterns)
-        made = Sources(checkpoint, tuple(n for n, _ in pairs), targets, one, tuple(str(p) for _, p in pairs))
-        sources |= dict.fromkeys(targets, made)
-    return sources
-
-
-def empty_module(model: PretrainedModel) -> Any:
-    """The module of a model as transformers builds it before it reads weights; buffers that no file has are made."""
-    config = copy.deepcopy(model.config)
-    chosen = model.attention or ("eager" if not model.layout.family.watched else None)
-    arguments: dict[str, Any] = {"dtype": model.dtype} | ({"attn_implementation": chosen} if chosen else {})
-    with by_transformers(model.spec.path, "build this model"), torch.device("meta"):
-        module = model.model_class()._from_config(config, **arguments)
-    module.eval().requires_grad_(False)
-    _make_buffers(module, model.spec.device)
-    return module
-
-
-def _make_buffers(module: Any, device: str) -> None:
-    """Buffers that are in no file, as transformers makes them when it loads a model."""
-    lasting = set(module.state_dict())
-    owners: dict[str, Any] = {}
-    for path, owner in module.named_modules():
-        for leaf, buffer in owner._buffers.items():
-            name = f"{path}.{leaf}" if path else leaf
-            if buffer is not None and buffer.is_meta and name not in lasting:
-                owner._buffers[leaf] = torch.empty_like(buffer, device="cpu")
-                owners[path] = owner
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        for path, owner in owners.items():
-            _maker(module, path)._init_weights(owner)
-    for owner in owners.values():
-        for leaf in owner._buffers:
-            if leaf in owner._non_persistent_buffers_set and owner._buffers[leaf] is not None:
-                owner._buffers[leaf] = owner._buffers[leaf].to(device)
-
-
-def _maker(module: Any, path: str) -> Any:
-    """The nearest model of transformers around a module: it knows how its buffers are made."""
-    from transformers import PreTrainedModel
-
-    while path:
-        path = path.rpartition(".")[0]
-        found = module.get_submodule(path)
-        if isinstance(found, PreTrainedModel):
-            return found
-    return module
 
 
 def give_back() -> None:

@@ -76,6 +76,13 @@ class TransformersEngine:
             )
         return f"a pass reads {read / 1e6:,.1f} MB, and holds {held / 1e6:,.1f} MB of it at once ({name})"
 
+    def columns(self, model: PretrainedModel, tokens: int) -> int:
+        """How many columns of the logits of so many tokens are there at a time, where analyses take them so."""
+        with turn_of(model.module):
+            by_layer = model.by_layer
+            rows = None if by_layer is None else by_layer.rows.get(by_layer.head)
+        return model.info.vocabulary if rows is None else rows.columns(tokens, model.room_for_block)
+
     def together(self, model: PretrainedModel) -> str | None:
         """Why shards cannot be carried through this model together; None where they can, "" where nothing asks for it.
 

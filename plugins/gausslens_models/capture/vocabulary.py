@@ -18,6 +18,7 @@ import torch
 from ..loading.checkpoint import Checkpoint, refuse_not_finite
 
 if TYPE_CHECKING:
+    from ..families.slots import Slot
     from ..loading.pretrained import PretrainedModel
     from .by_layer import Part
 
@@ -41,6 +42,7 @@ class Rows:
     dtype: torch.dtype
     device: str
     kept: tuple[torch.Tensor, torch.Tensor] | None = field(default=None, repr=False)  # tokens, and their rows
+    edited: torch.Tensor | None = field(default=None, repr=False)  # what a twin has in its place, for a pass
     holds: bool = False  # whether some rows stand in the head, for the columns that it is to give
 
     @property
@@ -56,6 +58,8 @@ class Rows:
 
     def read(self, wanted: torch.Tensor) -> torch.Tensor:
         """The rows of these tokens, which are in order."""
+        if self.edited is not None:
+            return self.edited[wanted.to(self.edited.device)]
         found = self.checkpoint.rows(self.stored, wanted.cpu(), self.dtype)
         refuse_not_finite(self.path, [(self.stored, found)])
         return found.to(self.device)
@@ -186,10 +190,13 @@ def sliced(model: Any, name: str) -> Sliced | None:
     by_layer = getattr(model, "by_layer", None)
     if by_layer is None or name not in ("W_E", "W_U") or name not in model.layout.places[None]:
         return None
-    place = model.layout.places[None][name]
     rows = by_layer.rows.get(by_layer.embedding if name == "W_E" else by_layer.head)
-    slot = place.slot
-    odd = slot.turned or slot.plus or slot.skip or slot.part or slot.behind
-    if rows is None or odd or slot.form != ("as is" if name == "W_E" else "in_out"):
+    if rows is None or not whole_rows(model.layout.places[None][name].slot, name):
         return None
     return Sliced(rows, name == "W_U")
+
+
+def whole_rows(slot: Slot, name: str) -> bool:
+    """Whether the rows of a stored matrix are those of our W_E, or the columns of our W_U, and nothing else."""
+    odd = slot.turned or slot.plus or slot.skip or slot.part or slot.behind
+    return not odd and slot.form == ("as is" if name == "W_E" else "in_out")

@@ -123,6 +123,15 @@ class PretrainedModel(CheckpointModel):
             self._looked_at.add(place.theirs)
         return layout.ours(place, theirs, theirs.dtype)
 
+    def _stored(self, name: str) -> torch.Tensor:
+        """A tensor from the file; of those outside the layers each once, while edits of them are made."""
+        kept = None if self.by_layer is None else self.by_layer.outside
+        if kept is None or all(place.theirs != name for place in self.layout.places[None].values()):
+            return super()._stored(name)
+        if name not in kept:
+            kept[name] = super()._stored(name).to(self.dtype)
+        return kept[name]
+
     def waves(self) -> torch.Tensor | None:
         """The table of positions that are waves, of the checkpoint, else of the module."""
         name = self.layout.table_of_waves

@@ -21,6 +21,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import gausslens
 from gausslens import Intervention, ModelError, ModelSpec, Request, Twin
+from gausslens.runs.resources import needs
+from gausslens.spreading.prepare import prepare
 from gausslens_models.capture.engine import TransformersEngine
 from gausslens_models.capture.walk import Streams
 from gausslens_models.loading.checkpoint import Checkpoint
@@ -367,3 +369,19 @@ def test_rows_of_a_tensor_are_those_of_the_whole(dtype, tmp_path):
     for wanted in (torch.arange(50), torch.tensor([0, 1, 2, 7, 49]), torch.tensor([], dtype=torch.long)):
         assert torch.equal(checkpoint.rows("it", wanted, torch.float32), whole[wanted].float())
     assert checkpoint.reads["it"] == Fraction(55, 50)
+
+
+def test_what_losses_need_is_told_of_the_logits_that_are_there_at_a_time(tmp_path):
+    wide = LlamaConfig(
+        vocab_size=60_000, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
+    )
+    LlamaForCausalLM(wide).save_pretrained(tmp_path)
+    study = STUDY | {"model": {"path": str(tmp_path)}, "variants": {"trained": []}, "analyses": [{"use": "model.loss"}]}
+    memory = {}
+    for limit in (None, "3MB"):
+        _, _, models, plan = prepare(study | ({"max_memory": limit} if limit else {}))
+        memory[limit] = needs(plan.steps[0], plan.steps[0].info, 1e9).memory
+        models.close()
+    logits = 2000 * 60_000 * 4  # of a shard
+    assert memory[None] > logits
+    assert memory["3MB"] < logits / 10
