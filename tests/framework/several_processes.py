@@ -128,7 +128,7 @@ class Site:
 
     def run(self, *arguments: str, store: Path | None = None) -> subprocess.CompletedProcess[str]:
         process = self.start(*arguments, store=store)
-        out, error = process.communicate(timeout=1200)
+        out, error = process.communicate(timeout=3600)
         return subprocess.CompletedProcess(process.args, process.returncode, out, error)
 
     def computed(self) -> Counter[str]:
@@ -191,7 +191,7 @@ def scheduler(site: Site, workers: int = 2) -> Iterator[tuple[Path, subprocess.P
         for process in (works, leads):
             if process is not None:
                 process.terminate()
-                process.wait(60)
+                process.wait(300)
 
 
 def below(process: subprocess.Popen[str]) -> list[psutil.Process]:

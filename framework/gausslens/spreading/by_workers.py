@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import GausslensError, InputError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # A step that killed its worker so often is reported, and not tried again.
 DEATHS = 3
 # Seconds that a submission of small tasks should take, how many it holds at most, and how many a worker is ahead.
-SECONDS, MOST, AHEAD = 0.5, 64, 2
+SECONDS, MOST, AHEAD = 1.0, 64, 2
 # Seconds without any worker after which a run ends.
 NONE = 600
 
@@ -50,12 +50,12 @@ class _Stop(GausslensError):
 
 @dataclass
 class Submission:
-    """Tasks that were sent together, and the keys of each that are to be computed."""
+    """Tasks that were sent together, the keys of each that are to be computed, and their seconds by the plan."""
 
     tasks: list[Task]
     keys: list[list[str]]
+    estimate: float = 0.0
     future: Any = None
-    began: float = field(default_factory=time.monotonic)
 
 
 class Crew:
@@ -73,7 +73,7 @@ class Crew:
         self.unsettled: dict[Task, set[str]] = {}
         self.deaths: Counter[str] = Counter()
         self.task_of: dict[str, Task] = {}  # of each step that is sent, but of shares
-        self.seconds: dict[bool, float] = {}
+        self.rates: dict[bool, float] = {}  # seconds that a worker takes for one that the plan estimates
         self._there: list[str] = []
         # When any worker was seen: those of a cluster may still stand in a queue, ours may not.
         self._asked, self._seen = 0.0, None if processes is None else time.monotonic()
@@ -171,9 +171,9 @@ class Crew:
 
     def _batch(self) -> Generator[Event, None, Submission | None]:
         """The next tasks to send, as many as take a moment together; None where none is ours to compute."""
-        board, batch, size = self.leading.board, Submission([], []), 1
-        while len(batch.tasks) < size and (task := board.take()) is not None:
-            if batch.tasks and task.reads != batch.tasks[0].reads:
+        board, batch = self.leading.board, Submission([], [])
+        while (task := board.take()) is not None:
+            if batch.tasks and not self._fits(task, batch):
                 board.back(task)
                 break
             steps = yield from self.leading.claimed(task)
@@ -182,16 +182,22 @@ class Crew:
                 batch.keys.append([step.key for step in steps])
                 self.unsettled[task] = set(batch.keys[-1])
                 self.task_of |= dict.fromkeys(() if task.numbers else batch.keys[-1], task)
-                each = self.seconds.get(task.reads)
-                fair = 1 + board.ready // (AHEAD * max(1, len(self._there)))
-                size = 1 if each is None else max(1, min(int(SECONDS / max(each, 1e-4)), MOST, fair))
+                batch.estimate += self.leading.estimates[task]
         return batch if batch.tasks else None
+
+    def _fits(self, task: Task, batch: Submission) -> bool:
+        """Whether a task may go with others: small ones that are alike, and no more than leaves all workers some."""
+        rate = self.rates.get(task.reads)
+        if rate is None or task.reads != batch.tasks[0].reads:
+            return False
+        fair = 1 + self.leading.board.ready // (AHEAD * max(1, len(self._there)))
+        small = (batch.estimate + self.leading.estimates[task]) * rate <= SECONDS
+        return small and len(batch.tasks) < min(MOST, fair)
 
     def _submit(self, submission: Submission) -> None:
         self._number += 1
         name = f"{self._name}-{self._number}"
         asked = [(keys, task.of, task.numbers) for task, keys in zip(submission.tasks, submission.keys, strict=True)]
-        submission.began = time.monotonic()
         submission.future = self._call(
             self.client.submit, in_worker.compute, self.order, asked, f".{name}", key=name, pure=False
         )
@@ -238,7 +244,6 @@ class Crew:
             raise SchedulerLost(self.lost) from error
 
     def _settled(self, done: Submission) -> Iterator[Event]:
-        took = (time.monotonic() - done.began) / len(done.tasks)
         if done.future.status == "error":
             error = done.future.exception()
             if type(error).__name__ != "KilledWorker":
@@ -251,8 +256,6 @@ class Crew:
         if ("died",) in rows:
             yield from self._mourned(done)
             return
-        before = self.seconds.get(done.tasks[0].reads, took)
-        self.seconds[done.tasks[0].reads] = min(took, (before + took) / 2)
         for what, *told in rows:
             if what == "note":
                 yield Noted(told[0])
@@ -260,12 +263,20 @@ class Crew:
                 stop = _Stop(told[0])
                 stop.code = told[1]
                 raise stop
+            elif what == "took":
+                self._learn(done, told[0])
             elif what == "shared":
                 key, *share = told
                 task = next(t for t in done.tasks if key in t.keys and [t.of, t.numbers] == share)
                 yield from self._without(task, key)
             else:
                 yield from self._one(told[0], self._result(what, *told))
+
+    def _learn(self, done: Submission, seconds: float) -> None:
+        """How long the worker took, without what stood before it in the queue: later ones are seldom slower."""
+        if done.estimate:
+            reads, rate = done.tasks[0].reads, seconds / done.estimate
+            self.rates[reads] = min(rate, (self.rates.get(reads, rate) + rate) / 2)
 
     def _result(self, what: str, key: str, text: str = "", layer: int | None = None, trace: str = "") -> Settled:
         step = self.leading.steps[key]

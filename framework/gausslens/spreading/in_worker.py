@@ -149,7 +149,7 @@ def opened(order: Order) -> tuple[str, str]:
 
 
 def compute(order: Order, tasks: Sequence[tuple[list[str], Kind, tuple[int, ...]]], mark: str) -> list[Row]:
-    """Compute tasks, or shares of such, one after another.
+    """Compute tasks, or shares of such, one after another: what became of each, and how many seconds all took.
 
     ``mark`` names this attempt: one that was begun before killed its worker.
     """
@@ -159,10 +159,10 @@ def compute(order: Order, tasks: Sequence[tuple[list[str], Kind, tuple[int, ...]
         except FileExistsError:
             return [("died",)]
         try:
-            session = _session(order)
+            session, began = _session(order), time.monotonic()
             with numpy_on_one_thread():
                 rows = [row for task in tasks for row in session.compute(*task)]
-            return rows + [("note", text) for text in unshown()]
+            return [*rows, *(("note", text) for text in unshown()), ("took", time.monotonic() - began)]
         except GausslensError as error:  # it ends the run, as it would have ended it in one process
             return [("stop", f"{_place()}: {error}", error.code)]
 

@@ -90,8 +90,9 @@ def test_it_is_equal_with_one_process_two_workers_a_scheduler_and_five_parts(stu
     site, stores = study.site, {name: study.site.directory / name for name in ("workers", "scheduler", "parts")}
     ran = site.run("--workers", "2", store=stores["workers"])
     assert ran.returncode == 0, ran.stderr
-    assert ran.stderr.startswith("2 workers, each with 1 thread and ")
-    assert len(ran.stderr.splitlines()) == 1
+    told = [line for line in ran.stderr.splitlines() if not line.startswith("study: ")]  # progress, where it takes long
+    assert len(told) == 1
+    assert told[0].startswith("2 workers, each with 1 thread and ")
     with scheduler(site) as (file, _):
         ran = site.run("--scheduler", str(file), store=stores["scheduler"])
         assert ran.returncode == 0, ran.stderr
@@ -122,7 +123,7 @@ def without_schedulers(site: Site, draw: random.Random, number: int, steps: int)
                 time.sleep(0.02)
             time.sleep(draw.uniform(0, 2))
             leads.kill()
-            _, error = process.communicate(timeout=300)
+            _, error = process.communicate(timeout=1200)
             assert process.returncode == 1, error
             assert "Traceback" not in error
     return number

@@ -7,6 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -16,7 +19,9 @@ import gausslens
 from gausslens.__main__ import main
 from gausslens.contract.errors import InputError
 from gausslens.perform import perform
+from gausslens.spreading.by_workers import Crew, Submission
 from gausslens.spreading.cluster import Workers, threads_each
+from gausslens.spreading.tasks import Board, Task
 
 SPECTRA = "  - {use: bilinear.spectrum}\n  - {use: model.attention, with: {maps: none}}\n"
 
@@ -61,6 +66,59 @@ class TestBeforeAnythingIsComputed:
 
 
 @pytest.mark.full
+class TestHowMuchIsSent:
+    """Small tasks go together, by what workers said that they took; a large one goes by itself."""
+
+    @staticmethod
+    def crew(estimates: list[float], workers: int = 1) -> tuple[Crew, Callable[[], Submission]]:
+        tasks = [Task((str(n),), frozenset(), 1, reads=False) for n in range(len(estimates))]
+
+        def claimed(task: Task) -> Iterator[Any]:
+            yield from ()
+            return [SimpleNamespace(key=task.keys[0])]
+
+        leading = SimpleNamespace(
+            board=Board(tasks), estimates=dict(zip(tasks, estimates, strict=True)), claimed=claimed
+        )
+        crew = Crew(None, leading, None, "")
+        crew._there = [str(n) for n in range(workers)]
+
+        def batch() -> Submission:
+            events = crew._batch()
+            while True:
+                try:
+                    next(events)
+                except StopIteration as end:
+                    return end.value
+
+        return crew, batch
+
+    def test_one_by_one_until_a_worker_has_said_how_long_it_took(self):
+        crew, batch = self.crew([0.125] * 400)
+        first = batch()
+        assert len(first.tasks) == len(batch().tasks) == 1
+        crew._learn(first, 0.0625)  # half of the estimate: 16 in a second
+        assert len(batch().tasks) == 16
+
+    def test_however_small_they_are_every_worker_gets_some(self):
+        crew, batch = self.crew([0.125] * 41, workers=2)
+        crew._learn(batch(), 1e-4)
+        assert len(batch().tasks) == 8  # of 40: both workers are two ahead
+
+    def test_what_the_plan_expects_to_be_large_goes_by_itself(self):
+        crew, batch = self.crew([0.125, *[0.125] * 5, 60.0, *[0.125] * 100])
+        crew._learn(batch(), 0.0625)
+        assert [len(batch().tasks) for _ in range(3)] == [5, 1, 16]
+
+    def test_a_worker_that_was_slow_once_is_not_thought_slow_for_good(self):
+        crew, batch = self.crew([0.125] * 400)
+        for seconds in (10.0, 0.03125):
+            crew._learn(batch(), seconds)
+        assert len(batch().tasks) == 32
+        crew._learn(Submission([], []), 5.0)  # what is tried again tells nothing
+        assert len(batch().tasks) == 32
+
+
 class TestResults:
     def test_a_script_without_a_main_guard_runs_by_workers_once(self, site):
         site.write(draws=2)
