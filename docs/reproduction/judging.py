@@ -66,7 +66,7 @@ def evaluated(expression: str, names: Mapping[str, Any]) -> Any:
 
 def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
     match node:
-        case ast.Constant(value=int() | float()):
+        case ast.Constant(value=int() | float() | str()):
             return node.value
         case ast.Name(id=name):
             return _looked_up(names, name)
@@ -85,7 +85,7 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
             return _compared(ops, [_value(each, names) for each in (left, *others)])
         case ast.Call(func=ast.Name(id=name), args=given, keywords=[]) if name in _FUNCTIONS:
             return _FUNCTIONS[name](*(_value(each, names) for each in given))
-    raise BadExpression(f"{ast.unparse(node)} is neither a number, a name nor a known function")
+    raise BadExpression(f"{ast.unparse(node)} is neither a number, a text, a name nor a known function")
 
 
 def _compared(ops: Sequence[ast.cmpop], values: Sequence[Any]) -> bool:
@@ -115,7 +115,7 @@ def names_of(numbers: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def verdict(rules: Sequence[Mapping[str, str]], models: Mapping[str, Mapping[str, Any]]) -> str:
+def verdict(rules: Sequence[Mapping[str, str]], models: Mapping[str, Mapping[str, Any]], row: str = "") -> str:
     """The sentence of the first rule that holds, with the numbers in its braces: "from {builtin.deficit:.2f} on".
 
     A rule that names a model which has no numbers is passed over.
@@ -125,7 +125,7 @@ def verdict(rules: Sequence[Mapping[str, str]], models: Mapping[str, Mapping[str
         if _named_models(rule) <= set(names) and _holds(rule, names):
             return re.sub(r"\{([^{}:]+)(?::([^{}]+))?\}", lambda m: _filled(m, names), rule["says"])
     said = "\n".join(f"  {key}: {rule[key]}" for rule in rules for key in ("when", "each") if key in rule)
-    raise VerdictBroken(f"none of these holds any more:\n{said}\nof {names}")
+    raise VerdictBroken(f"{row or 'a verdict'}: none of these holds any more:\n{said}\nof {names}")
 
 
 def _named_models(rule: Mapping[str, str]) -> set[str]:

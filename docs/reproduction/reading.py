@@ -4,7 +4,8 @@ A number is data (README.md): ``of`` names label and variable, ``variant`` whose
 place, or several, along some dimensions, ``by`` how each of the others is reduced, in this order; at most one stays
 (``each``). Or ``is`` is an expression over other numbers of the row. One way for all: the same is done to the result,
 to it without each group of prompts, which gives the error (delete-a-group jackknife), and to each draw of each null it
-is compared with. ``error`` names a variable that is the error of an analysis that tells its own.
+is compared with. ``error`` names a variable that is the error of an analysis that tells its own; ``less`` one of
+another label that is taken off first. What is text is read as it is.
 """
 
 from __future__ import annotations
@@ -32,9 +33,8 @@ REDUCTIONS: dict[str, Callable[..., Any]] = {
     "max": np.nanmax,
     "min": np.nanmin,
     "sd": lambda values, axis: np.nanstd(values, axis=axis, ddof=1),
+    "largest": lambda values, axis: np.nanmax(np.abs(values), axis=axis),
 }
-# Dimensions that say which of several equal results it is.
-SAMPLES = ("draw", "left_out")
 
 
 class UnreadableNumber(Exception):
@@ -57,22 +57,48 @@ class Samples:
 def read_numbers(numbers: Mapping[str, Mapping[str, Any]], results: Any) -> dict[str, dict[str, Any]]:
     """All numbers of a row as plain data: ``{name: {value, error, nulls: {null: {mean, sd, draws, p}}, rung}}``."""
     found: dict[str, Samples] = {}
+    texts: dict[str, dict[str, Any]] = {}
     for name, spec in numbers.items():
         try:
+            if "is" not in spec and (text := _text(spec, results)) is not None:
+                texts[name] = {"value": text, "error": None, "nulls": {}}
+                continue
             found[name] = _made(spec["is"], found) if "is" in spec else _read(spec, results)
         except (KeyError, ValueError, gausslens.GausslensError) as error:
             raise UnreadableNumber(f"{name}: {error}") from error
         if not np.isfinite(found[name].value).all():
             raise UnreadableNumber(f"{name}: is not finite: {found[name].value}")
-    return {name: _told(one, results.rungs) for name, one in found.items()}
+    told = texts | {name: _told(one, results.rungs) for name, one in found.items()}
+    return {name: told[name] for name in numbers}
 
 
-def _read(spec: Mapping[str, Any], results: Any) -> Samples:
+def _variable(spec: Mapping[str, Any], results: Any) -> tuple[str, str, str, Any]:
+    """The variant, the label and the name of what a number is of, and the result that holds it."""
     label, _, name = spec["of"].rpartition(".")
     variant = spec.get("variant", results.variants[0])
     whole = results[variant, label]
     if name not in whole:
         raise KeyError(f"{variant}, {label} has no variable {name}: {', '.join(map(str, whole.data_vars))}")
+    return variant, label, name, whole
+
+
+def _text(spec: Mapping[str, Any], results: Any) -> str | None:
+    """What is written at a place, where the variable is text."""
+    variant, label, name, whole = _variable(spec, results)
+    if whole[name].dtype.kind not in "OUT":
+        return None
+    at = {dim: _index(whole[name], dim, place) for dim, place in spec.get("at", {}).items()}
+    chosen = whole[name].isel(at).squeeze()
+    if chosen.ndim:
+        raise ValueError(f"{variant}, {label}, {name} is text: `at` takes one of {', '.join(map(str, chosen.dims))}")
+    return " ".join(str(chosen.values).split())
+
+
+def _read(spec: Mapping[str, Any], results: Any) -> Samples:
+    variant, label, name, whole = _variable(spec, results)
+    if "less" in spec:
+        other = _variable(spec | {"of": spec["less"]}, results)
+        return Samples(reduced(whole[name] - other[3][other[2]].values, spec))
     nulls = results.nulls(variant, label) if spec.get("nulls", True) else ()
     without = whole.get(f"{name}_without")
     return Samples(
@@ -89,11 +115,9 @@ def reduced(array: xr.DataArray, spec: Mapping[str, Any], over: str | None = Non
         places = [_index(array, dim, each) for each in place] if isinstance(place, list) else _index(array, dim, place)
         array = array.isel({dim: places})
     kept = [dim for dim, how in spec.get("by", {}).items() if how == "each"]
-    for dim, how in spec.get("by", {}).items():
-        if dim == over and how != "each":
-            raise ValueError(f"{dim} is what the null is drawn along")
+    for dims, how in spec.get("by", {}).items():
         if how != "each":
-            array = array.reduce(_reduction(how), dim=dim)
+            array = array.reduce(_reduction(how), dim=dims.split())
     left = [str(dim) for dim in array.dims if dim not in (over, *kept)]
     if left or len(kept) > 1:
         raise ValueError(f"left are the dimensions {', '.join([*left, *kept])}; `at` or `by` takes all but one")

@@ -112,7 +112,9 @@ def _near(was: Any, now: Any, around: Any) -> bool:
         beside = around if isinstance(around, list) else [None] * len(now)
         same = isinstance(was, list) and len(was) == len(now)
         return same and all(_near(*each) for each in zip(was, now, beside, strict=True))
-    if was is None or now is None or isinstance(was, list):
+    if isinstance(now, str):
+        return bool(was == now)
+    if was is None or now is None or isinstance(was, list | str):
         return was is now
     return bool(abs(was - now) <= max(TOLERANCE * abs(was), WIDE * (around or 0.0), 1e-9))
 
@@ -162,15 +164,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         there = MODELS if os.environ.get("GAUSSLENS_MODELS") else MODELS[:1]
         numbers, told = gathered(asked.store, asked.models or there, asked.rows, not asked.no_run)
         numbers = {row["id"]: numbers[row["id"]] for row in rows() if row["id"] in numbers}
+        if not asked.check:  # kept even where a verdict no longer holds: its sentence is what is mended
+            NUMBERS.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
     try:
         text = written(numbers)
     except (VerdictBroken, BadExpression, KeyError) as error:
-        print(*told, f"a row's verdict or numbers are not what its data say: {error}", sep="\n", file=sys.stderr)
+        print(*told, f"no page was written: {error}", sep="\n", file=sys.stderr)
         return 1
     if asked.check:
         told += [] if PAGE.read_text(encoding="utf-8") == text else [f"{PAGE.name} is older than its data"]
     else:
-        NUMBERS.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
         PAGE.write_text(text, encoding="utf-8")
     print(*told, sep="\n", end="\n" if told else "", file=sys.stderr)
     return 1 if told else 0

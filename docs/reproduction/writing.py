@@ -102,9 +102,14 @@ def _row(row: Row, sources: Mapping[str, Any], stored: Stored) -> str:
     if kind_of(row) == "held":
         return f"{head}\n\n{row['held']}\n\n**{row['verdict']}**"
     found = {m: stored[row["id"]][m] for m in MODELS if m in stored.get(row["id"], {})}
+    other = [model for model, one in found.items() if set(one["numbers"]) != set(row["numbers"])]
+    if other:
+        raise VerdictBroken(
+            f"{row['id']}: numbers on {', '.join(other)} are of another reading: read them anew, --store"
+        )
     if not found:
         raise VerdictBroken(f"row {row['id']} has no numbers yet: run it with --store")
-    said = verdict(row["verdict"], {model: one["numbers"] for model, one in found.items()})
+    said = verdict(row["verdict"], {model: one["numbers"] for model, one in found.items()}, row["id"])
     return f"{head}\n\n{_table(row, found)}\n\n**{said}**"
 
 
@@ -146,6 +151,8 @@ def shown(value: Any, spread: Any, show: str) -> str:
             return ", ".join(format(each, show) for each in value) + around
         inner = sorted(value)
         return f"{inner[0]:{show}} to {inner[-1]:{show}}, median {inner[len(inner) // 2]:{show}}{around}"
+    if isinstance(value, str):
+        return value or "(nothing)"
     return format(value, show) + (f" +- {spread:.1g}" if spread is not None else "")
 
 

@@ -115,6 +115,25 @@ def test_the_share_is_of_what_is_positive(reading: ModuleType) -> None:
     assert reading.reduced(cells, by).tolist() == [1.0, 0.0]
 
 
+def test_several_dimensions_are_reduced_together(reading: ModuleType) -> None:
+    cells = xr.DataArray([[0.05, 0.05, 0.05], [0.5, 0.0, 0.0]], dims=("query", "key"))
+    assert reading.reduced(cells, {"by": {"query key": "share <= 0.1"}}).item() == pytest.approx(3 / 4)
+    assert reading.reduced(-cells, {"by": {"query key": "largest"}}).item() == 0.5
+
+
+def test_text_is_read_as_it_is_and_another_label_is_taken_off_cell_by_cell(reading: ModuleType) -> None:
+    run = Run()
+    said = (("prompt", "sample"), np.array([["an  ant"], ["a bee"]], dtype=object))
+    run.data["trained"] = run.data["trained"].assign(said=said).assign_coords(prompt=["Ant", "Bee"])
+    by = {"layer head": "largest"}
+    spec = {"ant": {"of": "a.b.said", "at": {"prompt": "Ant"}}, "gap": {"of": "a.b.x", "less": "c.x", "by": by}}
+    found = reading.read_numbers(spec, run)
+    assert found["ant"] == {"value": "an ant", "error": None, "nulls": {}}
+    assert found["gap"]["value"] == 0.0, "the same result under another label"
+    with pytest.raises(reading.UnreadableNumber, match="is text: `at` takes one of prompt"):
+        reading.read_numbers({"all": {"of": "a.b.said"}}, run)
+
+
 numbers = st.floats(-100, 100).map(lambda x: round(x, 3))
 
 
@@ -137,7 +156,7 @@ def test_expressions_are_arithmetic(a: float, b: float, c: float) -> None:
         "open('x')",
         "[1 for x in it]",
         "it.a if 1 else 2",
-        "'a'",
+        "f'{it}'",
         "it.c",
         "1 +",
         "it.a in it",
@@ -170,6 +189,7 @@ def test_the_first_rule_that_holds_says_its_sentence(judging: ModuleType) -> Non
         judging.verdict([{"says": "yes"}], {"builtin": _numbers(1.5, 1.0)})
 
 
+@pytest.mark.full
 def test_a_row_is_run_read_and_written_and_not_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
