@@ -4,6 +4,7 @@
     python docs/reproduction/remake.py --store DIR --no-run   reads what is there
     python docs/reproduction/remake.py                        writes the page of the numbers that are kept here
     python docs/reproduction/remake.py --check                ends with 1 where the page is not that
+    python docs/reproduction/remake.py --check --store DIR    runs, and tells what is not as it is kept; writes nothing
 
 DIR holds a store for each model: builtin, and where GAUSSLENS_MODELS is set stories15m and smollm2. Killed and started
 again it goes on where it was. Numbers are kept in numbers.json, so that the page can be made of what one machine has
@@ -171,9 +172,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (VerdictBroken, BadExpression, KeyError) as error:
         print(*told, f"no page was written: {error}", sep="\n", file=sys.stderr)
         return 1
-    if asked.check:
+    if asked.check and asked.store is None:
         told += [] if PAGE.read_text(encoding="utf-8") == text else [f"{PAGE.name} is older than its data"]
-    else:
+    elif not asked.check:
         PAGE.write_text(text, encoding="utf-8")
     print(*told, sep="\n", end="\n" if told else "", file=sys.stderr)
     return 1 if told else 0

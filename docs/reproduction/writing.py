@@ -110,7 +110,8 @@ def _row(row: Row, sources: Mapping[str, Any], stored: Stored) -> str:
     if not found:
         raise VerdictBroken(f"row {row['id']} has no numbers yet: run it with --store")
     said = verdict(row["verdict"], {model: one["numbers"] for model, one in found.items()}, row["id"])
-    return f"{head}\n\n{_table(row, found)}\n\n**{said}**"
+    earlier = f"\n\n*By hand, of earlier runs.* {row['earlier'].strip()}" if "earlier" in row else ""
+    return f"{head}\n\n{_table(row, found)}{earlier}\n\n**{said}**"
 
 
 def _table(row: Row, found: Mapping[str, Mapping[str, Any]]) -> str:
@@ -173,6 +174,7 @@ def _formulas(table: Row) -> str:
 
 
 def waiting(rows: Iterable[Row]) -> str:
-    """The end of the page: which rows are by hand still."""
-    names = [row["id"] for row in rows if kind_of(row) == "by_hand"]
-    return f"By hand still, {len(names)} rows: {', '.join(names)}." if names else "No row is by hand."
+    """The end of the page: which rows are by hand still, as a whole or in part."""
+    whole, part = ([row["id"] for row in rows if key in row] for key in ("by_hand", "earlier"))
+    said = f"By hand still, {len(whole)} rows: {', '.join(whole)}." if whole else "No row is by hand as a whole."
+    return said + (f" In part, {len(part)}: {', '.join(part)}." if part else "")
