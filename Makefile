@@ -4,7 +4,7 @@ VENV   ?= .venv
 STAMP  := $(VENV)/.installed
 BIN    := $(VENV)/bin
 
-.PHONY: help install demo test lint site benchmarks soak schemas clean
+.PHONY: help install demo test lint site benchmarks soak reproduction schemas clean
 
 help:
 	@echo "make demo        run the example study on the built-in model: a table, and a report to look at"
@@ -14,6 +14,7 @@ help:
 	@echo "make site        the documentation as a site, in build/site/html"
 	@echo "make benchmarks  ratios to what the machine can do"
 	@echo "make soak        hours of the same, outside CI; killed, it goes on where it was (docs/SOAK.md)"
+	@echo "make reproduction  every experiment of the sources, and docs/REPRODUCTION.md of it; killed, it goes on"
 	@echo "make schemas     write the JSON Schemas and the lists of outputs again"
 	@echo "make clean       remove the environment and everything that was built"
 
@@ -59,7 +60,14 @@ soak: $(STAMP)
 	@for script in $(SOAK); do for model in $(SOAK_MODELS); do echo "== $$script $$model"; \
 	OMP_NUM_THREADS=1 $(BIN)/python $$script $$model --store $(SOAK_STORE)/$$(basename $$script .py) $(SOAK_OPTIONS) || exit 1; done; done
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/every_type.py
+	OMP_NUM_THREADS=1 $(BIN)/python docs/reproduction/remake.py --check --store $(SOAK_STORE)/reproduction
 	OMP_NUM_THREADS=1 GAUSSLENS_FULL=soak $(BIN)/pytest -q -n auto
+
+# Every experiment of the sources, on stories15m and smollm2 too where GAUSSLENS_MODELS is set; hours the first time.
+REPRODUCTION_STORE ?= reproduction
+
+reproduction: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python docs/reproduction/remake.py --store $(REPRODUCTION_STORE) $(REPRODUCTION)
 
 schemas: $(STAMP)
 	$(BIN)/gausslens schema --write schemas

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -322,16 +322,37 @@ class AttentionMapParameters(Parameters):
     level: Literal["token", "word"] = Field(
         "token", description="word: attention to the tokens of a word is summed, from them averaged; rows sum to 1"
     )
-    maps: Literal["auto", "mean", "heads", "none"] = Field(
+    maps: Literal["auto", "mean", "weighted", "heads", "none"] = Field(
         "auto",
-        description="keep maps averaged over heads, of each head, or only the numbers by head; "
-        "auto is mean where those maps take at most 16 MB, else none",
+        description="keep maps averaged over heads, averaged with the size of each head's W_O (Frobenius) as weight, "
+        "of each head, or only the numbers by head; auto is mean where those maps take at most 16 MB, else none",
+    )
+    rows: Literal["mean", "sum"] = Field(
+        "mean",
+        description="sum: maps of words have in a row the sum over the word's tokens in place of their mean, so that "
+        "it sums to their number; numbers by head are of means",
+    )
+    parts: list[str] = Field(
+        [],
+        description="segments that belong together, in order: [example.*, target] is a part for each example and one "
+        "for the target; adds attention to the own part and to those before it",
     )
     queries: list[str] = Field([], description="rows of these segments only, with * as wildcard: [target]; [] is all")
     keys: list[str] = Field([], description="columns of the maps from these segments only; [] is all")
     most_gigabytes: float = Field(
         4.0, gt=0, exclude=True, description="refuse to keep more maps than this; no result depends on it"
     )
+
+    @model_validator(mode="after")
+    def _of_words(self) -> Self:
+        if self.rows == "sum" and self.level == "token":
+            raise ValueError("rows: sum is of words, whose tokens it sums: say level: word")
+        return self
+
+    def canonical(self) -> dict[str, Any]:
+        """As plain data; without what is as it was before there was a choice, for keys of then are keys of now."""
+        plain = super().canonical()
+        return {name: held for name, held in plain.items() if (name, held) not in (("rows", "mean"), ("parts", []))}
 
 
 class EmbeddingsParameters(Parameters):

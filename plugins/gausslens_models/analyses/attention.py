@@ -26,8 +26,17 @@ from gausslens.maths.moments import Arrays, packed, unpacked
 from gausslens.maths.on_device import alike, in_numpy, wide
 from gausslens.maths.ragged import Ragged
 
-from ..maths.maps import NUMBERS, between_groups, between_segments, first_members, groups_of, row_numbers
-from .token_segments import chosen_segments, group_texts, in_segments
+from ..maths.maps import (
+    NUMBERS,
+    between_groups,
+    between_parts,
+    between_segments,
+    first_members,
+    groups_of,
+    row_numbers,
+    weighted_mean,
+)
+from .token_segments import chosen_segments, group_texts, in_segments, parts_of_segments
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -80,6 +89,10 @@ class Attention:
         self.info = context.model
         self.queries = chosen_segments(self.tokens, parameters.queries)
         self.keys = chosen_segments(self.tokens.keys, parameters.keys)
+        if parameters.parts and self.tokens.crossed:
+            raise InputError("parts are of one prompt, and these keys are tokens of another stack: leave `parts` out")
+        self.parts = parts_of_segments(self.tokens, parameters.parts)
+        self.context = context
         self.of: dict[tuple[int, int], PromptMap] = {}
         needed = estimate(parameters, self.info, self.tokens).disk / 1e9
         if needed > parameters.most_gigabytes:
@@ -96,10 +109,11 @@ class Attention:
         """Take one layer of a shard."""
         assert batch.layer is not None
         patterns = batch.values("pattern")
+        weights = self._weights_of_heads(batch.layer) if self.parameters.maps == "weighted" else None
         for row, prompt in enumerate(batch.prompts):
             n, m = (side.lengths[prompt] for side in (self.tokens, self.tokens.keys))
             pattern = wide(patterns[row, :, :n, :m])
-            self.of[batch.layer, int(prompt)] = self._kept(batch.layer, pattern, *self._grouped(int(prompt)))
+            self.of[batch.layer, int(prompt)] = self._kept(batch.layer, pattern, self._grouped(int(prompt)), weights)
 
     def merge(self, other: Attention) -> None:
         """Take in another shard's prompts."""
@@ -122,7 +136,7 @@ class Attention:
         looking = [s for s in self.queries if any((v.segment[v.counted] == s).any() for v, _ in prompts)]
         if not layers:
             raise GausslensError(f"model.attention: no layer in view of {self.info.name} has attention")
-        variables = self._numbers(layers, seen) | self._between(layers, seen, looking)
+        variables = self._numbers(layers, seen) | self._between(layers, seen, looking) | self._to_parts(layers, seen)
         coords: dict[str, Any] = {
             "layer": layers,
             "head": list(self.info.heads),
@@ -140,7 +154,17 @@ class Attention:
             _groups(self.tokens.keys, prompt, self.keys, self.parameters.level),
         )
 
-    def _kept(self, layer: int, pattern: Map, queries: PromptGroups, keys: PromptGroups) -> PromptMap:
+    def _weights_of_heads(self, layer: int) -> NDArray[np.float64]:
+        """[head]: the size of each head's W_O, of sum 1."""
+        weights = self.context.weights(layer)
+        if "W_O" not in weights:
+            raise InputError(f"maps: weighted needs W_O, which layer {layer} of {self.info.name} does not have")
+        sizes: NDArray[np.float64] = np.sqrt((in_numpy(wide(weights["W_O"])) ** 2).sum(axis=(1, 2)))
+        shares: NDArray[np.float64] = sizes / sizes.sum()
+        return shares
+
+    def _kept(self, layer: int, pattern: Map, sides: Sides, weights: NDArray[np.float64] | None) -> PromptMap:
+        queries, keys = sides
         n, m = pattern.shape[-2:]
         even = alike(self._even(layer, n, m), pattern)
         if self.parameters.level == "word":
@@ -155,7 +179,10 @@ class Attention:
         kept: NDArray[np.float32] | None = None
         if self.parameters.maps != "none":
             chosen = pattern[:, queries.kept][:, :, keys.kept]
-            kept = in_numpy(chosen if self.parameters.maps == "heads" else chosen.mean(0)).astype(np.float32)
+            if self.parameters.rows == "sum":
+                chosen = chosen * alike(np.bincount(queries.groups)[queries.kept, None].astype(float), chosen)
+            kept = in_numpy(chosen if self.parameters.maps == "heads" else weighted_mean(chosen, weights))
+            kept = kept.astype(np.float32)
         return PromptMap(numbers.sum(axis=-1), between, from_segment.sum(axis=0), kept)
 
     def _even(self, layer: int, n: int, m: int) -> NDArray[np.float64]:
@@ -187,9 +214,21 @@ class Attention:
         said = "attention of a row of one segment to all of another, mean over rows"
         return {"between": variable(("layer", "head", "query_segment", "segment"), found, said)}
 
+    def _to_parts(self, layers: list[int], prompts: list[int]) -> dict[str, Any]:
+        """Attention to the own part of the prompt, and to those before it."""
+        if not self.parts:
+            return {}
+        rows = np.stack([self.of[layers[0], p].rows for p in prompts])
+        sums = np.stack([[self.of[layer, p].between for layer in layers] for p in prompts])
+        found = between_parts(sums, rows, self.parts)
+        said = "attention of a row of a part to all of the part so many before it (0: its own), mean over rows with one"
+        return {"to_parts": variable(("layer", "head", "behind"), found, said)}
+
     def _maps(self, layers: list[int], prompts: list[Sides]) -> dict[str, Any]:
         """The maps: filled up to the largest, or one after another where that would be mostly filling."""
-        said = "attention" if self.parameters.maps == "heads" else "attention, mean over heads"
+        over = {"heads": "", "weighted": ", mean over heads weighted by the size of W_O"}
+        said = "attention" + over.get(self.parameters.maps, ", mean over heads")
+        said += ", sum over the tokens of a query" if self.parameters.rows == "sum" else ""
         extents = [(len(queries.kept), len(keys.kept)) for queries, keys in prompts]
         layout = maps_layout(self.parameters, self.info, layers, extents)
         if layout.wasteful:

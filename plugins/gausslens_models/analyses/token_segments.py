@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -23,6 +25,28 @@ def chosen_segments(tokens: Tokens, patterns: Sequence[str]) -> list[int]:
             raise InputError(f"no segment of these prompts is {pattern!r}{did_you_mean(pattern, tokens.segments)}")
     matched = [not patterns or any(fnmatchcase(name, p) for p in patterns) for name in tokens.segments]
     return [number for number, wanted in enumerate(matched) if wanted]
+
+
+def parts_of_segments(tokens: Tokens, patterns: Sequence[str]) -> list[list[int]]:
+    """The numbers of the segments of each part: ``example.*`` has a part for each name in place of its ``*``.
+
+    ``example.0.word`` and ``example.0.clue`` are one part. Parts are in the order of their first segments.
+    """
+    parts: dict[tuple[str, str], list[int]] = {}
+    for pattern in patterns:
+        before, star, after = pattern.partition("*")
+        if "*" in after:
+            raise InputError(f"parts: {pattern!r} has more than one *, which stands for what parts differ by")
+        named = re.compile(f"{re.escape(before)}([^.]+){re.escape(after)}(?:\\..*)?" if star else re.escape(pattern))
+        found = {n: match for n, name in enumerate(tokens.segments) if (match := named.fullmatch(name))}
+        if not found:
+            raise InputError(f"no segment of these prompts is {pattern!r}{did_you_mean(pattern, tokens.segments)}")
+        for number, match in found.items():
+            parts.setdefault((pattern, match[1] if star else ""), []).append(number)
+    twice = [n for n, times in Counter(n for part in parts.values() for n in part).items() if times > 1]
+    if twice:
+        raise InputError(f"parts: segment {tokens.segments[twice[0]]!r} is of two of them")
+    return sorted(parts.values(), key=min)
 
 
 def in_segments(tokens: Tokens, prompt: int, segments: Sequence[int]) -> NDArray[np.bool_]:

@@ -93,7 +93,8 @@ def _maps(result: Result) -> list[Figure]:
         figures.append(
             TokenMap(
                 title=f"Attention, {data.prompt.values[place]}, {variant} ({label})",
-                caption=("" if "head" in dials else "Mean over heads. ") + "It opens where attention is farthest from "
+                caption=("" if "head" in dials else f"{_averaged(pattern)}. ")
+                + "It opens where attention is farthest from "
                 "even; a row is what one token looks at, and grey is what none can see.",
                 sources=(Source(variant, label, "pattern"),),
                 units="1",
@@ -104,6 +105,12 @@ def _maps(result: Result) -> list[Figure]:
             )
         )
     return figures
+
+
+def _averaged(pattern: xr.DataArray) -> str:
+    """How a map without heads is one of all: "Mean over heads", as the variable says it."""
+    said = str(pattern.attrs.get("long_name", "")).partition(", ")[2] or "mean over heads"
+    return said[:1].upper() + said[1:]
 
 
 def _twin(values: xr.DataArray) -> dict[str, int]:

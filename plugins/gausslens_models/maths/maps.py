@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -60,6 +61,34 @@ def between_segments(rows: Map, from_segment: NDArray[np.bool_], to_segment: NDA
     given: NDArray[np.float64] = in_numpy(rows @ alike(keys, rows))
     among: NDArray[np.float64] = np.einsum("hqb,qa->hab", given, queries)
     return among
+
+
+def between_parts(
+    sums: NDArray[np.float64], rows: NDArray[np.int64], parts: Sequence[Sequence[int]]
+) -> NDArray[np.float64]:
+    """[layer, head, behind]: attention of a row of part p to all of part p - behind, mean over the rows that have one.
+
+    ``sums`` [prompt, layer, head, query segment, key segment] are what rows give in all, ``rows`` [prompt, query
+    segment] how many there are, ``parts`` the segments of each part, in order. A row of a part whose other part has no
+    token in the prompt gives it nothing and counts.
+    """
+    given = np.zeros((*sums.shape[1:3], len(parts)))
+    counted = np.zeros(len(parts))
+    for place, mine in enumerate(parts):
+        for behind in range(place + 1):
+            other = parts[place - behind]
+            given[..., behind] += sums[:, :, :, mine][..., other].sum(axis=(0, 3, 4))
+            counted[behind] += rows[:, mine].sum()
+    with np.errstate(invalid="ignore"):
+        found: NDArray[np.float64] = given / counted
+    return found
+
+
+def weighted_mean(maps: Map, weights: NDArray[np.float64] | None) -> Any:
+    """[query, key]: the mean of maps [head, query, key], each with its weight, or all alike."""
+    if weights is None:
+        return maps.mean(0)
+    return (maps * alike(weights[:, None, None], maps)).sum(0)
 
 
 def groups_of(word: NDArray[np.int32]) -> NDArray[np.int64]:

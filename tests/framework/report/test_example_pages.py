@@ -1,4 +1,6 @@
-"""Every example run file finishes on the model that it names, and its page is whole in a browser."""
+"""Every example run file finishes on the model that it names, its page is whole in a browser, and what rows of
+docs/REPRODUCTION.md rest on it for is in its store.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from gausslens.__main__ import main
 from .browser import Browser
 
 CHROMIUM, CHROMEDRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
+ROOT = Path(__file__).parents[3]
+EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 # What takes minutes on a real model though it is asked for little: CI has these on the built-in one.
 _LONG = ("attention-budgets", "attention-roles", "attention-swap", "bilinear-angles")
 REAL = [
@@ -52,7 +55,9 @@ EMPTY = (
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_it_finishes_and_its_page_is_whole(driven: Browser, path: Path, tmp_path: Path) -> None:
+def test_it_finishes_and_its_page_is_whole(
+    driven: Browser, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = tmp_path / "store"
     path = _with_checkpoints(path, tmp_path) if path.stem == "trajectory" else path
     one_prompt = ["prompts.targets=[Ant]"] if path.stem in ("attention-budgets", "attention-swap") else []
@@ -60,6 +65,7 @@ def test_it_finishes_and_its_page_is_whole(driven: Browser, path: Path, tmp_path
     options = [option for each in fewer for option in ("--set", each)]
     assert main(["run", str(path), "--store", str(store), *options]) == 0
     _whole(driven, store)
+    _numbers_of_rows(path, store, monkeypatch)
     if path.stem == "demo":
         assert (store / "report.html").stat().st_size < 5_000_000
 
@@ -75,6 +81,17 @@ def test_it_finishes_on_a_real_model_where_it_says_so(driven: Browser, path: Pat
     options += [option for each in fewer for option in ("--set", each)]
     assert main(["run", str(path), "--store", str(store), *options]) == 0
     _whole(driven, store)
+
+
+def _numbers_of_rows(path: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All numbers of the rows that rest on this run file can be read; with few draws they are not those of the page."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs/reproduction"))
+    import remake
+
+    for row in remake.rows():
+        if "numbers" in row and row["run"][0] == path.name:
+            read = remake.read_row(row, gausslens.open(store))
+            assert list(read["numbers"]) == list(row["numbers"])
 
 
 def _with_checkpoints(path: Path, directory: Path) -> Path:

@@ -203,3 +203,89 @@ def test_rows_of_real_models_sum_to_one(which: str, opened: Callable[[str], Any]
         assert (found.entropy_deficit > -1e-6).all(), "no row is flatter than flat: the number of keys in view is right"
     if model.info.causal:
         assert (found.entropy_deficit.values < np.log(11)).all()
+
+
+def test_rows_of_words_may_be_sums_in_place_of_means() -> None:
+    model = TinyModel()
+    tokens = model.tokenise(PROMPTS)
+    means, sums = (measured(model, tokens, maps="heads", level="word", rows=rows) for rows in ("mean", "sum"))
+    by_token = measured(model, tokens, maps="heads")
+    groups = groups_of(tokens.word[0])
+    size = np.bincount(groups)
+    assert size.max() > 1
+    found = sums["pattern"].isel(prompt=0).values[..., : len(size), : len(size)]
+    assert np.allclose(found, means["pattern"].isel(prompt=0).values[..., : len(size), : len(size)] * size[:, None])
+    n = len(groups)
+    of_tokens = by_token["pattern"].isel(prompt=0).values[..., :n, :n]
+    member = groups == np.arange(len(size))[:, None]
+    assert np.allclose(found, np.einsum("gq,...qk,hk->...gh", member, of_tokens, member), atol=1e-6), (
+        "summed on both sides"
+    )
+    for name in means.data_vars:
+        if name != "pattern":
+            assert means[name].identical(sums[name]), f"{name} is of means either way"
+
+
+def test_heads_may_count_by_the_size_of_what_they_write() -> None:
+    model = TinyModel()
+    tokens = model.tokenise(PROMPTS)
+    heads = measured(model, tokens, maps="heads")["pattern"]
+    analysis = Attention(
+        AttentionMapParameters(maps="weighted"), Context(model.info, 0, tokens).at(None, twin=(twin := Twin(model)))
+    )
+    for shard in tokens.shards():
+        TinyEngine().run(twin, tokens, shard, analysis.request(), analysis.update)
+    found = analysis.result()["pattern"]
+    for place, layer in enumerate(found.layer.values):
+        sizes = np.linalg.norm(np.asarray(twin.weights(int(layer)).W_O), axis=(1, 2))
+        expected = np.tensordot(sizes / sizes.sum(), heads.values[place], axes=(0, heads.dims.index("head") - 1))
+        assert np.allclose(found.values[place], expected, atol=1e-6, equal_nan=True)
+    assert "weighted" in found.attrs["long_name"]
+
+
+THREE = tuple(
+    part
+    for n, (word, clue) in enumerate((("Cat", "purrs"), ("Owl", "hoots at night"), ("Bee", "hums")))
+    for part in (Part(f"{word}:", f"example.{n}.word", word), Part(f" {clue}\n", f"example.{n}.clue"))
+)
+
+
+def test_attention_to_the_own_part_and_to_those_before_is_what_the_maps_say() -> None:
+    model = TinyModel()
+    prompts = [Prompt((Part("Clues\n", "instruction"), *THREE, *PARTS[-2:])), Prompt((*THREE, *PARTS[-2:]))]
+    tokens = model.tokenise(prompts)
+    found = measured(model, tokens, maps="heads", parts=["example.*", "target"])
+    assert found.to_parts.dims == ("layer", "head", "behind")
+    given, rows = np.zeros((4, *found.to_parts.shape[:2])), np.zeros(4)
+    for prompt in range(2):
+        n = len(tokens.ids[prompt])
+        names = [tokens.segments[s].split(".")[:2] for s in tokens.segment[prompt]]
+        part = np.array([int(name[1]) if name[0] == "example" else 3 if name[0] == "target" else -9 for name in names])
+        pattern = found.pattern.isel(prompt=prompt).transpose("layer", "head", "query", "key").values[..., :n, :n]
+        for query in np.flatnonzero(part >= 0):
+            for behind in range(part[query] + 1):
+                given[behind] += pattern[:, :, query, part == part[query] - behind].sum(-1)
+                rows[behind] += 1
+    assert np.allclose(found.to_parts.transpose("behind", ...).values, given / rows[:, None, None], atol=1e-6)
+    check = check_stream(ATTENTION, AttentionMapParameters(), rtol=1e-4, atol=1e-6)
+    assert "to_parts" not in check
+
+
+def test_parts_that_are_not_there_or_there_twice_are_told() -> None:
+    model = TinyModel()
+    tokens = model.tokenise(PROMPTS)
+    for parts, said in (
+        (["exampel.*"], "no segment of these prompts is 'exampel.*'"),
+        (["example.*", "example.0.word"], "segment 'example.0.word' is of two of them"),
+        (["*.*"], "more than one"),
+    ):
+        with pytest.raises(InputError, match=said.replace("*", r"\*").replace(".", r"\.")):
+            measured(model, tokens, parts=parts)
+    with pytest.raises(ValueError, match="say level: word"):
+        AttentionMapParameters(rows="sum")
+
+
+def test_keys_of_before_there_was_a_choice_are_keys_of_now() -> None:
+    before = {"level": "word", "maps": "mean", "queries": [], "keys": []}
+    assert AttentionMapParameters(level="word", maps="mean").canonical() == before
+    assert AttentionMapParameters(level="word", maps="mean", rows="sum").canonical() == before | {"rows": "sum"}
