@@ -146,5 +146,5 @@ def test_a_notebook_has_a_page(site: SimpleNamespace, tmp_path: Path, monkeypatc
     monkeypatch.setattr(site.make, "NOTEBOOKS", tmp_path)
     monkeypatch.setattr(site.make, "PAGES", tmp_path / "pages")
     pages = dict(site.make.notebooks())
-    assert pages["notebooks/look.md"] == "# A look\nWords.\n\n```python\nprint(1)\n```\n\n```text\n1\n```\n"
-    assert "[A look](look.md)" in pages["notebooks/index.md"]
+    assert pages["examples/notebooks/look.md"] == "# A look\nWords.\n\n```python\nprint(1)\n```\n\n```text\n1\n```\n"
+    assert "[A look](look.md)" in pages["examples/notebooks/index.md"]
