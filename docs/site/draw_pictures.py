@@ -34,7 +34,9 @@ def figures(host: Host, to: Path) -> Pictures:
         for number in sorted(range(len(drawn)), key=lambda n: (plain[n], n))[:MOST]:
             figure = drawn[number].figure
             file = f"pictures/{analysis}-{number}.png"
-            canvas = Canvas(figsize=(7, 2.2 if plain[number] else 4.2), layout="constrained")
+            canvas = Canvas(
+                figsize=(8, 2.6) if plain[number] else (7, 4.2), layout=None if plain[number] else "constrained"
+            )
             drawn[number].plot(canvas.subplots())
             _save(canvas, to / file)
             made.setdefault(analysis, []).append((file, f"**{_plain(figure.title)}** {_plain(figure.caption)}"))
@@ -124,7 +126,7 @@ def _matrix(axes: Axes, matrix: Any, most: float, title: str) -> None:
 
 def _save(canvas: Canvas, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    canvas.savefig(path, dpi=110, metadata={"Software": None})
+    canvas.savefig(path, dpi=110, bbox_inches="tight", metadata={"Software": None})
 
 
 def _plain(text: str) -> str:

@@ -108,6 +108,8 @@ def assemble(host: Host, quick: bool) -> None:
         for path in sorted(ROOT.glob(pattern)):
             _write(str(path.relative_to(ROOT)), path)
     _write("index.md", ROOT / "README.md")
+    front = (PAGES / "index.md").read_text(encoding="utf-8")
+    (PAGES / "index.md").write_text(f"---\nhide: [navigation]\n---\n{front}", encoding="utf-8")
     for name in ("site.css", "iframe-worker.js"):
         _write(name, Path(__file__).with_name(name))
     pictures: draw_pictures.Pictures = {}
@@ -139,20 +141,26 @@ def _write(name: str, path: Path) -> None:
 def as_mkdocs_reads(text: str) -> str:
     """The same Markdown with what Python's dialect wants: a blank line before a list, four columns within its items."""
     made: list[str] = []
-    width, fenced = 0, False
+    width, loose, fenced = (
+        0,
+        False,
+        False,
+    )  # the width of an item's mark, whether it has paragraphs, whether this is code
     for line in text.splitlines():
         item = re.match(r"(?:[-*]|\d+\.)[ ]+", line)
+        above = made[-1].strip() if made else ""
         if line.startswith("```"):
             fenced = not fenced
         if fenced or line.startswith("```"):
             width = 0
         elif item:
-            if made and made[-1].strip() and not width:
+            if above and (loose or not width):
                 made.append("")
-            width = item.end()
+            width, loose = item.end(), False
         elif line.strip() and not line.startswith(" "):
-            width = 0 if not made or not made[-1].strip() else width
+            width = width if above else 0
         elif width and line.startswith(" " * width):
+            loose = loose or not above
             line = "    " + line[width:]
         made.append(line)
     return "\n".join([*made, ""])
@@ -280,11 +288,12 @@ def for_models() -> None:
 
 
 def _about(text: str) -> str:
-    """The first sentence of a page, where it opens with one."""
+    """The first sentence of a page's first paragraph."""
+    blocks = re.split(r"\n\s*\n", text)
     block = next(
-        (b for b in re.split(r"\n\s*\n", text) if not b.lstrip().startswith(("#", "!", "`", "|", "<", "-"))), ""
+        (b for b in blocks if b.strip() and not b.startswith(("#", "!", "```", "|", "<", "- ", "    ", "---"))), ""
     )
-    first = re.split(r"(?<=[.?!])\s", " ".join(block.split()))[0]
+    first = re.split(r"(?<=[^A-Z][.?!])\s", " ".join(block.split()))[0]
     return f": {first}" if first and len(first) < 300 else ""
 
 

@@ -126,6 +126,7 @@ def test_documents_are_read_as_they_look_in_the_tree(site: SimpleNamespace) -> N
     wanted = "Words:\n\n- one\n    and more\n- two\n\n    ```python\n    x = 1\n    ```\n\n"
     wanted += "1. first\n\n    | a |\n    |---|\n\nEnd.\n"
     assert site.make.as_mkdocs_reads(text) == wanted
+    assert site.make.as_mkdocs_reads("1. a\n\n   more\n2. b\n3. c\n") == "1. a\n\n    more\n\n2. b\n3. c\n"
     code = "```text\n- as it stands\n  so\n```\n"
     assert site.make.as_mkdocs_reads(code) == code
 
