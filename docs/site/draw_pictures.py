@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import studies
+from matplotlib.figure import Figure as Canvas
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Canvas
 
     from gausslens.plugins import Host
 
@@ -22,19 +22,24 @@ MOST = 2  # figures of one analysis
 
 
 def figures(host: Host, to: Path) -> Pictures:
-    """The first figures that the report makes of each analysis' study: file and caption."""
+    """The first figures of the report for each analysis' study, curves and maps before tables: file and caption."""
     import gausslens
+    from gausslens.figures import Passages, TableRows
 
     made: Pictures = {}
     for analysis in host.analyses:
         store = studies.results(analysis, host)[0]
         drawn = gausslens.draw(store, label=analysis, host=host) if _has_section(analysis, host) else ()
-        for number, each in enumerate(drawn[:MOST]):
+        plain = [isinstance(each.figure.drawing(), TableRows | Passages) for each in drawn]
+        for number in sorted(range(len(drawn)), key=lambda n: (plain[n], n))[:MOST]:
+            figure = drawn[number].figure
             file = f"pictures/{analysis}-{number}.png"
-            _save(each.plot(), to / file)
-            made.setdefault(analysis, []).append(
-                (file, f"**{_plain(each.figure.title)}** {_plain(each.figure.caption)}")
+            canvas = Canvas(
+                figsize=(8, 2.6) if plain[number] else (7, 4.2), layout=None if plain[number] else "constrained"
             )
+            drawn[number].plot(canvas.subplots())
+            _save(canvas, to / file)
+            made.setdefault(analysis, []).append((file, f"**{_plain(figure.title)}** {_plain(figure.caption)}"))
     return made
 
 
@@ -98,7 +103,6 @@ def _beside(owned: Any, model: Any) -> tuple[Any, Any] | None:
 def _two(before: Any, after: Any) -> Canvas:
     """Both matrices in one scale of colours, and their singular values against rank."""
     import numpy as np
-    from matplotlib.figure import Figure as Canvas
 
     canvas = Canvas(figsize=(8, 2.9), layout="constrained")
     panels = canvas.subplots(1, 3, width_ratios=(1, 1, 1.3))
@@ -122,7 +126,7 @@ def _matrix(axes: Axes, matrix: Any, most: float, title: str) -> None:
 
 def _save(canvas: Canvas, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    canvas.savefig(path, dpi=110, metadata={"Software": None})
+    canvas.savefig(path, dpi=110, bbox_inches="tight", metadata={"Software": None})
 
 
 def _plain(text: str) -> str:

@@ -31,19 +31,31 @@ if TYPE_CHECKING:
 
 ROOT = studies.ROOT
 PAGES, HTML = studies.BUILD / "pages", studies.BUILD / "html"
-# What is copied as it lies in the tree: pages, and what they link to.
+# The documents of the tree, and the run files that pages lead to; what else a document links to is copied too.
 COPIED = (
     "CONTRIBUTING.md",
     "CHANGELOG.md",
-    "CITATION.cff",
-    "LICENSE",
-    "docs/*.md",
-    "docs/*.svg",
+    "docs/**/*.md",
     "framework/*.md",
-    "schemas/*",
+    "schemas/*.md",
+    "examples/**/*.md",
     "examples/*.yaml",
-    "examples/*/README.md",
 )
+# The guides in order, with what they are called at the left.
+GUIDES = {
+    "nulls": "Nulls",
+    "prompts": "Prompts and behaviour",
+    "models": "Models, tensors and sites",
+    "attention": "Attention approximation",
+    "gaussian": "Gaussian fitting",
+    "bilinear": "Bilinear statistics",
+    "spectrum-and-reinit": "Surgery and twins",
+    "studies": "Many models in one study",
+    "errors": "Errors over prompts",
+    "training": "Training from a chosen start",
+    "threads": "Threads and devices",
+    "many-machines": "Processes and machines",
+}
 NOTEBOOKS = ROOT / "examples/notebooks"
 Nav = list[Any]
 
@@ -96,6 +108,8 @@ def assemble(host: Host, quick: bool) -> None:
         for path in sorted(ROOT.glob(pattern)):
             _write(str(path.relative_to(ROOT)), path)
     _write("index.md", ROOT / "README.md")
+    front = (PAGES / "index.md").read_text(encoding="utf-8")
+    (PAGES / "index.md").write_text(f"---\nhide: [navigation]\n---\n{front}", encoding="utf-8")
     for name in ("site.css", "iframe-worker.js"):
         _write(name, Path(__file__).with_name(name))
     pictures: draw_pictures.Pictures = {}
@@ -110,32 +124,43 @@ def assemble(host: Host, quick: bool) -> None:
 
 
 def _write(name: str, path: Path) -> None:
-    """Copy a file of the tree; a document as mkdocs reads Markdown."""
+    """Copy a file of the tree; a document as mkdocs reads Markdown, with the files that it links to."""
     to = PAGES / name
     to.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".md":
-        to.write_text(as_mkdocs_reads(path.read_text(encoding="utf-8")), encoding="utf-8")
-    else:
+    if path.suffix != ".md":
         shutil.copy(path, to)
+        return
+    text = path.read_text(encoding="utf-8")
+    to.write_text(as_mkdocs_reads(text), encoding="utf-8")
+    for link in re.findall(r"\]\(([^)#\s:]+)\)", text):
+        linked = (path.parent / link).resolve()
+        if linked.suffix != ".md" and linked.is_file() and linked.is_relative_to(ROOT):
+            _write(str(linked.relative_to(ROOT)), linked)
 
 
 def as_mkdocs_reads(text: str) -> str:
     """The same Markdown with what Python's dialect wants: a blank line before a list, four columns within its items."""
     made: list[str] = []
-    width, fenced = 0, False
+    width, loose, fenced = (
+        0,
+        False,
+        False,
+    )  # the width of an item's mark, whether it has paragraphs, whether this is code
     for line in text.splitlines():
         item = re.match(r"(?:[-*]|\d+\.)[ ]+", line)
+        above = made[-1].strip() if made else ""
         if line.startswith("```"):
             fenced = not fenced
         if fenced or line.startswith("```"):
             width = 0
         elif item:
-            if made and made[-1].strip() and not width:
+            if above and (loose or not width):
                 made.append("")
-            width = item.end()
+            width, loose = item.end(), False
         elif line.strip() and not line.startswith(" "):
-            width = 0 if not made or not made[-1].strip() else width
+            width = width if above else 0
         elif width and line.startswith(" " * width):
+            loose = loose or not above
             line = "    " + line[width:]
         made.append(line)
     return "\n".join([*made, ""])
@@ -155,7 +180,7 @@ def _gallery(pictures: draw_pictures.Pictures, host: Host) -> str:
 
 
 def notebooks() -> Iterator[tuple[str, str]]:
-    """The notebooks of examples/notebooks as pages: their texts, their code, and what they printed."""
+    """The notebooks of examples/notebooks as pages there: their texts, their code, and what they printed."""
     listed = [
         "# Notebooks",
         "",
@@ -166,10 +191,11 @@ def notebooks() -> Iterator[tuple[str, str]]:
         held = json.loads(path.read_text(encoding="utf-8"))
         text = "\n\n".join(_cells(held["cells"])) + "\n"
         title = re.search(r"^# (.+)$", text, flags=re.MULTILINE)
-        yield f"notebooks/{path.stem}.md", text if title else f"# {path.stem}\n\n{text}"
-        shutil.copy(path, _there("notebooks") / path.name)
+        yield f"examples/notebooks/{path.stem}.md", text if title else f"# {path.stem}\n\n{text}"
+        shutil.copy(path, _there("examples/notebooks") / path.name)
         listed.append(f"- [{title[1] if title else path.stem}]({path.stem}.md), [as a notebook]({path.name})")
-    yield "notebooks/index.md", "\n".join([*listed, ""])
+    if not (NOTEBOOKS / "README.md").exists():
+        yield "examples/notebooks/index.md", "\n".join([*listed, ""])
 
 
 def _there(name: str) -> Path:
@@ -190,58 +216,56 @@ def _cells(cells: list[dict[str, Any]]) -> Iterator[str]:
 
 def navigation() -> Nav:
     """What stands in the tabs and at the left, in order; a page that is not in it is an error of the build."""
-    guides = (
-        "prompts models attention gaussian bilinear spectrum-and-reinit studies errors training threads many-machines"
-    )
     api = [f"reference/api/{slug}.md" for slug in ("index", *describe_api.GROUPS, "figures", "testing")]
     maths: dict[str, Nav] = {}
     for module in describe_api.mathematics():
         maths.setdefault(module.split(".")[0], []).append({module.split(".maths.")[1]: f"reference/api/{module}.md"})
     kinds = [{title: _folder(f"reference/{folder}")} for folder, title, _ in describe_plugins.KINDS.values()]
-    return [
+    learn = [
+        "docs/tutorial.md",
+        "docs/tasks.md",
+        "docs/concepts.md",
+        {"Notebooks": _folder("examples/notebooks")},
+        "gallery.md",
+    ]
+    about = ["CHANGELOG.md", "docs/REPRODUCTION.md", "docs/SOAK.md", "CONTRIBUTING.md", "docs/modules.md"]
+    tabs: Nav = [
         {"Home": "index.md"},
-        {
-            "Learn": [
-                "docs/tutorial.md",
-                "docs/tasks.md",
-                "docs/concepts.md",
-                {"Notebooks": _folder("notebooks")},
-                "gallery.md",
-            ]
-        },
-        {"Guides": ["docs/nulls.md", *(f"docs/{name}.md" for name in guides.split())]},
+        {"Learn": learn},
+        {"Guides": [{title: f"docs/{name}.md"} for name, title in GUIDES.items()]},
         {"Reference": [*kinds, {"Commands": "reference/commands.md"}, "schemas/STORE.md"]},
         {"API": [*api, *({f"Mathematics of {top}": pages} for top, pages in maths.items())]},
         {"Plugins": ["docs/plugins.md", "docs/plugin-authors.md", "framework/HOOKS.md", *_readmes()]},
-        {
-            "About": [
-                "CHANGELOG.md",
-                "docs/REPRODUCTION.md",
-                "docs/SOAK.md",
-                "CONTRIBUTING.md",
-                "docs/modules.md",
-                *_others(),
-            ]
-        },
     ]
+    return [*tabs, {"About": [*about, *_others([*tabs, *about])]}]
 
 
 def _folder(name: str) -> Nav:
     """A folder's pages, its index first."""
-    return [
-        f"{name}/index.md",
-        *(f"{name}/{p.name}" for p in sorted((PAGES / name).glob("*.md")) if p.name != "index.md"),
-    ]
+    pages = sorted((PAGES / name).glob("*.md"), key=lambda p: (p.name not in ("index.md", "README.md"), p.name))
+    return [f"{name}/{path.name}" for path in pages]
 
 
 def _readmes() -> Nav:
-    return [str(path.relative_to(PAGES)) for path in sorted((PAGES / "examples").glob("*/README.md"))]
+    """What examples that are distributions say of themselves."""
+    found = sorted((PAGES / "examples").rglob("*.md"))
+    return [str(path.relative_to(PAGES)) for path in found if path.parent.name != "notebooks"]
 
 
-def _others() -> Nav:
-    """Documents that no list above names: a new one is found here until it has its place."""
-    source = Path(__file__).read_text(encoding="utf-8")
-    return [f"docs/{p.name}" for p in sorted((PAGES / "docs").glob("*.md")) if not re.search(rf"\b{p.stem}\b", source)]
+def _others(named: Nav) -> Nav:
+    """Pages that no list above names: a new document is found here until it has its place."""
+    held = {path for each in named for path in _paths(each)}
+    found = (str(path.relative_to(PAGES)) for path in sorted(PAGES.rglob("*.md")))
+    return [path for path in found if path not in held]
+
+
+def _paths(entry: Any) -> Iterator[str]:
+    """The pages of an entry of the navigation."""
+    if isinstance(entry, str):
+        yield entry
+    else:
+        for each in entry.values() if isinstance(entry, dict) else entry:
+            yield from _paths(each)
 
 
 def for_models() -> None:
@@ -264,11 +288,12 @@ def for_models() -> None:
 
 
 def _about(text: str) -> str:
-    """The first sentence of a page, where it opens with one."""
+    """The first sentence of a page's first paragraph."""
+    blocks = re.split(r"\n\s*\n", text)
     block = next(
-        (b for b in re.split(r"\n\s*\n", text) if not b.lstrip().startswith(("#", "!", "`", "|", "<", "-"))), ""
+        (b for b in blocks if b.strip() and not b.startswith(("#", "!", "```", "|", "<", "- ", "    ", "---"))), ""
     )
-    first = re.split(r"(?<=[.?!])\s", " ".join(block.split()))[0]
+    first = re.split(r"(?<=[^A-Z][.?!])\s", " ".join(block.split()))[0]
     return f": {first}" if first and len(first) < 300 else ""
 
 

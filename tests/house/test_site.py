@@ -126,6 +126,7 @@ def test_documents_are_read_as_they_look_in_the_tree(site: SimpleNamespace) -> N
     wanted = "Words:\n\n- one\n    and more\n- two\n\n    ```python\n    x = 1\n    ```\n\n"
     wanted += "1. first\n\n    | a |\n    |---|\n\nEnd.\n"
     assert site.make.as_mkdocs_reads(text) == wanted
+    assert site.make.as_mkdocs_reads("1. a\n\n   more\n2. b\n3. c\n") == "1. a\n\n    more\n\n2. b\n3. c\n"
     code = "```text\n- as it stands\n  so\n```\n"
     assert site.make.as_mkdocs_reads(code) == code
 
@@ -146,5 +147,5 @@ def test_a_notebook_has_a_page(site: SimpleNamespace, tmp_path: Path, monkeypatc
     monkeypatch.setattr(site.make, "NOTEBOOKS", tmp_path)
     monkeypatch.setattr(site.make, "PAGES", tmp_path / "pages")
     pages = dict(site.make.notebooks())
-    assert pages["notebooks/look.md"] == "# A look\nWords.\n\n```python\nprint(1)\n```\n\n```text\n1\n```\n"
-    assert "[A look](look.md)" in pages["notebooks/index.md"]
+    assert pages["examples/notebooks/look.md"] == "# A look\nWords.\n\n```python\nprint(1)\n```\n\n```text\n1\n```\n"
+    assert "[A look](look.md)" in pages["examples/notebooks/index.md"]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+import gausslens
 from gausslens import Analysis, InputError, variable
 from gausslens.__main__ import main
 from gausslens.plugins.outputs import Output, as_json, outputs_in, outputs_of
@@ -122,3 +123,23 @@ def test_the_outputs_of_a_store_are_what_is_listed(tmp_path: Path, capsys: Captu
     assert set(json.loads(capsys.readouterr().out)) == {"bilinear.spectrum", "reinit.check"}
     assert main(["schema", "model.loss", "--outputs", store]) == 2
     assert "holds no result of model.loss" in capsys.readouterr().err
+
+
+def test_live_results_are_as_listed(tmp_path: Path) -> None:
+    """Of many analyses at once, with their defaults; `make site` holds all of them against the lists, word for word."""
+    names = "attention.roles bilinear.alignment bilinear.head-roles bilinear.spectrum gaussian.moments model.attention "
+    names += "model.embeddings model.loss reinit.check"
+    study = {
+        "gausslens": 1,
+        "name": "live",
+        "model": {"path": "builtin:tiny"},
+        "prompts": {"source": "repeated-random", "prompts": 4, "length": 16},
+        "variants": {"trained": []},
+        "analyses": [{"use": name} for name in names.split()],
+        "errors": False,
+        "report": False,
+    }
+    host = ours()
+    found = gausslens.run(study, store=tmp_path / "store", shown=False, host=host)
+    for name in names.split():
+        check_outputs(host.analyses[name].descriptor, found["trained", name])
