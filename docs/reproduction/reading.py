@@ -72,10 +72,15 @@ def read_numbers(numbers: Mapping[str, Mapping[str, Any]], results: Any) -> dict
     return {name: told[name] for name in numbers}
 
 
+def first_variant(results: Any) -> str:
+    """The variant that a run file names first, whatever is computed first."""
+    return str(next(iter(results.manifest().resolved.get("variants") or results.variants)))
+
+
 def _variable(spec: Mapping[str, Any], results: Any) -> tuple[str, str, str, Any]:
     """The variant, the label and the name of what a number is of, and the result that holds it."""
     label, _, name = spec["of"].rpartition(".")
-    variant = spec.get("variant", results.variants[0])
+    variant = spec.get("variant", first_variant(results))
     whole = results[variant, label]
     if name not in whole:
         raise KeyError(f"{variant}, {label} has no variable {name}: {', '.join(map(str, whole.data_vars))}")

@@ -41,7 +41,7 @@ def judging() -> ModuleType:
 class Run:
     """A run as far as numbers are read of it: one label, its groups of prompts, and draws of two nulls."""
 
-    variants = ("trained", "before", "spectrum")
+    variants = ("before", "spectrum", "trained")
     rungs = {"before": "training", "spectrum": "spectrum"}  # noqa: RUF012
 
     def __init__(self) -> None:
@@ -55,6 +55,9 @@ class Run:
             "before": xr.Dataset({"x": (("draw", *dims), draw.normal(0, 0.1, (8, 2, 4)))}, coords={"layer": [0, 7]}),
             "spectrum": xr.Dataset({"x": (("draw", *dims), draw.normal(3, 0.1, (8, 2, 4)))}, coords={"layer": [0, 7]}),
         }
+
+    def manifest(self) -> Any:
+        return SimpleNamespace(resolved={"variants": {"trained": [], "before": {}, "spectrum": {}}})
 
     def __getitem__(self, name: tuple[str, str]) -> xr.Dataset:
         return self.data[name[0]]
