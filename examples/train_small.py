@@ -32,8 +32,16 @@ from typing import Any
 
 import torch
 import transformers
-from small_texts import RULES, PairRows, TextWindows, built_in_lines, built_in_pairs, read_pairs, seed_of
-from train_tiny_model import tokenizer as bytes_tokenizer
+from gausslens_examples.small_texts import (
+    RULES,
+    PairRows,
+    TextWindows,
+    built_in_lines,
+    built_in_pairs,
+    read_pairs,
+    seed_of,
+)
+from gausslens_examples.train_tiny_model import tokenizer as bytes_tokenizer
 from transformers.utils.logging import disable_progress_bar
 
 import gausslens

@@ -20,7 +20,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import train_small
+from gausslens_examples import train_small
 
 STARTS = ("plain", "identity", "diagonal", "band")
 RUN = Path(__file__).with_name("shaped-starts.yaml")

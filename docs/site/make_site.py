@@ -223,6 +223,7 @@ def navigation() -> Nav:
     kinds = [{title: _folder(f"reference/{folder}")} for folder, title, _ in describe_plugins.KINDS.values()]
     learn = [
         "docs/tutorial.md",
+        "docs/three-questions.md",
         "docs/tasks.md",
         "docs/concepts.md",
         {"Notebooks": _folder("examples/notebooks")},

@@ -8,9 +8,10 @@ figures[0]                      # shows itself
 figures[0].plot().savefig("rank.pdf")
 figures[3].plot(layer=2, head=1)
 
-gausslens.versus(score, [score_of(twin) for twin in twins])     # a number of your own beside its null
-
 model = gausslens.load("path/to/model")
+twins = model.twins("reinit.rotate", draws=8)                   # random twins of it, each again a model
+gausslens.versus(score_of(model), [score_of(twin) for twin in twins])   # a number of your own beside its null
+
 found = model.run("The cat sat on the mat", sites=("pattern", "resid_post"))
 found.pattern.sel(prompt=0, layer=2, head=1)    # [query, key], with the text of both tokens
 """
@@ -20,9 +21,9 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 from .contract.batches import Batch, Request
 from .contract.engines import Intervention, several, whole_numbers
@@ -30,7 +31,7 @@ from .contract.errors import InputError, ModelError, did_you_mean
 from .contract.model import LayerWeights, ModelInfo
 from .contract.prompts import Part, Prompt, Tokens
 from .contract.sites import Site, site
-from .contract.twin import Twin
+from .contract.twin import Twin, check_edit
 from .terminal import html_table
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from .plugins.host import Host
     from .report import Undrawn
     from .runs.open import Opened
+    from .runs.study import Variant
     from .store.read_results import Results
 
 
@@ -74,13 +76,42 @@ class Drawn:
         return f"<{type(self.figure).__name__} {self.figure.title!r} from {sources}>"
 
 
+class Figures(list[Drawn]):
+    """Figures in the order of the page: ``figures[0]``, or ``figures["entropy"]``, the one whose title has the word."""
+
+    @overload
+    def __getitem__(self, which: SupportsIndex | str) -> Drawn: ...
+    @overload
+    def __getitem__(self, which: slice) -> list[Drawn]: ...
+    def __getitem__(self, which: SupportsIndex | slice | str) -> Drawn | list[Drawn]:
+        if not isinstance(which, str):
+            return super().__getitem__(which)
+        titles = [each.figure.title for each in self]
+        if which in titles:
+            return super().__getitem__(titles.index(which))
+        meant = [each for each in self if which.lower() in each.figure.title.lower()]
+        if len(meant) == 1:
+            return meant[0]
+        if meant:
+            several = "; ".join(each.figure.title for each in meant)
+            raise InputError(f"{len(meant)} figures have {which!r} in their titles: {several}")
+        raise InputError(f"no figure has {which!r} in its title{did_you_mean(which, titles)}")
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return [each.figure.title for each in self]
+
+    def _repr_html_(self) -> str:
+        rows = ((n, each.section, type(each.figure).__name__, each.figure.title) for n, each in enumerate(self))
+        return html_table(f"{len(self)} figures", rows, ("", "section", "kind", "title"))
+
+
 def draw(
     store: Results | str | os.PathLike[str],
     label: str | None = None,
     variant: str | None = None,
     section: str | None = None,
     host: Host | None = None,
-) -> Sequence[Drawn]:
+) -> Figures:
     """The figures that the plugins' report sections make of a store, in the order of the page.
 
     ``label`` and ``variant`` keep those made from a result, ``section`` those of one section. What could not be drawn
@@ -98,7 +129,7 @@ def drawn(
     variant: str | None,
     section: str | None,
     host: Host | None,
-) -> tuple[Sequence[Drawn], Sequence[Undrawn]]:
+) -> tuple[Figures, Sequence[Undrawn]]:
     """The figures, and what could not be drawn; an error where that leaves none."""
     from .plugins import load
     from .report.sections import sections
@@ -114,7 +145,7 @@ def drawn(
         if section not in names:
             raise InputError(f"{results.path} has no section {section!r}{did_you_mean(section, names)}")
         found = [each for each in found if each.name == section]
-    figures = [Drawn(figure, each.name) for each in found for figure in each.made_from(label, variant)]
+    figures = Figures(Drawn(figure, each.name) for each in found for figure in each.made_from(label, variant))
     undrawn = [failure for each in found for failure in each.undrawn]
     if undrawn and not figures:
         raise InputError("\n".join(map(str, undrawn)))
@@ -174,11 +205,13 @@ def load(
     block = {"path": f"live:{live_name(live, mapping)}" if live is not None else os.fspath(path), **(mapping or {})}
     host = plugins.load()
     call = runfile.read_model(block | {"loader": loader, "dtype": dtype, "device": device, **parameters}, host)
-    return Model(open_model(call, host, live, tokenizer))
+    return Model(open_model(call, host, live, tokenizer), host)
 
 
 # A text, or several; or what they are as tokens.
 Prompts = str | Prompt | Tokens | Iterable[str | Prompt]
+# An edit by its name or as in a run file, or several.
+Edits = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]]
 # Bytes of activations that ``Model.run`` gives unless it is told otherwise.
 LIMIT = 2e9
 
@@ -186,8 +219,9 @@ LIMIT = 2e9
 class Model:
     """An open model in Python: its facts, its tensors, its tokens, and what it computes of prompts."""
 
-    def __init__(self, opened: Opened) -> None:
-        self._opened = opened
+    def __init__(self, opened: Opened, host: Host, twin: Twin | None = None, what: str = "") -> None:
+        self._opened, self._host = opened, host
+        self._twin, self._what = Twin(opened.model) if twin is None else twin, what
 
     @property
     def info(self) -> ModelInfo:
@@ -196,7 +230,43 @@ class Model:
 
     def weights(self, layer: int | None = None) -> LayerWeights:
         """The tensors of a layer by name; those outside the layers without a number."""
-        return LayerWeights(self._opened.model, layer)
+        return self._twin.weights(layer)
+
+    def twins(self, edits: Edits, draws: int = 8, seed: int = 0) -> Iterator[Model]:
+        """Random twins of it, one after the other, each a model as this one: what a number of yours is held against.
+
+        ``edits`` is the name of an edit, ``"reinit.rotate"``, one as in a run file, ``{"edit": "reinit.config",
+        "embeddings": True}``, or a list of such; `gausslens plugins` lists them. Draw 3 is draw 3 of a run of that
+        seed. A twin shares what is not edited with the model, and is gone when nothing refers to it.
+        """
+        made = self._variant(edits, draws)  # wrong edits are told at once
+        return (self._edited(made, seed, draw, f"draw {draw} of ") for draw in range(draws))
+
+    def edited(self, edits: Edits, seed: int = 0) -> Model:
+        """The model with edits, as a variant without draws: ``model.edited({"edit": "spectrum.drop", "k": 1})``."""
+        return self._edited(self._variant(edits, None), seed, None, "")
+
+    def _edited(self, made: Variant, seed: int, draw: int | None, which: str) -> Model:
+        calls = made.points[0].edits
+        what = f"{which}{', '.join(call.edit.descriptor.name for call in calls)}"
+        return Model(self._opened, self._host, Twin(self._opened.model, calls, seed, draw), what)
+
+    def _variant(self, edits: Edits, draws: int | None) -> Variant:
+        """The edits as a run file would have them, looked at before anything is drawn."""
+        from . import runfile
+
+        if self._twin.edits:
+            raise InputError(f"this is {self._what} of {self.info.name} already: put all edits into one list")
+        given = [edits] if isinstance(edits, str | Mapping) else list(edits)
+        block = {"edits": [{"edit": one} if isinstance(one, str) else one for one in given], "draws": draws}
+        made = runfile.read_variant(block, self._host, "twins" if draws is not None else "edited")
+        if len(made.points) > 1:
+            raise InputError("a sweep makes several models of one: name one value each")
+        for call in made.points[0].edits:
+            if call.edit.descriptor.inputs is not None:
+                raise InputError(f"edit {call.edit.descriptor.name} reads results of a run: put it into a run file")
+            check_edit(call, self._opened.model)
+        return made
 
     def tokens(self, *texts: str) -> Tokens:
         """Texts as the tokens that the model would see."""
@@ -243,7 +313,7 @@ class Model:
         if running is None:
             raise ModelError(f"{self.info.name}: no engine runs models of this loader: it has weights alone")
         names = self._named(running, [sites] if isinstance(sites, str) else list(sites))
-        tokens, info, twin = self.tokenise(prompts), self._seen(layers, heads), Twin(self._opened.model)
+        tokens, info, twin = self.tokenise(prompts), self._seen(layers, heads), self._twin
         if not len(tokens) or not max(tokens.lengths):
             raise InputError("there are no tokens in these prompts")
         if max(tokens.lengths) > (info.max_positions or math.inf):
@@ -287,7 +357,10 @@ class Model:
     def __repr__(self) -> str:
         info = self.info
         shape = f"{info.n_layers} layers of {info.n_heads} heads, {info.n_parameters:,} parameters"
-        return f"<{info.name}: {info.family}, {shape}>"
+        return f"<{self._named_so()}: {info.family}, {shape}>"
+
+    def _named_so(self) -> str:
+        return f"{self._what} of {self.info.name}" if self._what else self.info.name
 
     def _repr_html_(self) -> str:
         info, running = self.info, self._opened.running
@@ -299,7 +372,7 @@ class Model:
             "parameters": f"{info.n_parameters:,}, {info.dtype}",
             "sites": sites,
         }
-        return html_table(f"{info.name}: {info.family}", rows.items())
+        return html_table(f"{self._named_so()}: {info.family}", rows.items())
 
 
 def _told(one: Intervention, prompt: int) -> Intervention:

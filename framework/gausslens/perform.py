@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .contract.errors import InputError, RunFailed
 from .contract.hooks import RunNews, StepNews
+from .contract.reference import resolve
 from .guard import unshown, watched_interrupts
 from .measuring.execute import not_in_store
 from .progress import progress
@@ -44,6 +45,7 @@ def run(
     mapping: Mapping[str, Any] | None = None,
     workers: int | None = None,
     scheduler: str | None = None,
+    plugins: Mapping[str, Any] | None = None,
 ) -> Results:
     """Run a study and return its results, opened for reading.
 
@@ -55,10 +57,21 @@ def run(
 
     ``workers`` is how many processes of this machine compute in place of this one, ``scheduler`` the address or the
     file of a Dask scheduler whose workers do: as ``gausslens run --workers`` and ``--scheduler``.
+
+    ``plugins`` adds plugins that are not installed, by name, as modules or objects with hooks: one that is being
+    written in a notebook, whose descriptors name its classes as ``"__main__:Name"``.
     """
+    from .plugins import load, loading_troubles
     from .store.read_results import open as open_store
 
     by = Workers.asked(workers, scheduler)
+    if plugins is not None:
+        if host is not None or by is not None:
+            raise InputError("plugins= are objects of this process: leave out host=, workers= and scheduler=")
+        resolve.cache_clear()  # a class may have been defined again since
+        host = load(without=without, extra=plugins)
+        if host.broken:
+            raise InputError(loading_troubles(host))
     ran = perform(source, store, sets, without, model, tokenizer, host, shown, mapping, workers=by)
     for undrawn in ran.undrawn:
         warnings.warn(str(undrawn), stacklevel=2)

@@ -7,6 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
+from html import escape
+from importlib import import_module
 from typing import Any
 
 from .store.disk import seconds_told
@@ -118,7 +121,9 @@ def progress(
     bar = Bar(title, steps, {"": float(steps)} if estimates is None else estimates)
     if shown is False or not steps:
         yield bar
-    elif shown or sys.stderr.isatty() or in_notebook():
+    elif in_notebook():
+        yield from _in_cell(bar)
+    elif shown or sys.stderr.isatty():
         yield from _drawn(bar)
     else:
         yield from _logged(bar, log_seconds())
@@ -151,6 +156,40 @@ def _logged(bar: Bar, seconds: float) -> Iterator[Bar]:
     finally:
         ended.set()
         teller.join()
+
+
+def _in_cell(bar: Bar) -> Iterator[Bar]:
+    """One output of the cell, changed twice a second and at the end a line that stays; nothing but IPython is needed.
+
+    The thread that changes it is run in the context of the cell, by which a kernel knows whose output it is.
+    """
+    display = import_module("IPython.display").display  # a kernel has it
+
+    def seen(words: str, done: float | None) -> dict[str, str]:
+        drawn = "" if done is None else f'<progress value="{done:.3f}" style="vertical-align: middle"></progress> '
+        return {"text/plain": words, "text/html": f"<small>{drawn}{escape(words)}</small>"}
+
+    def now() -> dict[str, str]:
+        far, left = bar.told()
+        return seen(plain(f"{bar.title}: " + ", ".join(filter(None, (far, left, bar.doing)))), bar.left.share())
+
+    began = time.monotonic()
+    output = display(now(), raw=True, display_id=True)
+    ended = threading.Event()
+
+    def change() -> None:
+        while not ended.wait(0.5):
+            output.update(now(), raw=True)
+
+    changer = threading.Thread(target=copy_context().run, args=(change,), name="progress", daemon=True)
+    changer.start()
+    try:
+        yield bar
+    finally:
+        ended.set()
+        changer.join()
+        took = clock(time.monotonic() - began)
+        output.update(seen(plain(f"{bar.title}: {bar.settled} of {bar.steps} in {took}"), None), raw=True)
 
 
 def _drawn(bar: Bar) -> Iterator[Bar]:

@@ -19,6 +19,7 @@ def test_all_run_files_are_listed_with_what_they_are(root: Path, capsys: pytest.
     out = capsys.readouterr().out
     for example in examples().values():
         assert example.summary
+        assert "$schema" not in example.summary
         assert re.search(rf"^{example.name} +{re.escape(example.summary)}$", out, flags=re.MULTILINE)
 
 

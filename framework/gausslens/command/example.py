@@ -12,7 +12,7 @@ from ..contract.errors import InputError, did_you_mean
 
 # The line by which an editor finds the schema of a run file, where it lies in the tree: a copy has no place to name
 # that holds for everyone.
-_SCHEMA = re.compile(r"^# yaml-language-server: \$schema=.*\n", flags=re.MULTILINE)
+_SCHEMA = re.compile(r"^# yaml-language-server: \$schema=.*\n?", flags=re.MULTILINE)
 
 
 @dataclass(frozen=True)

@@ -7,3 +7,4 @@ from .problems import Problem as Problem
 from .problems import RunFileErrors as RunFileErrors
 from .read import read as read
 from .read import read_model as read_model
+from .read import read_variant as read_variant

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import Mark
-from ..runs.study import Errors, ModelCall, Study
+from ..runs.study import Errors, ModelCall, Study, Variant
 from . import blocks
 from .analyses import errors_of, read_uses, resolved, resolved_errors
 from .blocks import Reading
@@ -65,6 +65,15 @@ def read_model(block: Mapping[str, Any], host: Host) -> ModelCall:
     problems.settle()
     assert call is not None
     return call
+
+
+def read_variant(block: Mapping[str, Any], host: Host, name: str = "variant") -> Variant:
+    """One variant's block alone, ``{"edits": [...], "draws": 8}``, from Python."""
+    problems = Problems(FILE)
+    table = from_python({name: block}, problems, path=("variants",))
+    read = read_variants(Reading(host, Path.cwd(), problems), dict(table.value), None)
+    problems.settle()
+    return read[name][0]
 
 
 def _tree(source: Source, problems: Problems) -> Node:

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import re
+import warnings
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -167,7 +168,10 @@ def _downloaded(name: str, gguf: str | None) -> Path:
 
 def read_config(spec: ModelSpec) -> Any:
     """The config, with the defaults of its class; quantised checkpoints are refused."""
-    from transformers import AutoConfig
+    with warnings.catch_warnings():
+        # In a notebook without ipywidgets tqdm says so when it is imported first, as here; none of its bars is shown.
+        warnings.filterwarnings("ignore", "IProgress not found")
+        from transformers import AutoConfig
 
     name, arguments = where_pretrained(spec)
     if "gguf_file" not in arguments:
