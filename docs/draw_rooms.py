@@ -25,6 +25,7 @@ WORDS = {
     "command": "one module a command",
     "testing": "checks for plugins",
     "notebook": "draw, load",
+    "drawings": "figures in Python",
     "command_line": "what was typed",
     "verdicts": "what departs, and why",
     "perform": "a run, top to bottom",

@@ -156,6 +156,13 @@ def test_what_cannot_be_run_is_said(how: dict[str, Any], said: str, model: Any) 
         model.run(**{"prompts": "Ant", **how})
 
 
+def test_weights_are_shown_as_a_table(model: Any) -> None:
+    shown = model.weights(1)._repr_html_()
+    assert "tensors of layer 1 of" in shown
+    shape = " \u00d7 ".join(map(str, model.weights(1).W_Q.shape))
+    assert f"<td>W_Q</td><td>{shape}</td><td>float32</td>" in shown
+
+
 def test_weights_alone_are_not_run(directory: Any) -> None:
     with pytest.raises(ModelError, match="no engine runs models of this loader"):
         gausslens.load(directory("llama"), loader="weights").run([Prompt(ids=(1, 2))])
