@@ -24,7 +24,7 @@ WORDS = {
     "__main__": "the program",
     "command": "one module a command",
     "testing": "checks for plugins",
-    "notebook": "draw, load",
+    "notebook": "load, versus",
     "drawings": "figures in Python",
     "command_line": "what was typed",
     "verdicts": "what departs, and why",

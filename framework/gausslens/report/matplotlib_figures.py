@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 Places = Mapping[str, Any]
 SIZE = (6.4, 4.4)  # of one figure, in inches
 SMALL, POINTS = 8.0, 72.0
-# Tables and texts beside each other make a picture no higher than so many figures; all is in the files of `figures`.
-TALLEST = 3.0
+# Pictures of tables and texts are as high as these: at most so many figures (the files of `figures` have all), at least so many
+# inches.
+TALLEST, LEAST = 3.0, 2.0
 
 
 def paint(figure: Figure, axes: Axes, places: Places | None = None) -> None:
@@ -89,9 +90,9 @@ def _high(figure: Figure) -> float:
         return SIZE[1]
     lines = LINE * 7 * (2 + len(wrapped(caption, 84)))
     if isinstance(drawing, TableRows):
-        return max(1.0, min((_set(drawing).high + lines) / POINTS + 0.5, TALLEST * SIZE[1]))
+        return max(LEAST, min((_set(drawing).high + lines) / POINTS + 0.5, TALLEST * SIZE[1]))
     if isinstance(drawing, Passages):
-        return max(1.0, min((LINE * SMALL * len(_lines(drawing)) + lines) / POINTS + 0.5, TALLEST * SIZE[1]))
+        return max(LEAST, min((LINE * SMALL * len(_lines(drawing)) + lines) / POINTS + 0.5, TALLEST * SIZE[1]))
     return SIZE[1]
 
 
