@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 Places = Mapping[str, Any]
 SIZE = (6.4, 4.4)  # of one figure, in inches
 SMALL, POINTS = 8.0, 72.0
-# Pictures of tables and texts are as high as these: at most so many figures (the files of `figures` have all), at least so many
-# inches.
+# How high pictures of tables and texts are: at most in figures (the files of `figures` have all), at least in inches.
 TALLEST, LEAST = 3.0, 2.0
 
 

@@ -55,7 +55,7 @@ def measured(text: str, size: float, bold: bool = False) -> float:
     font.set_size(100, 72)  # matplotlib shares it, and sets others
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a letter that it lacks
-        font.set_text(text.replace(r"\$", "$"), 0.0)
+        font.set_text(visible(text).replace(r"\$", "$"), 0.0)
     return float(font.get_width_height()[0]) / 64 * size / 100
 
 
