@@ -63,8 +63,8 @@ if TYPE_CHECKING:
     from .contract.sites import site as site
     from .contract.twin import Generators as Generators
     from .contract.twin import Twin as Twin
+    from .drawings import draw as draw
     from .guard import threads as threads
-    from .notebook import draw as draw
     from .notebook import load as load
     from .notebook import versus as versus
     from .perform import run as run
@@ -124,7 +124,7 @@ _HOMES = {
     "Site": "contract.sites",
     "site": "contract.sites",
     "threads": "guard",
-    "draw": "notebook",
+    "draw": "drawings",
     "load": "notebook",
     "versus": "notebook",
     "edit": "write_twin",

@@ -7,6 +7,7 @@ figures = gausslens.draw(store, label="stream")
 figures[0]                      # shows itself
 figures[0].plot().savefig("rank.pdf")
 figures[3].plot(layer=2, head=1)
+figures.save("figures", width="column")     # for a paper: PDF, and tables as CSV and LaTeX
 
 model = gausslens.load("path/to/model")
 twins = model.twins("reinit.rotate", draws=8)                   # random twins of it, each again a model
@@ -20,10 +21,9 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, SupportsIndex, overload
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from .contract.batches import Batch, Request
 from .contract.engines import Intervention, several, whole_numbers
@@ -38,118 +38,11 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
     import xarray as xr
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Canvas
 
     from .contract.engines import CaptureEngine
-    from .figures import Figure
-    from .plugins.host import Host
-    from .report import Undrawn
+    from .drawings import Figures
     from .runs.open import Opened
     from .runs.study import Variant
-    from .store.read_results import Results
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """A figure of the report: its data are ``.figure``, a notebook shows it, ``plot()`` draws it on matplotlib."""
-
-    figure: Figure
-    section: str
-
-    def plot(self, axes: Axes | None = None, **places: Any) -> Canvas:
-        """Draw it, on ``axes`` if they are given; sliders of the page are arguments here: ``plot(layer=3)``."""
-        from .report.matplotlib_figures import canvas, paint
-
-        if axes is None:
-            return canvas([(self.figure, places)])
-        paint(self.figure, axes, places)
-        return axes.figure  # type: ignore[return-value]
-
-    def _repr_png_(self) -> bytes:
-        from .report.matplotlib_figures import png
-
-        return png(self.plot())
-
-    def __repr__(self) -> str:
-        sources = ", ".join(dict.fromkeys(source.line for source in self.figure.sources))
-        return f"<{type(self.figure).__name__} {self.figure.title!r} from {sources}>"
-
-
-class Figures(list[Drawn]):
-    """Figures in the order of the page: ``figures[0]``, or ``figures["entropy"]``, the one whose title has the word."""
-
-    @overload
-    def __getitem__(self, which: SupportsIndex | str) -> Drawn: ...
-    @overload
-    def __getitem__(self, which: slice) -> list[Drawn]: ...
-    def __getitem__(self, which: SupportsIndex | slice | str) -> Drawn | list[Drawn]:
-        if not isinstance(which, str):
-            return super().__getitem__(which)
-        titles = [each.figure.title for each in self]
-        if which in titles:
-            return super().__getitem__(titles.index(which))
-        meant = [each for each in self if which.lower() in each.figure.title.lower()]
-        if len(meant) == 1:
-            return meant[0]
-        if meant:
-            several = "; ".join(each.figure.title for each in meant)
-            raise InputError(f"{len(meant)} figures have {which!r} in their titles: {several}")
-        raise InputError(f"no figure has {which!r} in its title{did_you_mean(which, titles)}")
-
-    def _ipython_key_completions_(self) -> list[str]:
-        return [each.figure.title for each in self]
-
-    def _repr_html_(self) -> str:
-        rows = ((n, each.section, type(each.figure).__name__, each.figure.title) for n, each in enumerate(self))
-        return html_table(f"{len(self)} figures", rows, ("", "section", "kind", "title"))
-
-
-def draw(
-    store: Results | str | os.PathLike[str],
-    label: str | None = None,
-    variant: str | None = None,
-    section: str | None = None,
-    host: Host | None = None,
-) -> Figures:
-    """The figures that the plugins' report sections make of a store, in the order of the page.
-
-    ``label`` and ``variant`` keep those made from a result, ``section`` those of one section. What could not be drawn
-    is a warning; where it leaves nothing to draw, an error.
-    """
-    found, undrawn = drawn(store, label, variant, section, host)
-    for each in undrawn:
-        warnings.warn(str(each), stacklevel=2)
-    return found
-
-
-def drawn(
-    store: Results | str | os.PathLike[str],
-    label: str | None,
-    variant: str | None,
-    section: str | None,
-    host: Host | None,
-) -> tuple[Figures, Sequence[Undrawn]]:
-    """The figures, and what could not be drawn; an error where that leaves none."""
-    from .plugins import load
-    from .report.sections import sections
-    from .store.read_results import Results
-    from .store.read_results import open as open_store
-
-    results = store if isinstance(store, Results) else open_store(store)
-    if label is not None and label not in results.labels:
-        raise InputError(f"{results.path} has no finished result {label!r}{did_you_mean(label, results.labels)}")
-    found = sections(results, load() if host is None else host)
-    if section is not None:
-        names = [each.name for each in found]
-        if section not in names:
-            raise InputError(f"{results.path} has no section {section!r}{did_you_mean(section, names)}")
-        found = [each for each in found if each.name == section]
-    figures = Figures(Drawn(figure, each.name) for each in found for figure in each.made_from(label, variant))
-    undrawn = [failure for each in found for failure in each.undrawn]
-    if undrawn and not figures:
-        raise InputError("\n".join(map(str, undrawn)))
-    return figures, undrawn
 
 
 def versus(value: Any, draws: Any, pooled: Sequence[str] = ()) -> xr.Dataset:
@@ -333,6 +226,23 @@ class Model:
                 layer, name = key if isinstance(key, tuple) else (None, key)
                 room.put([prompt], layer, name, array)
         return room.dataset()
+
+    def effect(
+        self, prompts: Prompts, interventions: Sequence[Intervention], most: int = 10, limit: float = LIMIT
+    ) -> Figures:
+        """What interventions do to each prompt, as figures: the loss of its tokens, and the probabilities of the next.
+
+        Of the tokens that may come next the ``most`` that change most. Numbers are in ``[i].figure``, and all logits in
+        ``run(prompts, "logits", interventions=...)``.
+        """
+        from .drawings import Drawn, Figures
+        from .figures.of_captures import effects_on_tokens
+
+        tokens = self.tokenise(prompts)
+        plain, changed = (self.run(tokens, "logits", interventions=each, limit=limit) for each in ((), interventions))
+        runner: Any = self._opened.running.runner(Twin(self._opened.model))  # type: ignore[union-attr]
+        made = effects_on_tokens(tokens, plain.logits.values, changed.logits.values, runner.decode, most)
+        return Figures(Drawn(figure, "effect") for figure in made)
 
     def _seen(self, layers: Sequence[int] | None, heads: Sequence[int] | None) -> ModelInfo:
         """What is shown of the model; numbers of layers and heads may come as an array."""

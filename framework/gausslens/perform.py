@@ -158,7 +158,7 @@ def _performed(
         host.announce("run_finished", run=news, summary=outcome.counts())
         drawn = study.report and how.part is None and len(outcome.failed) < len(plan.steps)
         undrawn: list[Undrawn] = []
-        page = _report(with_store.path, study.name, host, undrawn.append) if drawn else None
+        page = _report(with_store.path, study.name, host, undrawn.append, how.shown) if drawn else None
         return Ran(plan, outcome, with_store.path, page, undrawn)
     finally:
         models.close()
@@ -216,8 +216,11 @@ def chosen_store(study: Study, path: str | os.PathLike[str] | None) -> Path:
     return Path(path or os.environ.get("GAUSSLENS_STORE") or study.directory / "store")
 
 
-def _report(path: Path, run: str, host: Host, tell: Callable[[Undrawn], object]) -> Path | None:
+def _report(path: Path, run: str, host: Host, tell: Callable[[Undrawn], object], shown: bool | None) -> Path | None:
+    """Draw the page; where that takes long, it is told what is being done."""
     from .report import write
     from .store.read_results import open as open_store
 
-    return write(open_store(path).run(run), host, tell=tell)
+    with progress(run, 1, shown=shown) as bar:
+        bar.doing = "drawing the page"
+        return write(open_store(path).run(run), host, tell=tell)

@@ -27,6 +27,7 @@ COMMANDS = {
     "runs": "list the runs of a store",
     "show": "print results of a store",
     "report": "draw the page of a store",
+    "figures": "write the figures of a store for a paper, its tables as CSV and LaTeX",
     "diff": "say why two runs of a store differ, or set their values side by side",
     "edit": "write an edited twin as a checkpoint that transformers opens",
     "store": "verify, pack, copy, reindex or clean a store",
@@ -37,7 +38,7 @@ COMMANDS = {
     "example": "list the example run files, or copy one",
 }
 # Those whose module is in the folder of what is done with a store.
-_STORED = frozenset({"runs", "show", "report", "diff", "store"})
+_STORED = frozenset({"runs", "show", "report", "figures", "diff", "store"})
 
 
 def module_of(command: str) -> str:

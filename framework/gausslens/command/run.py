@@ -113,7 +113,7 @@ def _found(ran: Ran, width: int | None, most: int = 10) -> list[str]:
         return []
     results = open_store(ran.path).run(ran.plan.study.name, ran.plan.digest)
     lines = ["", *results.sentences()]
-    for null, found in departures(results.statistics(), results.rungs).items():
+    for null, found in departures(results).items():
         written = [tuple(map(written_cell, row)) for row in rows(found, most)]
         left = f" ({most} of {len(found)})" if len(found) > most else ""
         head = columns(found)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from ..terminal import html_table
 from .errors import ModelError, did_you_mean
 from .facts import FactsField
 
@@ -246,6 +247,13 @@ class LayerWeights:
     def __repr__(self) -> str:
         where = "tensors outside the layers" if self.layer is None else f"layer {self.layer}"
         return f"<{where} of {self.info.name}: {', '.join(self.names)}>"
+
+    def _repr_html_(self) -> str:
+        where = "outside the layers" if self.layer is None else f"of layer {self.layer}"
+        shown = ((name, self[name]) for name in self.names)
+        each = ((name, tensor.shape, str(tensor.dtype).removeprefix("torch.")) for name, tensor in shown)
+        rows = [(name, " \u00d7 ".join(map(str, shape)), dtype) for name, shape, dtype in each]
+        return html_table(f"tensors {where} of {self.info.name}", rows, ("name", "shape", "type"))
 
     def _ipython_key_completions_(self) -> list[str]:
         return list(self.names)

@@ -150,5 +150,7 @@ def null_maps(results: Results, result: Result, name: str, title: str) -> list[F
         source = Source(result.variant, f"{result.label}.against.{null}", f"{name}_z")
         caption = z_caption(title, result.variant, null, compared, name)
         z = compared[f"{name}_z"]
-        figures.append(head_map(z, f"{title}, z against {null}", caption, source, 0.0, "z", result.swept))
+        figures.append(
+            head_map(z, f"{title}, z against {results.named_null(null)}", caption, source, 0.0, "z", result.swept)
+        )
     return figures

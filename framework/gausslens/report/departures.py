@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..figures import Source, Table
-from ..verdicts import LEVEL, Explanation, Statistic, explanations, first_nulls, prompts_half_width
+from ..verdicts import LEVEL, Explanation, Statistic, first_nulls, prompts_half_width
 from .findings.ladder_table import ladders
 from .markup import Markup, element, joined
 from .numbers import NOTHING, number
@@ -75,9 +75,9 @@ class Departure:
         return word if alike == called.sum() else f"{word} ({alike} of {int(called.sum())})"
 
 
-def departures(found: Sequence[Statistic], rungs: dict[str, str]) -> dict[str, list[Departure]]:
+def departures(view: Results) -> dict[str, list[Departure]]:
     """For each null that stands first on a ladder what departs from it, the largest effect first."""
-    explained = explanations(found, rungs)
+    found, rungs, explained = view.statistics(), view.rungs, view.explanations()
     firsts = first_nulls(found, rungs)
     made: dict[str, list[Departure]] = {}
     for one in found:
@@ -124,8 +124,12 @@ def _anchored(anchor: Callable[[Statistic, str], str], run: str, one: Statistic)
 
 def _of_run(view: Results, named: bool) -> list[Markup]:
     """The tables of a run, which name it where there are several."""
-    found = departures(view.statistics(), view.rungs).items()
-    return [draw(_table(null, each, view.name if named else ""), view) for null, each in found]
+    return [draw(table, view) for table in departures_of(view, view.name if named else "")]
+
+
+def departures_of(view: Results, run: str = "") -> list[Table]:
+    """For each null that stands first the table of the largest departures; with ``run`` a column names it."""
+    return [_table(null, each, run) for null, each in departures(view).items()]
 
 
 def columns(found: Sequence[Departure]) -> tuple[str, ...]:

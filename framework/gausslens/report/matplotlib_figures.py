@@ -1,42 +1,40 @@
-"""The figures of the page on matplotlib: for a notebook, a paper, or `gausslens show --png`."""
+"""The figures of the page on matplotlib: for a notebook, or `gausslens show --png`; ``paper`` has those for a paper."""
 
 from __future__ import annotations
 
 import io
 import math
-import textwrap
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ..contract.errors import InputError, did_you_mean
 from ..figures import ColourMap, Passages, Plot, Plots, TableRows, View
-from .colours import SERIES_LIGHT, category_colour, scale_of, stops
-from .markup import visible
-from .numbers import number, written_cell
-from .svg.axes import PlacedAxis, axes_of
+from .painted.maps import add_bar, marks_of, paint_map, room_of
+from .painted.plots import legend_of, paint_plot
+from .painted.rows import SetTable, paint_table, paint_texts, set_table, set_texts
+from .painted.words import LINE, fitting, plain, short, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-    from ..figures import Curve, Dial, Dots, Drawing, Figure
+    from ..figures import Dial, Drawing, Figure
 
 Places = Mapping[str, Any]
 SIZE = (6.4, 4.4)  # of one figure, in inches
-LONGEST_TEXT, MOST_ROWS, MOST_LABELS, WIDEST = 600, 20, 40, 22
-_DASHES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (4, 2)), (0, (1, 2)))
+SMALL, POINTS = 8.0, 72.0
+# How high pictures of tables and texts are: at most in figures (the files of `figures` have all), at least in inches.
+TALLEST, LEAST = 3.0, 2.0
 
 
 def paint(figure: Figure, axes: Axes, places: Places | None = None) -> None:
     """Draw a figure on matplotlib axes. ``places`` turns its dials, by label: ``{"layer": 3}``."""
-    _paint(figure.title, _still(figure)[0], axes, places or {})
+    _paint(figure.title, still(figure)[0], axes, places or {})
 
 
-def _still(figure: Figure) -> tuple[Drawing, str]:
+def still(figure: Figure) -> tuple[Drawing, str]:
     """What matplotlib can draw of a figure, and its caption: of a plugin's own view what stands in for it."""
     drawing = figure.drawing()
     return (drawing.fallback, drawing.about) if isinstance(drawing, View) else (drawing, figure.caption)
@@ -46,7 +44,7 @@ def _paint(name: str, drawing: Drawing, axes: Axes, places: Places) -> None:
     turned = _turned(name, drawing, places)
     _picture(drawing, axes, tuple(at for _, at in turned))
     said = ", ".join(f"{dial.name} {tuple(dial.labels)[at]}" for dial, at in turned)
-    title = _short(name, 76) + (f"\n{_short(said, 76)}" if said else "")
+    title = short(name, 76) + (f"\n{short(said, 76)}" if said else "")
     axes.set_title(title, fontsize=10, loc="left")
 
 
@@ -61,11 +59,14 @@ def canvas(
 
     columns = min(columns, max(1, len(given)))
     rows = max(1, math.ceil(len(given) / columns))
-    made = Canvas(figsize=(SIZE[0] * columns, SIZE[1] * rows), layout="constrained")
-    grid = made.subplots(rows, columns, squeeze=False)
+    heights = [
+        max((_high(each) for each, _ in given[columns * i : columns * (i + 1)]), default=1.0) for i in range(rows)
+    ]
+    made = Canvas(figsize=(SIZE[0] * columns, sum(heights) if given else SIZE[1]), layout="constrained")
+    grid = made.subplots(rows, columns, squeeze=False, height_ratios=heights if given else None)
     for place, (axes, (figure, places)) in enumerate(zip(grid.flat, given, strict=False)):
         try:
-            drawing, caption = _still(figure)
+            drawing, caption = still(figure)
             _paint(figure.title, drawing, axes, places)
         except Exception as error:
             if tell is None:
@@ -74,13 +75,31 @@ def canvas(
             axes.clear()
             axes.set_axis_off()
             continue
-        below = "\n".join(textwrap.wrap(_plain(caption), 84))
-        under: Any = axes.xaxis.label if axes.axison else axes.transAxes
-        look: dict[str, Any] = {"va": "top", "ha": "center", "fontsize": 7, "color": "0.35"}
-        axes.annotate(below, (0.5, 0), (0, -4), under, "offset points", **look)
+        _caption(axes, caption)
     for axes in grid.flat[len(given) :]:
         axes.set_axis_off()
     return made
+
+
+def _high(figure: Figure) -> float:
+    """How high a figure is, in inches: of a table or texts, as high as they are."""
+    try:
+        drawing, caption = still(figure)
+    except Exception:  # it is told where it is drawn
+        return SIZE[1]
+    lines = LINE * 7 * (2 + len(wrapped(caption, 84)))
+    if isinstance(drawing, TableRows):
+        return max(LEAST, min((_set(drawing).high + lines) / POINTS + 0.5, TALLEST * SIZE[1]))
+    if isinstance(drawing, Passages):
+        return max(LEAST, min((LINE * SMALL * len(_lines(drawing)) + lines) / POINTS + 0.5, TALLEST * SIZE[1]))
+    return SIZE[1]
+
+
+def _caption(axes: Axes, caption: str) -> None:
+    below = "\n".join(wrapped(caption, 84))
+    under: Any = axes.xaxis.label if axes.axison else axes.transAxes
+    look: dict[str, Any] = {"va": "top", "ha": "center", "fontsize": 7, "color": "0.35"}
+    axes.annotate(below, (0.5, 0), (0, -4), under, "offset points", **look)
 
 
 def png(made: Canvas, dpi: int = 110) -> bytes:
@@ -100,18 +119,24 @@ def save(given: Sequence[Figure], path: Path, tell: Callable[[int, Exception], o
 
 def _turned(title: str, drawing: Drawing, places: Places) -> list[tuple[Dial, int]]:
     """Each dial, and where it is turned to."""
-    dials = drawing.dials if isinstance(drawing, ColourMap | Plots) else ()
+    dials = dials_of(drawing)
     for name in places:
         if name not in [dial.name for dial in dials]:
             raise InputError(f"{title!r} has no dial {name!r}{did_you_mean(name, [d.name for d in dials])}")
-    found = []
-    for dial in dials:
-        labels = tuple(map(str, dial.labels))
-        wanted = str(places.get(dial.name, labels[dial.start]))
-        if wanted not in labels:
-            raise InputError(f"{title!r}: {dial.name} {wanted!r} is none of {', '.join(labels[:12])}")
-        found.append((dial, labels.index(wanted)))
-    return found
+    return [(dial, place_on(title, dial, places[dial.name]) if dial.name in places else dial.start) for dial in dials]
+
+
+def dials_of(drawing: Drawing) -> tuple[Dial, ...]:
+    """The dials of a drawing that has any."""
+    return drawing.dials if isinstance(drawing, ColourMap | Plots) else ()
+
+
+def place_on(title: str, dial: Dial, label: object) -> int:
+    """Where a label is on a dial."""
+    labels = tuple(map(str, dial.labels))
+    if str(label) not in labels:
+        raise InputError(f"{title!r}: {dial.name} {str(label)!r} is none of {', '.join(labels[:12])}")
+    return labels.index(str(label))
 
 
 def _picture(drawing: Drawing, axes: Axes, turned: tuple[int, ...]) -> None:
@@ -123,146 +148,34 @@ def _picture(drawing: Drawing, axes: Axes, turned: tuple[int, ...]) -> None:
         case ColourMap():
             _map(drawing, axes, turned)
         case TableRows():
-            _table(drawing, axes)
+            paint_table(_set(drawing), axes)
         case Passages():
-            axes.set_axis_off()
-            said = [f"{each.name}:\n{textwrap.fill(each.text[:LONGEST_TEXT], 84)}" for each in drawing.texts]
-            axes.text(0, 1, _plain("\n\n".join(said)), va="top", fontsize=7, transform=axes.transAxes)
+            paint_texts(_lines(drawing), axes, SMALL)
         case _:
             raise TypeError(f"there is no picture of a {type(drawing).__name__}")
 
 
-def _map(drawing: ColourMap, axes: Axes, turned: tuple[int, ...]) -> None:
-    from matplotlib.colors import LinearSegmentedColormap, PowerNorm
-
-    over = scale_of(drawing)
-    if drawing.categories:
-        _categories(drawing, axes, turned)
-        return
-    colours = LinearSegmentedColormap.from_list("gausslens", stops(over.diverging))
-    axes.set_facecolor("0.85")  # seen where a value is missing
-    shown = np.ma.masked_invalid(drawing.values[turned])
-    ends = (over.low, over.high) if over.high > over.low else (over.low - 0.5, over.high + 0.5)
-    image = axes.imshow(shown, cmap=colours, norm=PowerNorm(over.power, *ends), aspect="auto", interpolation="nearest")
-    extend = {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}
-    bar = axes.figure.colorbar(image, ax=axes, extend=extend[over.below, over.above])
-    bar.set_label(_short(drawing.units))
-    _sides(drawing, axes)
+def _set(drawing: TableRows) -> SetTable:
+    return set_table(drawing, 0.94 * SIZE[0] * POINTS, SMALL, (TALLEST * SIZE[1] - 1) * POINTS)
 
 
-def _categories(drawing: ColourMap, axes: Axes, turned: tuple[int, ...]) -> None:
-    """A colour for each category, and which is which; of those that are on it."""
-    from matplotlib.colors import ListedColormap, Normalize
-    from matplotlib.patches import Patch
-
-    axes.set_facecolor("0.85")
-    colours = [category_colour(i) for i in range(len(drawing.categories))] or ["0.5"]
-    shown = np.ma.masked_invalid(drawing.values[turned])
-    over = Normalize(-0.5, len(colours) - 0.5)
-    axes.imshow(shown, cmap=ListedColormap(colours), norm=over, aspect="auto", interpolation="nearest")
-    held = [i for i in range(len(drawing.categories)) if (shown == i).any()]
-    marks = [Patch(color=colours[i], label=_short(drawing.categories[i])) for i in held]
-    if np.ma.is_masked(shown):
-        marks.append(Patch(color="0.85", label=_short(drawing.missing or "no value", 40)))
-    if marks:
-        axes.legend(handles=marks, fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
-    _sides(drawing, axes)
-
-
-def _sides(drawing: ColourMap, axes: Axes) -> None:
-    """The labels of rows and columns."""
-    for put, named in ((axes.set_yticks, drawing.rows), (axes.set_xticks, drawing.columns)):
-        at = range(0, len(named), max(1, math.ceil(len(named) / MOST_LABELS)))
-        put(list(at), [_short(named[i]) for i in at], fontsize=7)
-    axes.tick_params(length=0)
-    if max((len(c) for c in drawing.columns), default=0) * len(drawing.columns) > 60:
-        axes.tick_params(axis="x", rotation=90)
-    axes.set_ylabel(_short(drawing.row_name))
-    axes.set_xlabel(_short(drawing.column_name))
+def _lines(drawing: Passages) -> list[tuple[str, bool]]:
+    lines, more = set_texts(drawing, 0.94 * SIZE[0] * POINTS, SMALL, (TALLEST * SIZE[1] - 1) * POINTS)
+    return [*lines, ("…", False)] if more else lines
 
 
 def _plot(plot: Plot, axes: Axes) -> None:
-    # Before any value: a logarithmic axis warns of values that have no place on it.
-    across = _axes(plot, axes)
-    drawn = [curve for curve in plot.curves if not curve.faint]
-    named = len(drawn)
-    for level in plot.levels if not plot.y.log else [level for level in plot.levels if level.value > 0]:
-        axes.axhline(level.value, color="0.4", linewidth=0.8, linestyle=(0, (5, 4)))
-    for curve in plot.curves:
-        if curve.faint:
-            axes.plot(across.on_scale(curve.x), curve.y, color="0.75", linewidth=0.7, zorder=0.5)
-    for place, curve in enumerate(drawn):
-        x = across.on_scale(curve.x)
-        axes.plot(x, curve.y, label=_short(curve.name, 40), **_stroke(curve, place))
-        if curve.low is not None and curve.high is not None:
-            band: dict[str, Any] = {"color": SERIES_LIGHT[place % len(SERIES_LIGHT)], "alpha": 0.16, "linewidth": 0}
-            axes.fill_between(x, curve.low, curve.high, **band)
-    if plot.dots is not None:
-        named += _dots(plot.dots, axes)
-    axes.grid(color="0.92")
-    axes.set_axisbelow(True)
-    if named > 1:
-        axes.legend(fontsize=7, frameon=False)
+    paint_plot(plot, axes)
+    marks, names = legend_of(plot, axes)
+    letters = fitting(0.6 * SIZE[0] * POINTS, 7)
+    if marks:
+        axes.legend(marks, ["\n".join(wrapped(plain(name), letters)) for name in names], fontsize=7, frameon=False)
 
 
-def _dots(dots: Dots, axes: Axes) -> int:
-    """The points; how many groups have a name."""
-    group_of = np.array(dots.groups, dtype=object)
-    groups = list(dict.fromkeys(dots.groups))
-    for place, name in enumerate(groups):
-        mine = group_of == name
-        colour = SERIES_LIGHT[place % len(SERIES_LIGHT)]
-        axes.scatter(dots.x[mine], dots.y[mine], s=14, color=colour, label=_short(name, 40))
-    return 0 if groups == [""] else len(groups)
-
-
-def _axes(plot: Plot, axes: Axes) -> PlacedAxis:
-    """Names and reach of the axes, which are those of the page, and x = y where it is asked for; gives the one across.
-
-    Where 0 is set apart on a logarithmic axis, the marks are those of the page too.
-    """
-    from matplotlib.ticker import MaxNLocator, NullLocator
-
-    across, up = axes_of(plot)
-    for way, told, placed in (("x", plot.x, across), ("y", plot.y, up)):
-        axes.set(**{f"{way}label": _short(told.written, 40), f"{way}scale": "log" if told.log else "linear"})
-        axes.set(**{f"{way}lim": (placed.low, placed.high)})
-        if told.whole and not told.log:
-            getattr(axes, f"{way}axis").set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
-    if across.zero is not None:
-        marks = across.ticks()
-        axes.set_xticks(across.on_scale(marks), [number(mark) for mark in marks])
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.axvline(across.least, color="0.6", linewidth=0.8, linestyle=(0, (1, 2)))
-    if plot.diagonal:
-        ends = [max(across.low, up.low), min(across.high, up.high)]
-        axes.plot(ends, ends, color="0.2", linewidth=1, linestyle=":")
-    return across
-
-
-def _table(drawing: TableRows, axes: Axes) -> None:
-    axes.set_axis_off()
-    rows, columns = drawing.rows, drawing.columns
-    written = [[_short(written_cell(cell)) for cell in row] for row in rows[:MOST_ROWS]]
-    if len(rows) > MOST_ROWS:
-        written.append([f"… {len(rows) - MOST_ROWS} more", *[""] * (len(columns) - 1)])
-    if written and columns:
-        table = axes.table(written, colLabels=[_short(c) for c in columns], loc="upper left", cellLoc="left")
-        table.auto_set_font_size(False)
-        table.set_fontsize(7)
-
-
-def _stroke(curve: Curve, place: int) -> dict[str, Any]:
-    if curve.reference:
-        return {"color": "0.2", "linewidth": 1.2, "linestyle": ":", "zorder": 1}
-    return {"color": SERIES_LIGHT[place % len(SERIES_LIGHT)], "linestyle": _DASHES[place % len(_DASHES)]}
-
-
-def _short(text: str, most: int = WIDEST) -> str:
-    shown = text.replace("\n", "↵").replace("\t", "⇥")
-    return _plain(shown if len(shown) <= most else shown[: most - 1] + "…")
-
-
-def _plain(text: str) -> str:
-    """Text that matplotlib draws as it is: no controls, and a dollar sign is no mathematics."""
-    return visible(text).replace("$", r"\$")
+def _map(drawing: ColourMap, axes: Axes, turned: tuple[int, ...]) -> None:
+    image, _ = paint_map(drawing, axes, turned, room_of(axes))
+    if not drawing.categories:
+        add_bar(drawing, image, axes, axes.figure, POINTS * SIZE[1])
+        return
+    if marks := marks_of(drawing):
+        axes.legend(handles=marks, fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))

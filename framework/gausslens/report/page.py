@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -17,7 +15,7 @@ from ..contract.errors import StoreError
 from ..version import VERSION
 from .colours import SERIES_LIGHT, colours_style
 from .departures import departures_table, first_sentences
-from .findings.by_head import HeadNumber, by_head, named_null, table_of_heads
+from .findings.by_head import HeadNumber, by_head, table_of_heads
 from .findings.terms import terms
 from .markup import Markup, element, joined
 from .page_figures import draw, hashed, left_out, of_run
@@ -67,31 +65,19 @@ def write(
     By default into the store as report.html. Returns where it is. ``tell`` is called with what could not be drawn.
     """
     from ..store.read_results import open as open_store
+    from .figure_files import replace_whole
 
     results = open_store(store) if isinstance(store, str | Path) else store
     place = Path(store if isinstance(store, str | Path) else store.path)
     target = Path(out) if out is not None else place / "report.html" if place.is_dir() else place.with_suffix(".html")
     text = page(results, host, every, tell)
     try:
-        _replace(target, text)
+        replace_whole(target, text.encode("utf-8"))
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         elsewhere = "`gausslens report STORE --out FILE` writes the page elsewhere"
         raise StoreError(f"cannot write {target}: {why}; {elsewhere}") from error
     return target
-
-
-def _replace(target: Path, text: str) -> None:
-    """Write a file whole: a reader who reloads meanwhile sees the old page or the new one, never half of one."""
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def page(results: Results, host: Host, every: bool = False, tell: Tell = lambda _undrawn: None) -> str:
@@ -112,7 +98,7 @@ def page(results: Results, host: Host, every: bool = False, tell: Tell = lambda 
     nav = element("nav", *links, aria_label="parts")
     facts = run_facts(results) if not every else None
     head = element("header", kicker, element("h1", name), first_sentences(*views))
-    nulls = {one.null: named_null(one.null, view.rungs) for view in views for one in view.statistics()}
+    nulls = {one.null: view.named_null(one.null) for view in views for one in view.statistics()}
     about_choice = {"role": "group", "aria_label": "layer, head and null, for the whole page"}
     chosen = element("div", id="choose", hidden="hidden", data_nulls=json.dumps(nulls), **about_choice)
     first, *others = (_shown(part) for part in parts)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
-    from ..verdicts import Onset, Statistic
+    from ..verdicts import Explanation, Onset, Statistic
 
 
 # Digits of a plan's digest that are shown; so few are enough to mean it.
@@ -307,6 +307,12 @@ class Results:
         """Of each null its place on the ladder of nulls, in words: by what its twins share with the model."""
         return {} if self._plan is None else dict(self._plan.rungs)
 
+    def named_null(self, null: str) -> str:
+        """A null by what it is, for people: "the model before training (before)"."""
+        from ..verdicts import named_null
+
+        return named_null(null, self.rungs)
+
     def statistics(self) -> list[Statistic]:
         """Every variable that is compared with a null: whether it departs, over all of the run, and in which cells."""
         return self._statistics
@@ -316,6 +322,16 @@ class Results:
         from ..verdicts import statistics
 
         return statistics(self.comparisons())
+
+    def explanations(self) -> dict[tuple[str, str, str], Explanation]:
+        """What explains each variable that is compared with several nulls, by variant, label and variable."""
+        return self._explanations
+
+    @cached_property
+    def _explanations(self) -> dict[tuple[str, str, str], Explanation]:
+        from ..verdicts import explanations
+
+        return explanations(self.statistics(), self.rungs)
 
     def onsets(self) -> list[Onset]:
         """From which step of a training on each number is beyond a null: one for each statistic and null."""
@@ -332,7 +348,10 @@ class Results:
         """What was found: a sentence for each variant that is compared with a null, and one for each training."""
         from ..verdicts import onset_sentences, sentences
 
-        return [*sentences(self.statistics(), self.rungs), *onset_sentences(self.onsets(), self.rungs)]
+        return [
+            *sentences(self.statistics(), self.rungs, self.explanations()),
+            *onset_sentences(self.onsets(), self.rungs),
+        ]
 
     def frame(
         self, variant: str, label: str, null: str | None = None, variables: str | Sequence[str] | None = None

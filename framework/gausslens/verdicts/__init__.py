@@ -4,7 +4,7 @@ from .columns import rung_columns, with_verdicts
 from .explanations import Explanation, explanations, first_nulls
 from .onsets import LATER, NEVER, PASSES, START, Onset, onset_sentences, onsets, whole
 from .selection import LEVEL, Comparisons, Statistic, prompts_half_width, statistics
-from .sentence import sentences, what_twins_are
+from .sentence import named_null, sentences, what_twins_are
 
 __all__ = [
     "LATER",
@@ -18,6 +18,7 @@ __all__ = [
     "Statistic",
     "explanations",
     "first_nulls",
+    "named_null",
     "onset_sentences",
     "onsets",
     "prompts_half_width",

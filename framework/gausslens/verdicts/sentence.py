@@ -24,19 +24,31 @@ _TWINS = {
 }
 
 
-def sentences(found: Sequence[Statistic], rungs: Mapping[str, str]) -> list[str]:
+def sentences(
+    found: Sequence[Statistic],
+    rungs: Mapping[str, str],
+    explained: Mapping[tuple[str, str, str], Explanation] | None = None,
+) -> list[str]:
     """One sentence for each variant that is compared, in order; ``rungs`` gives the word of each null.
 
     It says how many statistics depart from the null that shares least with the model, which nulls explain how many of
     them (where there are several), and the largest effect of those that none explains. Where nothing departs it says
-    that; where draws are too few for any probability, that.
+    that; where draws are too few for any probability, that. ``explained`` are the ``explanations``, where known.
     """
+    every = explanations(found, rungs) if explained is None else explained
     variants = dict.fromkeys(one.variant for one in found)
     several = len(variants) > 1
-    return [_of_variant([one for one in found if one.variant == v], rungs, v if several else "") for v in variants]
+    return [
+        _of_variant([one for one in found if one.variant == v], rungs, v if several else "", every) for v in variants
+    ]
 
 
-def _of_variant(found: Sequence[Statistic], rungs: Mapping[str, str], variant: str) -> str:
+def _of_variant(
+    found: Sequence[Statistic],
+    rungs: Mapping[str, str],
+    variant: str,
+    explained: Mapping[tuple[str, str, str], Explanation],
+) -> str:
     (first,) = first_nulls(found, rungs).values()
     tested = [one for one in found if one.null == first and one.tests]
     draws = max((int(one.comparison.attrs.get("draws", 0)) for one in found if one.null == first), default=0)
@@ -52,7 +64,6 @@ def _of_variant(found: Sequence[Statistic], rungs: Mapping[str, str], variant: s
     if not departing:
         nearest = min(one.q for one in tested)
         return f"{subject} none departs from {against}; the smallest q over them is {nearest:.2g}."
-    explained = explanations(found, rungs)
     ladder = [explained[one.name] for one in departing if one.name in explained]
     said = f"{subject} {len(departing)} depart{'s' if len(departing) == 1 else ''} from {against}"
     if not ladder:
@@ -101,6 +112,12 @@ def what_twins_are(null: str, rungs: Mapping[str, str]) -> str:
     """What a null's draws are, in words: what they share with the model, where that is known, else its name."""
     word = rungs.get(null, null)
     return _TWINS.get(word, word)
+
+
+def named_null(null: str, rungs: Mapping[str, str]) -> str:
+    """A null by what it is: "the model before training (before)"."""
+    words = what_twins_are(null, rungs)
+    return words if words == null else f"{words} ({null})"
 
 
 def _size(one: Statistic, cell: tuple[int, ...] | None) -> float:

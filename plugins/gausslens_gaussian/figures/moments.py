@@ -82,7 +82,8 @@ def _by_head(results: Results, result: Result, site: str, head: str) -> list[Fig
             z = compared[f"{name}_z"].assign_attrs(units="z")
             source = Source(variant, f"{label}.against.{null}", f"{name}_z")
             caption = z_caption(title, variant, null, compared, name)
-            figures.append(_map(z, head, f"{title} {site}, z against {null}", caption, source, 0.0, result.swept))
+            title_of_z = f"{title} {site}, z against {results.named_null(null)}"
+            figures.append(_map(z, head, title_of_z, caption, source, 0.0, result.swept))
     return figures
 
 

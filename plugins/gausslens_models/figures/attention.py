@@ -43,7 +43,7 @@ def attention(results: Results) -> list[Figure]:
             for null in result.nulls:
                 compared = results.against(variant, label, null)
                 said = z_caption("Entropy deficit", variant, null, compared, "entropy_deficit")
-                title = f"Entropy deficit of {variant}, z against {null} ({label})"
+                title = f"Entropy deficit of {variant}, z against {results.named_null(null)} ({label})"
                 source = Source(variant, f"{label}.against.{null}", "entropy_deficit_z")
                 figures.append(_by_head(compared["entropy_deficit_z"], result.swept, title, said, source, centre=0.0))
             if "pattern" in result.data:

@@ -30,7 +30,7 @@ def size(png: bytes) -> tuple[int, int]:
     "section", ["every_kind", "hostile", "empty", "large", "dials", "hostile_dials", "of_its_own_kind"]
 )
 def test_every_figure_of_the_page_is_painted(study: Path, section: str) -> None:
-    drawn = gausslens.draw(study, host=host_with(f"{HERE}:{section}"))
+    drawn = gausslens.draw(study, section="probe.section", host=host_with(f"{HERE}:{section}"))
     assert len(drawn) == len(getattr(sections, section)(gausslens.open(study)))
     for each in drawn:
         width, height = size(each._repr_png_())
@@ -40,7 +40,7 @@ def test_every_figure_of_the_page_is_painted(study: Path, section: str) -> None:
 
 
 def test_a_dial_is_an_argument(study: Path) -> None:
-    (each,) = gausslens.draw(study, host=host_with(f"{HERE}:dials"))
+    (each,) = gausslens.draw(study, section="probe.section", host=host_with(f"{HERE}:dials"))
     shown = each.plot(layer=6, head=2).axes[0].images[0].get_array()
     np.testing.assert_array_equal(shown, sections.DIALS[1, 2])
     with pytest.raises(InputError, match="no dial 'haed': did you mean head"):

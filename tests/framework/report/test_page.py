@@ -6,11 +6,14 @@ import base64
 import hashlib
 import html
 import re
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from gausslens import perform
 from gausslens.contract.errors import StoreError
 from gausslens.report import write
 from gausslens.report.page import page
@@ -240,6 +243,13 @@ def test_figures_of_nothing_are_drawn_empty(study: Path) -> None:
     page = shown(study, "empty")
     assert not [t for t in page.texts if "could not be drawn" in t]
     assert len([r for r in page.all("rect") if r.get("class") == "cell none"]) == 4
+
+
+def test_it_is_told_that_the_page_is_drawn(study: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setenv("GAUSSLENS_LOG_SECONDS", "0.02")
+    monkeypatch.setattr("gausslens.report.write", lambda *_, **__: time.sleep(0.3))
+    perform._report(study, "study", host_with(f"{sections.__name__}:nothing"), print, None)
+    assert "study: 0 %, 0 of 1, drawing the page\n" in capsys.readouterr().err
 
 
 def test_the_page_is_replaced_whole_and_nothing_else_is_left(study: Path) -> None:

@@ -55,6 +55,27 @@ def test_tokens_have_their_text_along_every_axis_of_tokens(model: Any) -> None:
     assert seen.sizes["query"] == max(tokens.lengths)
 
 
+def test_attention_is_drawn_beside_its_tokens_and_an_intervention_by_its_effect(model: Any) -> None:
+    found = model.run(TEXTS, "pattern")
+    drawn = gausslens.draw(found)
+    assert [each.figure.title for each in drawn] == ["pattern, 0", "pattern, 1"]
+    assert list(drawn[1].figure.queries) == list(model.tokenise(TEXTS).pieces[1])  # type: ignore[attr-defined]
+    shown = drawn[1].plot(layer=1, head=2).axes[0].images[0].get_array()
+    there = found.pattern.sel(prompt=1, layer=1, head=2).values[: shown.shape[0], : shown.shape[1]]
+    np.testing.assert_array_equal(shown, there)
+
+    change = gausslens.Intervention("z", layer=1, function=lambda z, _where: 0 * z)
+    loss, following = model.effect("The cat", [change], most=3)
+    pair = [model.run("The cat", "logits", interventions=each).logits.values[0] for each in ((), [change])]
+    logs = [torch.log_softmax(torch.tensor(each, dtype=torch.float64), -1).numpy() for each in pair]
+    ids = model.tokenise("The cat").ids[0]
+    for line, log in zip(loss.figure.series, logs, strict=True):
+        np.testing.assert_allclose(line.y, [-log[at, token] for at, token in enumerate(ids[1:])], rtol=1e-9)
+    change_of_all = np.abs(np.exp(logs[1][-1]) - np.exp(logs[0][-1]))
+    moved = np.abs(np.diff(np.asarray(following.figure.values), axis=1))[:, 0]
+    np.testing.assert_allclose(np.sort(moved), np.sort(change_of_all)[-3:], rtol=1e-9)
+
+
 def test_a_plain_text_a_prompt_and_tokens_are_the_same(model: Any) -> None:
     one = model.run("Ant", "z")
     for prompts in (["Ant"], Prompt((gausslens.Part("Ant"),)), model.tokens("Ant"), iter(["Ant"])):
@@ -133,6 +154,13 @@ def test_more_than_there_is_room_for_is_refused_before_it_is_computed(model: Any
 def test_what_cannot_be_run_is_said(how: dict[str, Any], said: str, model: Any) -> None:
     with pytest.raises((InputError, ModelError), match=said):
         model.run(**{"prompts": "Ant", **how})
+
+
+def test_weights_are_shown_as_a_table(model: Any) -> None:
+    shown = model.weights(1)._repr_html_()
+    assert "tensors of layer 1 of" in shown
+    shape = " \u00d7 ".join(map(str, model.weights(1).W_Q.shape))
+    assert f"<td>W_Q</td><td>{shape}</td><td>float32</td>" in shown
 
 
 def test_weights_alone_are_not_run(directory: Any) -> None:

@@ -118,7 +118,8 @@ def _draw(results: Results, arguments: Namespace) -> None:
     """Write the figures of a result into a file and print where it is."""
     from pathlib import Path
 
-    from ...notebook import drawn
+    from ...drawings import drawn
+    from ...report.findings.as_figures import HEADS, LADDER
     from ...report.matplotlib_figures import save
     from ...report.sections import failed
 
@@ -132,7 +133,8 @@ def _draw(results: Results, arguments: Namespace) -> None:
     if target.suffix.lower() != ".png":
         raise InputError(f"--png writes PNG alone: call the file {target.stem}.png, not {target.name}")
     outside(target, Path(results.path))
-    figures, undrawn = drawn(results, arguments.label, arguments.variant, None, load_host(arguments))
+    every, undrawn = drawn(results, arguments.label, arguments.variant, None, load_host(arguments))
+    figures = [each for each in every if each.section not in (LADDER, HEADS)]
     if not figures:
         raise InputError(f"no section of the report has a figure of {arguments.label!r}")
     told = list(undrawn)

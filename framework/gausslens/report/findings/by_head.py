@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ...figures import CategoryMap, Dial, Figure, Heatmap, Source, Table
-from ...verdicts import Explanation, Statistic, explanations, first_nulls, what_twins_are
+from ...verdicts import Explanation, Statistic, first_nulls, named_null
 from .ladder_table import rung_names
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def by_head(results: Results, found: Sequence[Section], opened: str = "store") -
         if heads_of(one.comparison[one.variable]):
             judged.setdefault(one.name, []).append(one)
     firsts = first_nulls(results.statistics(), results.rungs)
-    ladders = explanations([one for each in judged.values() for one in each], results.rungs)
+    ladders = results.explanations()
     numbers = [_number(each, firsts[name[0]], ladders.get(name), results.rungs, drawn) for name, each in judged.items()]
     compared = {(s.variant, f"{s.label}.against.{s.null}", f"{s.variable}_z") for each in judged.values() for s in each}
     held = {id(each.figure) for key, each in drawn.items() if key in judged or key in compared}
@@ -88,12 +88,6 @@ def by_head(results: Results, found: Sequence[Section], opened: str = "store") -
 def heads_of(values: xr.DataArray) -> str:
     """The dimension of heads of an array that has layers too; "" where there is none."""
     return next((dim for dim in HEADS if dim in values.dims and "layer" in values.dims), "")
-
-
-def named_null(null: str, rungs: Mapping[str, str]) -> str:
-    """A null by what it is: "the model before training (before)"."""
-    words = what_twins_are(null, rungs)
-    return words if words == null else f"{words} ({null})"
 
 
 def _drawn(found: Sequence[Section], opened: str) -> _Plugins:

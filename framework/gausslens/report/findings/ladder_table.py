@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from ...maths.ladder import ARRANGEMENT, SEEDS, UNDECIDED, WEIGHT_RUNGS, WORDS, ladder_order
-from ...verdicts import Explanation, Statistic, explanations, first_nulls, what_twins_are
+from ...verdicts import Explanation, Statistic, first_nulls, what_twins_are
 from ..colours import category_colour, ink, shade
 from ..markup import Markup, element, joined
 from ..numbers import NOTHING, number
@@ -24,7 +25,7 @@ STRONGEST = 8.0
 
 
 @dataclass(frozen=True)
-class _Row:
+class Row:
     """A statistic beside all its nulls, and the cell that the row is about: the furthest from the first of them."""
 
     each: Mapping[str, Statistic]
@@ -34,28 +35,42 @@ class _Row:
 
     @property
     def size(self) -> float:
+        """How large its effect is beside the first null, where it departs."""
         if self.cell is None or not self.first.selected:
             return -1.0
         return abs(float(self.first.column("effect")[self.cell]))
 
+    def effect(self, null: str) -> tuple[float, bool]:
+        """The effect beside a null, and whether the cell departs from it; NaN where they are not compared."""
+        one = self.each.get(null)
+        if one is None or self.cell is None or one.called.shape != self.first.called.shape:
+            return math.nan, False
+        return float(one.column("effect")[self.cell]), bool(one.called[self.cell])
+
 
 def ladders(view: Results, anchor: Anchor, run: str = "") -> list[Markup]:
     """For each variant that is compared the ladder; with ``run`` it is named, on a page of several."""
-    found, rungs = view.statistics(), view.rungs
-    firsts = first_nulls(found, rungs)
-    explained = explanations(found, rungs)
+    several = len(first_nulls(view.statistics(), view.rungs)) > 1
     made = []
-    for variant, first in firsts.items():
-        mine = [one for one in found if one.variant == variant]
-        nulls = list(dict.fromkeys(one.null for one in mine))
-        nulls = [nulls[i] for i in ladder_order([rungs.get(null, null) for null in nulls])]
-        rows = _rows(mine, first, explained)
-        name = ", ".join(words for words in (run, variant if len(firsts) > 1 else "") if words)
-        made.append(_table(rows, nulls, rungs, anchor, name))
+    for variant, nulls, rows in ladders_of(view):
+        name = ", ".join(words for words in (run, variant if several else "") if words)
+        made.append(_table(rows, nulls, view.rungs, anchor, name))
     return made
 
 
-def _rows(mine: Sequence[Statistic], first: str, explained: Mapping[tuple[str, str, str], Explanation]) -> list[_Row]:
+def ladders_of(view: Results) -> list[tuple[str, list[str], list[Row]]]:
+    """Of each variant that is compared its nulls, in their order on the ladder, and its statistics beside them."""
+    found, rungs = view.statistics(), view.rungs
+    made = []
+    for variant, first in first_nulls(found, rungs).items():
+        mine = [one for one in found if one.variant == variant]
+        nulls = list(dict.fromkeys(one.null for one in mine))
+        nulls = [nulls[i] for i in ladder_order([rungs.get(null, null) for null in nulls])]
+        made.append((variant, nulls, _rows(mine, first, view.explanations())))
+    return made
+
+
+def _rows(mine: Sequence[Statistic], first: str, explained: Mapping[tuple[str, str, str], Explanation]) -> list[Row]:
     """The statistics of a variant, those of the largest effect first."""
     by_name: dict[tuple[str, str, str], dict[str, Statistic]] = {}
     for one in mine:
@@ -63,11 +78,11 @@ def _rows(mine: Sequence[Statistic], first: str, explained: Mapping[tuple[str, s
     rows = []
     for name, each in by_name.items():
         one = each.get(first) or next(iter(each.values()))
-        rows.append(_Row(each, one, one.furthest(), explained.get(name) if one.selected else None))
+        rows.append(Row(each, one, one.furthest(), explained.get(name) if one.selected else None))
     return sorted(rows, key=lambda row: -row.size)
 
 
-def _table(rows: Sequence[_Row], nulls: Sequence[str], rungs: Mapping[str, str], anchor: Anchor, name: str) -> Markup:
+def _table(rows: Sequence[Row], nulls: Sequence[str], rungs: Mapping[str, str], anchor: Anchor, name: str) -> Markup:
     laddered = any(row.explanation is not None for row in rows)
     heads = [
         element("th", "statistic", scope="col"),
@@ -97,7 +112,7 @@ def _table(rows: Sequence[_Row], nulls: Sequence[str], rungs: Mapping[str, str],
     return joined([caption, element("div", table, class_="scroll", **region)])
 
 
-def _null_name(null: str, rows: Sequence[_Row], rungs: Mapping[str, str]) -> Markup:
+def _null_name(null: str, rows: Sequence[Row], rungs: Mapping[str, str]) -> Markup:
     """A column: the null by what it is, its name and how many draws of it there are."""
     draws = max((int(row.each[null].comparison.attrs.get("draws", 0)) for row in rows if null in row.each), default=0)
     words = what_twins_are(null, rungs)
@@ -105,7 +120,7 @@ def _null_name(null: str, rows: Sequence[_Row], rungs: Mapping[str, str]) -> Mar
     return element("th", words, element("small", told), scope="col", class_="null")
 
 
-def _statistic(row: _Row) -> Markup:
+def _statistic(row: Row) -> Markup:
     one = row.first
     name = str(one.comparison[one.variable].attrs.get("long_name", one.variable))
     place = ", ".join(f"{dim} {at}" for dim, at in one.place(row.cell).items()) if row.cell is not None else ""
@@ -114,7 +129,7 @@ def _statistic(row: _Row) -> Markup:
     return element("th", name, element("small", "; ".join(told)) if told else None, scope="row")
 
 
-def _effect(row: _Row, null: str, anchor: Anchor) -> Markup:
+def _effect(row: Row, null: str, anchor: Anchor) -> Markup:
     one = row.each.get(null)
     if one is None or row.cell is None or one.called.shape != row.first.called.shape:
         return element("td", NOTHING, class_="n")
@@ -132,7 +147,7 @@ def _effect(row: _Row, null: str, anchor: Anchor) -> Markup:
     return element("td", shown, count, class_=f"n {ink(colour)}", style=f"background:{colour}", data_sort=effect)
 
 
-def _rung(row: _Row) -> Markup:
+def _rung(row: Row) -> Markup:
     """What explains most of the cells that depart, and how many of them, as one of a few words."""
     if row.explanation is None:
         return element("td", "does not depart" if not row.first.selected else NOTHING, class_="quiet")
