@@ -21,9 +21,9 @@ import torch
 
 from gausslens import ModelError
 
+from ..empty_module import empty_module, maker_of, sources_of
 from ..loading.checkpoint import refuse_not_finite
 from ..loading.skeleton import BUFFERS, NO_SITE
-from .empty_module import empty_module, maker_of, sources_of
 from .vocabulary import Rows, rows_of, whole_rows
 
 if TYPE_CHECKING:
