@@ -21,9 +21,9 @@ import torch
 
 from gausslens import ModelError
 
+from ..empty_module import empty_module, maker_of, sources_of
 from ..loading.checkpoint import refuse_not_finite
 from ..loading.skeleton import BUFFERS, NO_SITE
-from .empty_module import empty_module, maker_of, sources_of
 from .vocabulary import Rows, rows_of, whole_rows
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class ByLayer:
         self.module = empty_module(model)
         self.visitor: Visitor | None = None
         self.why_not: str | None = None  # why runs cannot be carried through it together, "" where they can
+        self.keeps_embedding = False  # whether layers behind the first read what the embedding gave
         self.in_columns = False  # whether its logits come out the same some columns at a time
         self.twin: Twin | None = None
         self.serving: int | None = None  # the layer whose tensors are in the module as the files have them

@@ -79,8 +79,9 @@ class TransformersEngine:
     def columns(self, model: PretrainedModel, tokens: int) -> int:
         """How many columns of the logits of so many tokens are there at a time, where analyses take them so."""
         with turn_of(model.module):
-            by_layer = model.by_layer
-            rows = None if by_layer is None else by_layer.rows.get(by_layer.head)
+            assert model.by_layer is not None
+            head = model.by_layer.head
+            rows = None if head is None else model.by_layer.rows.get(head)
         return model.info.vocabulary if rows is None else rows.columns(tokens, model.room_for_block)
 
     def together(self, model: PretrainedModel) -> str | None:

@@ -47,6 +47,7 @@ class Run:
     columns: bool = False
     found: dict[str, Any] = field(default_factory=dict)
     embedded: Any = None  # the shape of what the embedding gave, and below of what a layer gave
+    embedded_beside: tuple[Any, ...] | None = None  # what it gave beside vectors; None where it gave these alone
     empty: Any = None
     beside: tuple[Any, ...] | None = None  # what the last layer gave beside the stream; None where it gave that alone
 
@@ -119,9 +120,10 @@ class Walk:
         self.model = model
         self.by_layer: ByLayer = model.by_layer
         self.layer, self.spilled = BEFORE, 0
-        self._calls, self._embeddings = 0, 0
+        self._calls, self._embeddings, self._number = 0, 0, 0
         self._run: Run | None = None
         self._stream: torch.Tensor | None = None
+        self._kept: Streams | None = None  # what the embedding gave, where later layers read it too
 
     def carry(self, runs: Sequence[Run], most: int, columns: int | None = None) -> None:
         """All runs through all layers that they ask for; ``most`` are the bytes of streams that stay in memory.
@@ -129,7 +131,9 @@ class Walk:
         So many ``columns`` of logits come at a time, where all runs take them so; None: as many as memory has room for.
         """
         last = max(run.last for run in runs)
-        streams = Streams(most)
+        keeps = self.by_layer.keeps_embedding
+        streams = Streams(most // 2 if keeps else most)
+        self._kept = Streams(most // 2) if keeps else None
         self.by_layer.visitor = self
         try:
             with contextlib.ExitStack() as stack, torch.no_grad():
@@ -150,8 +154,10 @@ class Walk:
         finally:
             self.by_layer.visitor = None
             self._drop_rows()
-            streams.close()
-        self.spilled = streams.spilled
+            for one in (streams, self._kept):
+                if one is not None:
+                    one.close()
+        self.spilled = streams.spilled + (0 if self._kept is None else self._kept.spilled)
 
     def _keep_rows(self, runs: Sequence[Run]) -> None:
         """Read the rows of the embedding for all runs at once, where there is room; else each reads its own."""
@@ -204,7 +210,7 @@ class Walk:
         """One run through the layer whose turn it is, or from the last one to the end: some columns of its logits,
         the first of them and whether they are the last, or all.
         """
-        self._run, self._calls, self._embeddings = run, 0, 0
+        self._run, self._calls, self._embeddings, self._number = run, 0, 0, number
         keep = block is not None and not block[1]
         self._stream = None if self.layer == BEFORE else streams.take(number, self.model.device, keep)
         ends = self.layer == run.last
@@ -253,15 +259,23 @@ class Walk:
         run = self._run
         assert run is not None
         if self.layer == BEFORE:  # what becomes of it before the first layer is computed with that
-            self._stream = self.by_layer.through(part, forward, given, named)
+            result = self.by_layer.through(part, forward, given, named)
+            self._stream, run.embedded_beside = (result[0], result[1:]) if isinstance(result, tuple) else (result, None)
             if not isinstance(self._stream, torch.Tensor):
-                raise ModelError(f"{self.model.name}: its embedding gives more than vectors{AGAIN}")
+                raise ModelError(f"{self.model.name}: its embedding gives no vectors{AGAIN}")
             run.embedded = _empty(self._stream)
+            if self._kept is not None:
+                self._kept.put(self._number, self._stream.clone())
             raise LayerDone
         self._embeddings += 1
         if self._embeddings > 1:
             raise ModelError(f"{self.model.name}: its embedding is called more than once{AGAIN}")
-        return self._stream if self.layer == 0 else run.embedded.clone(memory_format=torch.contiguous_format)
+        found = self._stream
+        if self.layer > 0 and self._kept is not None:
+            found = self._kept.take(self._number, self.model.device, keep=True)
+        elif self.layer > 0:
+            found = run.embedded.clone(memory_format=torch.contiguous_format)
+        return found if run.embedded_beside is None else (found, *run.embedded_beside)
 
     def _check(self, given: tuple[Any, ...], named: dict[str, Any]) -> None:
         """What a layer is given must not come from anything but the layer before."""
@@ -288,9 +302,13 @@ def why_not(model: Any, capture: type[Capture]) -> str | None:
 
     What they end with must be what the model gives each of them by itself.
     """
-    if model.by_layer.why_not is None:
-        model.by_layer.why_not = _tried(model, capture) or ""
-    return model.by_layer.why_not or None
+    by_layer = model.by_layer
+    if by_layer.why_not is None:
+        by_layer.why_not = _tried(model, capture) or ""
+    if by_layer.why_not and not by_layer.keeps_embedding:  # layers behind the first may read what it gave (DeBERTa's)
+        by_layer.keeps_embedding = True
+        by_layer.why_not = _tried(model, capture) and by_layer.why_not
+    return by_layer.why_not or None
 
 
 def _tried(model: Any, capture: type[Capture]) -> str | None:

@@ -30,8 +30,9 @@ from gausslens_models.loading.pretrained import open_pretrained
 from gausslens_models.parameters import TransformersParameters
 
 SHARDS = [np.array([0]), np.array([2, 1])]
-# Types whose layers read more than the layer before gave: their weights are read for each shard.
-EACH_SHARD = {"ibert", "deberta-v3", "deberta-v2", "deberta"}
+
+# Types where it hangs on roundings whether prompts that are carried together end alike to the bit.
+MAY_DIFFER = {"deberta-v2", "deberta"}
 
 
 def opened(path: Path, most: int | None = 1, **how: Any) -> Any:
@@ -72,8 +73,12 @@ def check_alike(path: Path, prompts: Any, name: str) -> None:
     engine, whole, apart = TransformersEngine(), opened(path, None), opened(path)
     wanted = everything(engine, Twin(whole), prompts, together=False)
     why = engine.together(apart)
-    assert why is None or name in EACH_SHARD, why  # those too, where roundings happen to agree
+    assert why is None or name in MAY_DIFFER, why
+    before = apart.checkpoint.reads.copy()
     assert_alike(everything(engine, Twin(apart), prompts, together=why is None, columns=True), wanted)
+    layers = {name for part in apart.by_layer.layers for name in part.tensors}
+    reads = [n for tensor, n in (apart.checkpoint.reads - before).items() if tensor in layers]
+    assert why is not None or all(n == 1 for n in reads)
     assert whole.by_layer is None
     assert all(p.is_meta for p in apart.module.parameters())
 
@@ -89,8 +94,8 @@ def test_every_site_of_other_types_is_the_same(name, tmp_path, prompts):
     check_alike(tmp_path, prompts, name)
 
 
-@pytest.mark.parametrize("name", ["albert", "deberta-v3", "ctrl", "bloom"])
-def test_layers_of_one_matrix_state_beside_layers_and_changes_in_place(name, tmp_path, prompts):
+@pytest.mark.parametrize("name", ["albert", "deberta-v3", "ctrl", "bloom", "ibert"])
+def test_odd_ways_from_layer_to_layer(name, tmp_path, prompts):
     build(name).save_pretrained(tmp_path)
     check_alike(tmp_path, prompts, name)
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..loading.skeleton import by_transformers
+from .loading.skeleton import by_transformers
 
 if TYPE_CHECKING:
-    from ..loading.pretrained import PretrainedModel
+    from .loading.pretrained import PretrainedModel
 
 
 @dataclass(frozen=True)
