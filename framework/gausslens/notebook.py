@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from .contract.engines import CaptureEngine
     from .drawings import Figures
+    from .plugins.host import Host
     from .runs.open import Opened
     from .runs.study import Variant
 
