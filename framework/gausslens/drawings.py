@@ -151,7 +151,7 @@ def drawn(
 ) -> tuple[Figures, Sequence[Undrawn]]:
     """The figures, and what could not be drawn; an error where that leaves none."""
     from .plugins import load
-    from .report.findings.as_figures import findings
+    from .report.findings.as_figures import HEADS, LADDER, findings
     from .report.sections import sections
     from .store.read_results import Results
     from .store.read_results import open as open_store
@@ -168,6 +168,6 @@ def drawn(
         found = [each for each in found if each.name == section]
     figures = Figures(Drawn(figure, each.name) for each in found for figure in each.made_from(label, variant))
     undrawn = [failure for each in found for failure in each.undrawn]
-    if undrawn and not figures:
+    if undrawn and all(each.section in (LADDER, HEADS) for each in figures):
         raise InputError("\n".join(map(str, undrawn)))
     return figures, undrawn
