@@ -26,6 +26,8 @@ from .layout import Unstorable, check_array_name
 if TYPE_CHECKING:
     import xarray as xr
 
+    from .safety import Checked
+
 REAL_IMAG = "real_imag"
 NUMBERS = tuple(np.dtype(t) for t in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8"))
 TEXT = np.dtype(object)
@@ -299,17 +301,21 @@ class Known:
     ) -> None:
         self.arrays = arrays
         self.pattern = {name: (v.dims, dict(v.attrs)) for name, v in decoded.items()}
-        self.shapes = {name: shape for name, (_, _, shape, _) in arrays.items()}
+        self.shapes = {name: (shape, kind == "text") for name, (_, kind, shape, _) in arrays.items()}
+        self.kinds = {n: TEXT if k == "text" else np.dtype(k).newbyteorder("<") for n, (_, k, _, _) in arrays.items()}
 
     def decoded(
-        self, arrays: Mapping[str, Any], read: Callable[[Any], np.ndarray], told: object
+        self, arrays: Mapping[str, Checked], read: Callable[[Checked, np.dtype], np.ndarray], told: object
     ) -> dict[str, xr.Variable] | None:
-        """The variables of a result whose content digest is ``told``; None where it is laid out in another way."""
+        """The variables of a result whose content digest is ``told``; None where it is laid out in another way.
+
+        Numbers of another type than is known come converted, and do not have the digest.
+        """
         import xarray as xr
 
-        if {name: array.shape for name, array in arrays.items()} != self.shapes:
+        if {name: (array.shape, array.is_text) for name, array in arrays.items()} != self.shapes:
             return None
-        values = {name: read(array) for name, array in arrays.items()}
+        values = {name: read(array, self.kinds[name]) for name, array in arrays.items()}
         described = ((n, *known[:3], crc_of(values[n]), known[3]) for n, known in self.arrays.items())
         if content(described) != told:
             return None

@@ -36,7 +36,7 @@ from .disk import explain_damage, mark_of
 from .hdf5_writing import kind_of
 from .layout import TYPE, TYPE_VERSION, check_version, entry_of, part_path
 from .manifest import SweepPoint
-from .safety import arrays_of, follow, no_plugins, open_checked
+from .safety import Checked, checked_arrays, follow, no_plugins, open_checked
 
 # Arrays up to this size are read with the dataset, and checked against their crc32.
 EAGER_BYTES = 1 << 20
@@ -249,10 +249,11 @@ def read_pieces(root: Path, path: Path, entry: str) -> Pieces:
         group = follow(file, entry)
         attrs = read_attributes(group, _TOLD)
         check_element_type(attrs, "step-result", f"{path}{entry}")
-        arrays = arrays_of(group, path.stat().st_size)
+        checked = checked_arrays(group, path.stat().st_size)
         known = _KNOWN.get(attrs.get("analysis"))
-        decoded = known.decoded(arrays, read_values, attrs.get("content")) if known is not None else None
+        decoded = known.decoded(checked, _read_known, attrs.get("content")) if known is not None else None
         if decoded is None:
+            arrays = {name: h5py.Dataset(found.id, readonly=True) for name, found in checked.items()}
             decoded = decode_arrays(file, arrays, files, entry)
             _learn(file, attrs, arrays, decoded)
         variables = filled(decoded, f"{path}{entry}")
@@ -308,9 +309,20 @@ def decode_arrays(
 
 def read_values(array: h5py.Dataset) -> np.ndarray:
     """All values of an array as they are stored; text as objects."""
-    if array.dtype == TEXT:
+    kind = array.dtype
+    if kind == TEXT:
         return np.array(array.asstr()[()], dtype=object).reshape(array.shape)
-    values = np.empty(array.shape, array.dtype)
+    values = np.empty(array.shape, kind)
+    if values.size:
+        array.id.read(h5s.ALL, h5s.ALL, values)
+    return values
+
+
+def _read_known(array: Checked, kind: np.dtype) -> np.ndarray:
+    """The same of an array whose type is known."""
+    if kind == TEXT:
+        return read_values(h5py.Dataset(array.id, readonly=True))
+    values = np.empty(array.shape, kind)
     if values.size:
         array.id.read(h5s.ALL, h5s.ALL, values)
     return values

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import h5py
 from h5py import h5d, h5f, h5l, h5o, h5p, h5pl, h5t, h5z
@@ -141,8 +141,21 @@ def _has(group: Any, name: str) -> bool:
     return isinstance(group, h5py.Group) and name.encode() in group.id
 
 
-def arrays_of(group: Any, size: int) -> dict[str, Any]:
+class Checked(NamedTuple):
+    """An array of a file that may be read: as HDF5 has it, for h5py's own object costs as much as reading it."""
+
+    id: h5d.DatasetID
+    shape: tuple[int, ...]
+    is_text: bool
+
+
+def arrays_of(group: Any, size: int) -> dict[str, h5py.Dataset]:
     """The arrays of a result's group, each checked; anything else in it is refused. ``size`` is that of the file."""
+    return {name: h5py.Dataset(found.id, readonly=True) for name, found in checked_arrays(group, size).items()}
+
+
+def checked_arrays(group: Any, size: int) -> dict[str, Checked]:
+    """The same, not opened by h5py yet."""
     if not isinstance(group, h5py.Group):
         raise StoreError("a result is not a group: refused")
     if len(group) > MOST_ARRAYS:
@@ -156,15 +169,13 @@ def arrays_of(group: Any, size: int) -> dict[str, Any]:
         opened = h5o.open(group.id, name.encode())
         if not isinstance(opened, h5d.DatasetID):
             raise StoreError(f"{name!r} is not an array: refused")
-        array = h5py.Dataset(opened, readonly=True)
-        check_array(name, array, size)
-        found[name] = array
+        found[name] = _checked(name, opened, size)
     return found
 
 
-def check_array(name: str, array: h5py.Dataset, size: int) -> None:
+def _checked(name: str, array: h5d.DatasetID, size: int) -> Checked:
     """Refuse virtual and external storage, foreign types and filters, and sizes that cannot be."""
-    how = array.id.get_create_plist()
+    how = array.get_create_plist()
     layout = how.get_layout()
     if layout not in (h5d.CONTIGUOUS, h5d.CHUNKED, h5d.COMPACT):
         raise StoreError(f"{name!r} is a virtual array: refused")
@@ -174,13 +185,14 @@ def check_array(name: str, array: h5py.Dataset, size: int) -> None:
         code = how.get_filter(index)[0]
         if code not in FILTERS:
             raise StoreError(f"{name!r} needs the HDF5 filter {code}; only {', '.join(FILTERS.values())} are allowed")
-    kind, space = array.id.get_type(), array.id.get_space()
+    kind, space = array.get_type(), array.get_space()
     if kind.get_class() not in _CLASSES or space.get_simple_extent_type() == h5py.h5s.NULL:
         raise StoreError(f"{name!r} holds neither numbers nor text: refused")
     shape = space.get_simple_extent_dims()
     if len(shape) > MOST_DIMENSIONS:
         raise StoreError(f"{name!r} has {len(shape)} dimensions, more than {MOST_DIMENSIONS}: refused")
     claimed = math.prod(shape) * kind.get_size()
-    stored = array.id.get_storage_size()
+    stored = array.get_storage_size()
     if stored > size or (claimed > stored if layout != h5d.CHUNKED else claimed > stored * MOST_RATIO):
         raise StoreError(f"{name!r} claims {claimed} bytes of which the file holds {stored}: refused")
+    return Checked(array, shape, kind.get_class() == h5t.STRING)

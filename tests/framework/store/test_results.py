@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -291,6 +292,24 @@ def test_every_type_stacks(store: Store) -> None:
     assert found["eigenvalue"].dtype == np.complex128
     assert found["strange"].values.tolist() == [["a\0b", "x\ud800y"]] * 2
     assert found["nothing"].shape == (2, 0, 4)
+
+
+@pytest.mark.parametrize(
+    "values", [[1, 0, 3], [0, 0, 0], [1.5, 0, 3], [np.nan, 0, 3], ["1", "0", "3"], [True, False, True]]
+)
+@pytest.mark.parametrize("kind", ["f8", "f4", "i8", "i2", "u1"])
+def test_a_result_of_the_same_names_and_shapes_may_be_of_other_types(
+    store: Store, kind: str, values: list[Any]
+) -> None:
+    """What is known of the layout of one is not taken for that of the other, also where numbers convert."""
+    known = xr.Dataset({"value": ("at", np.arange(3).astype(kind), {"units": "1"})})
+    other = xr.Dataset({"value": ("at", np.array(values), {"units": "1"})})
+    for number, dataset in enumerate((known, known + 1, other, known)):
+        store.commit("probe.score", key(number), dataset.assign_attrs(number=number), META)
+    for number, dataset in enumerate((known, known + 1, other, known)):
+        found = store.read("probe.score", key(number)).load()
+        assert found["value"].dtype.kind == dataset["value"].dtype.kind.replace("U", "O")
+        np.testing.assert_array_equal(found["value"].values, dataset["value"].values)
 
 
 def test_a_damaged_run_is_left_out_with_a_warning(tmp_path: Path) -> None:
