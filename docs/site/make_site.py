@@ -181,21 +181,15 @@ def _gallery(pictures: draw_pictures.Pictures, host: Host) -> str:
 
 def notebooks() -> Iterator[tuple[str, str]]:
     """The notebooks of examples/notebooks as pages there: their texts, their code, and what they printed."""
-    listed = [
-        "# Notebooks",
-        "",
-        "Each runs as it is, on models that come with gausslens: `examples/notebooks` in the sources.",
-        "",
-    ]
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
         held = json.loads(path.read_text(encoding="utf-8"))
         text = "\n\n".join(_cells(held["cells"])) + "\n"
-        title = re.search(r"^# (.+)$", text, flags=re.MULTILINE)
-        yield f"examples/notebooks/{path.stem}.md", text if title else f"# {path.stem}\n\n{text}"
+        if not re.search(r"^# .+$", text, flags=re.MULTILINE):
+            text = f"# {path.stem}\n\n{text}"
+        yield f"examples/notebooks/{path.stem}.md", f"{text}\n[As a notebook]({path.name})\n"
         shutil.copy(path, _there("examples/notebooks") / path.name)
-        listed.append(f"- [{title[1] if title else path.stem}]({path.stem}.md), [as a notebook]({path.name})")
-    if not (NOTEBOOKS / "README.md").exists():
-        yield "examples/notebooks/index.md", "\n".join([*listed, ""])
+    listed = (NOTEBOOKS / "README.md").read_text(encoding="utf-8")
+    yield "examples/notebooks/README.md", as_mkdocs_reads(re.sub(r"\((\S+)\.ipynb\)", r"(\1.md)", listed))
 
 
 def _there(name: str) -> Path:

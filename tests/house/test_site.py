@@ -6,6 +6,7 @@ The site itself is built, and checked by the same functions, by `make site`: a s
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -144,8 +145,15 @@ def test_a_notebook_has_a_page(site: SimpleNamespace, tmp_path: Path, monkeypatc
         '{"cell_type": "code", "source": ["print(1)"], "outputs": [{"output_type": "stream", "text": ["1\\n"]}]}'
     )
     (tmp_path / "look.ipynb").write_text(f'{{"cells": [{cells}]}}')
+    (tmp_path / "README.md").write_text("# Notebooks\n\n- [A look](look.ipynb)\n")
     monkeypatch.setattr(site.make, "NOTEBOOKS", tmp_path)
     monkeypatch.setattr(site.make, "PAGES", tmp_path / "pages")
     pages = dict(site.make.notebooks())
-    assert pages["examples/notebooks/look.md"] == "# A look\nWords.\n\n```python\nprint(1)\n```\n\n```text\n1\n```\n"
-    assert "[A look](look.md)" in pages["examples/notebooks/index.md"]
+    wanted = "# A look\nWords.\n\n```python\nprint(1)\n```\n\n```text\n1\n```\n\n[As a notebook](look.ipynb)\n"
+    assert pages["examples/notebooks/look.md"] == wanted
+    assert "[A look](look.md)" in pages["examples/notebooks/README.md"]
+
+
+def test_the_readme_of_the_notebooks_names_each(root: Path) -> None:
+    named = re.findall(r"^- \[(\S+)\]", (root / "examples/notebooks/README.md").read_text(), flags=re.MULTILINE)
+    assert sorted(named) == sorted(path.name for path in (root / "examples/notebooks").glob("*.ipynb"))
