@@ -24,16 +24,17 @@ import os
 
 from gausslens import Analysis, hookimpl
 
-if "LOGGED_COMMITS" in os.environ:  # every step of every plugin that this process has finished, and if it was the first
+if "LOGGED_COMMITS" in os.environ:  # every step of every plugin that this process has finished: failures are none
     from gausslens.spreading import here
 
     committed = here.committed
 
     def logged(done, store):
         failure, first = committed(done, store)
-        told = os.open(os.environ["LOGGED_COMMITS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        os.write(told, f"{done.step.key} {first}\\n".encode())
-        os.close(told)
+        if failure is None:
+            told = os.open(os.environ["LOGGED_COMMITS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            os.write(told, f"{done.step.key} {first}\\n".encode())
+            os.close(told)
         return failure, first
 
     here.committed = logged
