@@ -71,11 +71,14 @@ class Written:
         """The comparison of a result with draws of a null that is called chance."""
         return self.result(variant, f"{label}.against.chance", against(of, list(null)), null="chance")
 
-    def planned(self, name: str = "study", created: str = CREATED, **resolved: Any) -> Path:
-        """Write the manifest; the store is then as after a run."""
+    def planned(
+        self, name: str = "study", created: str = CREATED, rungs: dict[str, str] | None = None, **resolved: Any
+    ) -> Path:
+        """Write the manifest, with the rungs of nulls on the ladder; the store is then as after a run."""
         resolved = {"model": {"path": "builtin:made"}, "prompts": {"source": "text"}, **resolved}
         manifest = {"format": "gausslens-run", "version": 1, "run": name, "plan": digest([name, created])}
         manifest |= {"created": created, "resolved": resolved, "distributions": {}, "steps": self.steps}
+        manifest |= {"nulls": [{"name": null, "rung": rung} for null, rung in rungs.items()]} if rungs else {}
         self.store.manifest(name, manifest)
         self.store.reindex()
         return self.path
