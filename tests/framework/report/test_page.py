@@ -16,8 +16,10 @@ import pytest
 
 from gausslens import perform
 from gausslens.contract.errors import StoreError
+from gausslens.figures import TokenMap
 from gausslens.report import write
 from gausslens.report.page import page
+from gausslens.report.page_figures import draw as drawn
 from gausslens.store.layout import NotAStore
 from gausslens.store.read_results import open as open_store
 
@@ -373,6 +375,20 @@ def test_a_page_of_a_plan_that_its_run_does_not_show_names_the_plan(written: Wri
     assert f"store = gausslens.open('store').run('study', plan='{plan[:8]}')" in text
     assert f"gausslens show store old --run {plan[:8]} --png figures.png" in text
     assert "store['trained', 'new']" not in text
+
+
+@pytest.mark.parametrize(("tokens", "every"), [(65, 1), (66, 2), (100, 2), (300, 5)])
+def test_long_maps_name_fewer_tokens_in_print_and_say_so(tokens: int, every: int) -> None:
+    names = [f"t{i}" for i in range(tokens)]
+    made = TokenMap(title="map", **sections.ABOUT, values=np.eye(tokens), queries=names, keys=names)
+    found = Page(str(drawn(made)))
+    spans = [attrs.get("class") for attrs in found.all("span") if attrs.get("class") in (None, "nth")][-2 * tokens :]
+    assert len(found.texts) >= 2 * tokens  # none is dropped
+    named = [i for i, class_ in enumerate(spans[:tokens]) if class_ == "nth"]
+    assert named == ([] if every == 1 else list(range(0, tokens, every)))
+    assert spans[:tokens] == spans[tokens:]
+    said = f"Printed, the first of every {every} tokens is named at each side."
+    assert (said in found.texts) == (every > 1)
 
 
 def test_the_page_knows_which_key_value_head_a_head_reads_where_all_models_say_so(written: Written) -> None:
