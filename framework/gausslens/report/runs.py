@@ -50,9 +50,9 @@ def kv_of_head(views: Sequence[Results]) -> dict[str, str]:
             for facts in view.facts(*name):
                 model = _mapping(facts["provenance"].get("model"))
                 told = model.get("kv_of_head")
-                known = isinstance(told, list) and all(isinstance(head, int) for head in told)
-                if model and (known or str(model.get("fingerprint")) not in found):
-                    found[str(model.get("fingerprint"))] = tuple(told) if known else ()
+                heads = tuple(told) if isinstance(told, list) and all(isinstance(head, int) for head in told) else ()
+                if model and (heads or str(model.get("fingerprint")) not in found):
+                    found[str(model.get("fingerprint"))] = heads
     if len(set(found.values())) != 1:
         return {}
     return {str(head): str(read) for head, read in enumerate(next(iter(found.values())))}
