@@ -282,6 +282,7 @@ def test_provenance_tells_with_what_it_was_made(ran):
     assert told["model"]["family"] == "tiny"
     assert told["run_file"]["name"] == "probe-run"
     assert told["wall_seconds"] >= 0
+    assert told["model"]["kv_of_head"] == [0, 0, 1, 1]
     assert told["peak_memory_bytes"] > 1e6
     assert "gausslens" in told["distributions"]
 

@@ -33,7 +33,7 @@ COMMANDS = {
     "store": "verify, pack, copy, reindex or clean a store",
     "model": "prove captured activations against the model's own attention",
     "plugins": "list plugins, or show what one offers",
-    "schema": "print the JSON Schema of run files, or of one plugin's parameters",
+    "schema": "print JSON Schemas, or with --outputs STORE what its analyses gave",
     "new-plugin": "write a plugin of your own to start from",
     "example": "list the example run files, or copy one",
 }

@@ -15,11 +15,11 @@ from ..contract.errors import StoreError
 from ..version import VERSION
 from .colours import SERIES_LIGHT, colours_style
 from .departures import departures_table, first_sentences
-from .findings.by_head import HeadNumber, by_head, table_of_heads
+from .findings.by_head import KV_HEADS, HeadNumber, by_head, table_of_heads
 from .findings.terms import terms
 from .markup import Markup, element, joined
 from .page_figures import draw, hashed, left_out, of_run
-from .runs import page_title, run_facts, step_anchor, step_table
+from .runs import kv_of_head, page_title, run_facts, step_anchor, step_table
 from .sections import Section, Undrawn, failed, sections
 from .thinning import COARSE, FINE
 
@@ -99,8 +99,13 @@ def page(results: Results, host: Host, every: bool = False, tell: Tell = lambda 
     facts = run_facts(results) if not every else None
     head = element("header", kicker, element("h1", name), first_sentences(*views))
     nulls = {one.null: view.named_null(one.null) for view in views for one in view.statistics()}
+    # What each head reads matters only where figures of key/value heads are to follow it.
+    groups = kv_of_head(views) if any(KV_HEADS in part.body for part in parts) else {}
+    reads = json.dumps(groups) if groups else None
     about_choice = {"role": "group", "aria_label": "layer, head and null, for the whole page"}
-    chosen = element("div", id="choose", hidden="hidden", data_nulls=json.dumps(nulls), **about_choice)
+    chosen = element(
+        "div", id="choose", hidden="hidden", data_nulls=json.dumps(nulls), data_reads=reads, **about_choice
+    )
     first, *others = (_shown(part) for part in parts)
     main = element("main", first, facts, nav, chosen, *others)
     foot = element("footer", f"Drawn by gausslens {VERSION} from the store alone.")

@@ -42,6 +42,22 @@ def run_facts(results: Results, alone: bool = True) -> Markup:
     return joined([facts, element("div", how, class_="note")])
 
 
+def kv_of_head(views: Sequence[Results]) -> dict[str, str]:
+    """{"5": "1"}: the key/value head that each head reads; nothing unless all models of the runs tell the same."""
+    found: dict[str, tuple[int, ...]] = {}
+    for view in views:
+        for name in view:
+            for facts in view.facts(*name):
+                model = _mapping(facts["provenance"].get("model"))
+                told = model.get("kv_of_head")
+                heads = tuple(told) if isinstance(told, list) and all(isinstance(head, int) for head in told) else ()
+                if model and (heads or str(model.get("fingerprint")) not in found):
+                    found[str(model.get("fingerprint"))] = heads
+    if len(set(found.values())) != 1:
+        return {}
+    return {str(head): str(read) for head, read in enumerate(next(iter(found.values())))}
+
+
 def step_anchor(variant: str, label: str, run: str = "") -> str:
     """The anchor of a result, with its run on a page of several: any name becomes one that has no white space."""
     return "step-" + re.sub(r"[^\w.-]", "_", "-".join(name for name in (run, variant, label) if name))

@@ -44,7 +44,10 @@ MOST_PLACES = 8
 
 @dataclass(frozen=True)
 class _Trajectory:
-    """One variable along a swept number: its values, half their 95 % interval over prompts, and each null's columns."""
+    """One variable along a swept number: its values, half their 95 % interval over prompts, each null's columns.
+
+    ``named`` says of each null what it is.
+    """
 
     variant: str
     label: str
@@ -53,6 +56,7 @@ class _Trajectory:
     values: xr.DataArray
     half: xr.DataArray | None
     nulls: Mapping[str, Mapping[str, xr.DataArray]]
+    named: Mapping[str, str]
 
     @property
     def x(self) -> np.ndarray:
@@ -87,11 +91,12 @@ def trajectories(results: Results) -> list[Figure]:
     tables = []
     for variant, null in firsts.items():
         mine = [one for one in results.onsets() if (one.statistic.variant, one.statistic.null) == (variant, null)]
-        tables.append(_onset_table(variant, null, [one for one in mine if one.statistic.tests]))
+        told = [one for one in mine if one.statistic.tests]
+        tables.append(_onset_table(variant, null, told, results.named_null(null)))
     return [*tables, *figures]
 
 
-def _onset_table(variant: str, null: str, found: Sequence[Onset]) -> Figure:
+def _onset_table(variant: str, null: str, found: Sequence[Onset], named: str) -> Figure:
     """When numbers come to stay beyond a null, earliest first; then those that are beyond it from the start."""
     cells = [(one, cell) for one in found for cell in one.cells()]
     along = found[0].along if found else "step"
@@ -115,7 +120,7 @@ def _onset_table(variant: str, null: str, found: Sequence[Onset]) -> Figure:
         for (start, step, place, side), there in sorted(alike.items())
     ]
     return Table(
-        title=f"When {variant} comes to stay beyond {null}",
+        title=f"When {variant} comes to stay beyond {named}",
         caption=f"The first {along} at which a number is beyond the null with all that follow, all cells and {along}s "
         f"of a statistic tested together (false discovery rate {LEVEL}). It came in the interval (a, b]: after a, the "
         f"last {along} at which it may have been within the null, and by b, from which on it is beyond it even where "
@@ -186,7 +191,9 @@ def _trajectory(
         # Beside a null that has no draws at some values there is nothing to draw there.
         here = {along: data[variable][along]}
         nulls[one.null] = {c: _ready(one.comparison[f"{variable}_{c}"].reindex(here), along) for c in columns}
-    return _Trajectory(variant, label, variable, along, _ready(data[variable], along), _ready(half, along), nulls)
+    named = {null: results.named_null(null) for null in nulls}
+    values = _ready(data[variable], along)
+    return _Trajectory(variant, label, variable, along, values, _ready(half, along), nulls, named)
 
 
 def _ready(values: Any, along: str) -> Any:
@@ -200,10 +207,11 @@ def _ready(values: Any, along: str) -> Any:
 def _figure(found: _Trajectory, results: Results) -> Figure:
     attrs = found.values.attrs
     words = str(attrs.get("long_name", found.name))
+    about = f"The variable {found.name}. " if words != found.name else ""
     log = _spans_decades(found.x)
     said: dict[str, Any] = {
-        "title": f"{found.name} of {found.variant} ({found.label})",
-        "caption": f"{words[:1].upper()}{words[1:]}. {_caption(found, results, log)}".rstrip(),
+        "title": f"{words[:1].upper()}{words[1:]}, {found.variant} ({found.label})",
+        "caption": f"{about}{_caption(found, results, log)}".rstrip(),
         "sources": _sources(found),
         "units": str(attrs.get("units", "1")),
         "x": found.x,
@@ -225,7 +233,10 @@ def _figure(found: _Trajectory, results: Results) -> Figure:
 def _lines(found: _Trajectory, place: Mapping[str, int]) -> tuple[Line, ...]:
     """The nulls, then the heads that get furthest from them, then the others, faint."""
     values, nulls = found.values.isel(place), list(found.nulls.items())
-    lines = [_null_line(null, {c: _flat(found, v.isel(place)) for c, v in columns.items()}) for null, columns in nulls]
+    lines = [
+        _null_line(found.named[null], {c: _flat(found, v.isel(place)) for c, v in columns.items()})
+        for null, columns in nulls
+    ]
     flat = _flat(found, values)
     half = None if found.half is None else _flat(found, found.half.isel(place))
     labels = _names(found, values)
@@ -241,12 +252,12 @@ def _lines(found: _Trajectory, place: Mapping[str, int]) -> tuple[Line, ...]:
     return tuple(lines)
 
 
-def _null_line(null: str, columns: Mapping[str, np.ndarray]) -> Line:
+def _null_line(named: str, columns: Mapping[str, np.ndarray]) -> Line:
     """The mean of a null over heads, and the band that holds the 95 % of each of them."""
     known = {name: np.where(np.isfinite(values), values, np.nan) for name, values in columns.items()}
     mean = _over_cells(known["null_mean"], "mean")
     low, high = _over_cells(known["null_low"], "min"), _over_cells(known["null_high"], "max")
-    return Line(null, mean, low, high) if np.isfinite(low).any() else Line(null, mean)
+    return Line(named, mean, low, high) if np.isfinite(low).any() else Line(named, mean)
 
 
 def _over_cells(values: np.ndarray, how: str) -> np.ndarray:
@@ -308,8 +319,9 @@ def _caption(found: _Trajectory, results: Results, log: bool) -> str:
         said.append(f"In colour the {found.curve}s {than}, the others thin and grey.")
     if found.nulls:
         of = f", over all {found.curve}s" if found.curve is not None else ""
-        own = [null for null in found.nulls if found.along in results.manifest().swept_models(null)]
-        fixed = [null for null in found.nulls if null not in own]
+        swept = [found.along in results.manifest().swept_models(null) for null in found.nulls]
+        own = [found.named[null] for null, is_swept in zip(found.nulls, swept, strict=True) if is_swept]
+        fixed = [found.named[null] for null, is_swept in zip(found.nulls, swept, strict=True) if not is_swept]
         drawn = [f"{_and(own)} at the same {found.along}"] if own else []
         drawn += [f"{_and(fixed)} the same for every {found.along}"] if fixed else []
         half = f"{100 * INTERVAL:.0f} %"

@@ -77,6 +77,8 @@ def of_step(
         info = step.info
         names = ("name", "family", "fingerprint", "dtype")
         told["model"] = {name: getattr(info, name) for name in names} | {"path": step.opened.call.path}
+        # The key/value head that each head reads: the page chooses both at once.
+        told["model"]["kv_of_head"] = list(info.kv_of_head)
         told["device"] = step.opened.call.device
     if parity:
         told["parity"] = dict(parity)

@@ -29,7 +29,7 @@ ROUNDINGS = 8
 Comparisons: TypeAlias = "Mapping[tuple[str, str, str], xr.Dataset]"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Statistic:
     """One variable of one result beside one null.
 
@@ -50,6 +50,18 @@ class Statistic:
     called: NDArray[np.bool_]
     tests: int
     general: NDArray[np.bool_] | None = None
+
+    def __repr__(self) -> str:
+        """One line, without the comparison: what departs from which null, by how much and how surely."""
+        what = f"{self.variable} of {self.label}, {self.variant} against {self.null}"
+        if not self.tests:
+            return f"<Statistic {what}: not judged>"
+        cell = self.furthest()
+        largest = f", largest effect {float(self.column('effect')[cell]):+.3g}" if cell is not None else ""
+        at = ", ".join(f"{dim} {value}" for dim, value in self.place(cell).items()) if cell is not None else ""
+        judged = "departs" if self.selected else "does not depart"
+        called = f", {int(self.called.sum())} of {self.called.size} cells called" if self.called.size > 1 else ""
+        return f"<Statistic {what}: {judged}, q = {self.q:.3g}{called}{largest}{f' at {at}' if at else ''}>"
 
     @property
     def name(self) -> tuple[str, str, str]:

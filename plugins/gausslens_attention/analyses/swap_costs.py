@@ -181,7 +181,8 @@ def _variables(
     for name, values in numbers.items():
         if name.endswith("_se"):
             told = "that change" if name != "kl_se" else "that divergence"
-            made[f"{name}{suffix}"] = variable(dims, values, _ERROR.format(told), against=False)
+            units = _TEXTS[name.removesuffix("_se")][1]
+            made[f"{name}{suffix}"] = variable(dims, values, _ERROR.format(told), units, against=False)
         else:
             made[f"{name}{suffix}"] = variable(dims, values, *_TEXTS[name])
     if found.shape[1] > 1:

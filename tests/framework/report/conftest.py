@@ -22,7 +22,7 @@ from .browser import CHROMEDRIVER, CHROMIUM, Browser, browser
 
 CREATED = "2026-01-02T03:04:05+00:00"
 META = {"plugin": "probe", "plugin_version": "0", "version": 1, "object_id": "0" * 32}
-PROVENANCE = {
+PROVENANCE: dict[str, Any] = {
     "model": {"name": "<b>tiny</b>", "family": "made", "dtype": "float32", "fingerprint": "f" * 64},
     "wall_seconds": 75.0,
     "threads": 1,
@@ -49,6 +49,7 @@ class Written:
         self.store = Store(path)
         self.store.create()
         self.steps: list[dict[str, Any]] = []
+        self.model: dict[str, Any] = PROVENANCE["model"]
 
     def result(
         self,
@@ -64,18 +65,22 @@ class Written:
         step = {"variant": variant, "label": label, "draw": draw, "sweep": swept, "key": key, "against": null}
         self.steps.append({**step, "analysis": "probe.scores", "ingredients": {}})
         if dataset is not None:
-            assert self.store.commit("probe.scores", key, dataset, {**META, "provenance": PROVENANCE})
+            provenance = PROVENANCE | {"model": self.model}
+            assert self.store.commit("probe.scores", key, dataset, {**META, "provenance": provenance})
         return self
 
     def compared(self, variant: str, label: str, of: xr.Dataset, null: Iterable[xr.Dataset]) -> Written:
         """The comparison of a result with draws of a null that is called chance."""
         return self.result(variant, f"{label}.against.chance", against(of, list(null)), null="chance")
 
-    def planned(self, name: str = "study", created: str = CREATED, **resolved: Any) -> Path:
-        """Write the manifest; the store is then as after a run."""
+    def planned(
+        self, name: str = "study", created: str = CREATED, rungs: dict[str, str] | None = None, **resolved: Any
+    ) -> Path:
+        """Write the manifest, with the rungs of nulls on the ladder; the store is then as after a run."""
         resolved = {"model": {"path": "builtin:made"}, "prompts": {"source": "text"}, **resolved}
         manifest = {"format": "gausslens-run", "version": 1, "run": name, "plan": digest([name, created])}
         manifest |= {"created": created, "resolved": resolved, "distributions": {}, "steps": self.steps}
+        manifest |= {"nulls": [{"name": null, "rung": rung} for null, rung in rungs.items()]} if rungs else {}
         self.store.manifest(name, manifest)
         self.store.reindex()
         return self.path

@@ -9,7 +9,20 @@ import numpy as np
 import xarray as xr
 
 from gausslens.contract.digests_and_seeds import digest
-from gausslens.figures import Dial, Figure, Line, Lines, Scatter, Source, Spectrum, Table, Text, Texts, TokenMap
+from gausslens.figures import (
+    Dial,
+    Figure,
+    Heatmap,
+    Line,
+    Lines,
+    Scatter,
+    Source,
+    Spectrum,
+    Table,
+    Text,
+    Texts,
+    TokenMap,
+)
 from gausslens.runs.compare import against
 
 from .conftest import CREATED, Written
@@ -52,6 +65,43 @@ def large_study(written: Written, layers: int = 30, heads: int = 9, **names: Any
             written.result(null, label, dataset, draw)
         written.result("trained", f"{label}.against.{null}", against(trained, draws), null=null)
     return planned(written)
+
+
+def key_value_study(written: Written, layers: int = 4, heads: int = 9, kv_heads: int = 3) -> Path:
+    """A run in which three heads read each key/value head, with numbers of both."""
+    written.model = written.model | {"kv_of_head": [head * kv_heads // heads for head in range(heads)]}
+    each = [numbers(0, draw, layers, kv_heads).rename(head="kv_head", score="key") for draw in range(DRAWS + 1)]
+    written.result("trained", "keys", each[0])
+    for draw, dataset in enumerate(each[1:]):
+        written.result("before", "keys", dataset, draw)
+    written.result("trained", "keys.against.before", against(each[0], each[1:]), null="before")
+    return large_study(written, layers, heads)
+
+
+def of_key_heads(results: Any) -> list[Figure]:
+    """Figures of key/value heads: curves of each, a slider over them, and a row for each."""
+    data = results["trained", "keys"]
+    layers, heads = data.sizes["layer"], data.sizes["kv_head"]
+    about: dict[str, Any] = {"caption": "What is seen.", "sources": (Source("trained", "keys", "key"),)}
+    ramp = np.arange(5.0)
+    curves = [Line(f"layer {i}, kv_head {j}", ramp + i, faint=True) for i in range(layers) for j in range(heads)]
+    values = np.arange(heads * 12.0).reshape(heads, 3, 4)
+    turned = (Dial("kv_head", range(heads), 2),)
+    rows = [(i, j, float(i * j)) for i in range(layers) for j in range(heads)]
+    return [
+        Lines(title="Curves of keys", **about, x=ramp, x_name="rank", series=curves),
+        Heatmap(
+            title="Turned",
+            **about,
+            values=values,
+            rows="abc",
+            columns="abcd",
+            row_name="query",
+            column_name="key",
+            dials=turned,
+        ),
+        Table(title="Keys", **about, columns=("layer", "kv_head", "size"), rows=rows),
+    ]
 
 
 def planned(written: Written, name: str = "study") -> Path:

@@ -13,7 +13,7 @@ from gausslens.report import write
 from . import large
 from .browser import IN_A_BROWSER, Browser
 from .conftest import Written, host_with
-from .large import large_study
+from .large import key_value_study, large_study
 
 pytestmark = IN_A_BROWSER
 SCORE = "#heads-trained-scores-score"
@@ -157,3 +157,44 @@ def test_rows_are_kept_by_words_and_by_lists_and_counted(opened: Browser) -> Non
     assert opened.run(count, table) == "18 of 54 rows"
     choose(opened, layer="1")
     assert opened.run(count, table) == "3 of 54 rows"
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    store = key_value_study(Written(tmp_path_factory.mktemp("keyed") / "store"))
+    return write(store, host_with(f"{large.__name__}:of_key_heads"))
+
+
+def test_figures_of_key_value_heads_follow_the_head_that_reads_them(driven: Browser, keyed: Path) -> None:
+    driven.log("browser")
+    driven.open(keyed)
+    cells = (
+        "return [...document.querySelectorAll(arguments[0] + ' svg[data-rows]')].map(s => { const c = "
+        "s.querySelectorAll('.cell')[arguments[1]];"
+        "return ['x', 'y', 'width', 'height'].map(n => Number(c.getAttribute(n))) })"
+    )
+    choose(driven, layer="1", head="5")
+    for place, cell in (("#heads-trained-keys-key", 1 * 3 + 1), (SCORE, 1 * 9 + 5)):
+        rings = driven.run(RINGS, place)
+        assert rings
+        np.testing.assert_allclose(rings, driven.run(cells, place, cell))
+    turned = "return document.querySelector('.dials input[aria-label=kv_head]').nextElementSibling.textContent"
+    assert driven.run(turned) == "1"
+    titles = "return [...document.querySelectorAll('.chosen > title')].map(t => t.textContent)"
+    assert driven.run(titles) == ["layer 1, kv_head 1"]
+    (row,) = driven.run(SHOWN, "#figure-probe\\.section-2")
+    assert row.split("\t")[:2] == ["1", "1"]
+    told = "return document.querySelector('[data-choose=head]').selectedOptions[0].text"
+    assert driven.run(told) == "5 (key/value head 1)"
+    # A key/value head that is chosen is the choice of a head that reads it: of the first, unless one is chosen.
+    head = "return document.querySelector('[data-choose=head]').value"
+    driven.press(".dials input[aria-label=kv_head]", "right")
+    assert driven.run(head) == "6"
+    driven.run(
+        "document.querySelector(arguments[0] + ' svg[data-rows]').querySelectorAll('.cell')[3 * 3 + 2]"
+        ".dispatchEvent(new MouseEvent('click', {bubbles: true}))",
+        "#heads-trained-keys-key",
+    )
+    assert driven.run(head) == "6"
+    assert driven.run("return document.querySelector('[data-choose=layer]').value") == "3"
+    assert driven.log("browser") == []

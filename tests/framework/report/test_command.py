@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,8 @@ from gausslens.__main__ import main
 from gausslens.testing import host_of
 
 from . import sections
-from .conftest import host_with
+from .conftest import Written, host_with
+from .large import large_study
 
 
 def test_it_prints_where_the_page_is(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,3 +115,28 @@ def test_at_the_end_of_a_run_it_is_told_and_the_run_is_done(
     with pytest.warns(UserWarning, match="The section broken of the plugin broken"):
         results = gausslens.run(file)
     assert results.labels == ("model.loss",)
+
+
+def test_a_table_of_cells_has_of_each_null_what_a_reader_wants(
+    written: Written, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = str(large_study(written, layers=3, heads=3))
+    assert main(["show", store, "scores", "score", "--variant", "trained"]) == 0
+    head, *lines, last = capsys.readouterr().out.splitlines()
+    assert " ".join(head.split()) == "variant layer head value null mean ± sd effect q called rung"
+    assert [line.split()[0] for line in lines] == ["trained", "spectrum"] * 9
+    assert len(lines) == 18
+    cell = gausslens.open(store).frame("trained", "scores", variables="score").iloc[5]
+    words = [f"{cell['before.null_mean']:.3g}", "±", f"{cell['before.null_sd']:.2g}", f"{cell['before.effect']:+.3g}"]
+    shown = lines[10].split()
+    assert shown[:4] == ["trained", "1", "2", f"{cell['value']:.5g}"]
+    assert shown[4:] == ["before", *words, f"{cell['before.q']:.2g}", "yes", cell["rung"]]
+    assert last.startswith("--csv and --json have also: null_low, null_high, difference, ratio, z, p,")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["show", store, "scores", "score", "--variant", "trained"]) == 0
+    narrow = capsys.readouterr().out
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert "called" in narrow.split("left out on this narrow terminal: ")[1].splitlines()[0]
+    assert all(word in narrow for word in words)

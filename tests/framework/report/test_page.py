@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import json
 import re
 import time
 from pathlib import Path
@@ -15,12 +16,16 @@ import pytest
 
 from gausslens import perform
 from gausslens.contract.errors import StoreError
+from gausslens.figures import TokenMap
 from gausslens.report import write
 from gausslens.report.page import page
+from gausslens.report.page_figures import draw as drawn
 from gausslens.store.layout import NotAStore
+from gausslens.store.read_results import open as open_store
 
-from . import sections
-from .conftest import Page, Written, host_with, measured
+from . import large, sections
+from .conftest import PROVENANCE, Page, Written, host_with, measured
+from .large import key_value_study
 from .sections import HOSTILE
 
 HERE = sections.__name__
@@ -370,3 +375,35 @@ def test_a_page_of_a_plan_that_its_run_does_not_show_names_the_plan(written: Wri
     assert f"store = gausslens.open('store').run('study', plan='{plan[:8]}')" in text
     assert f"gausslens show store old --run {plan[:8]} --png figures.png" in text
     assert "store['trained', 'new']" not in text
+
+
+@pytest.mark.parametrize(("tokens", "every"), [(65, 1), (66, 2), (100, 2), (300, 5)])
+def test_long_maps_name_fewer_tokens_in_print_and_say_so(tokens: int, every: int) -> None:
+    names = [f"t{i}" for i in range(tokens)]
+    made = TokenMap(title="map", **sections.ABOUT, values=np.eye(tokens), queries=names, keys=names)
+    found = Page(str(drawn(made)))
+    spans = [attrs.get("class") for attrs in found.all("span") if attrs.get("class") in (None, "nth")][-2 * tokens :]
+    assert len(found.texts) >= 2 * tokens  # none is dropped
+    named = [i for i, class_ in enumerate(spans[:tokens]) if class_ == "nth"]
+    assert named == ([] if every == 1 else list(range(0, tokens, every)))
+    assert spans[:tokens] == spans[tokens:]
+    said = f"Printed, the first of every {every} tokens is named at each side."
+    assert (said in found.texts) == (every > 1)
+
+
+def test_the_page_knows_which_key_value_head_a_head_reads_where_all_models_say_so(written: Written) -> None:
+    def reads() -> str | None:
+        found = Page(page(open_store(written.path), host_with(f"{large.__name__}:of_key_heads")))
+        assert {attrs["data-heads"] for attrs in found.all("svg") if "data-heads" in attrs} == {"head", "kv_head"}
+        (choose,) = (attrs for attrs in found.all("div") if attrs.get("id") == "choose")
+        return choose.get("data-reads")
+
+    key_value_study(written)
+    assert json.loads(reads() or "") == {str(head): str(head // 3) for head in range(9)}
+    # Another model of the run says nothing, or has other groups: there is no one choice for both.
+    for place, told in enumerate([{}, {"kv_of_head": [0] * 9}, {"kv_of_head": ["<b>"]}]):
+        written.model = {**PROVENANCE["model"], "fingerprint": "0" * 64, **told}
+        written.result("other", f"more-{place}", measured(0))
+        written.planned(f"study-{place}", rungs={"before": "before", "spectrum": "spectrum"})
+        assert reads() is None
+        written.steps.pop()

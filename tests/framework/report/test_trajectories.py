@@ -23,6 +23,7 @@ from .conftest import Page, Written
 
 STEPS = (0, 1, 10, 100)
 HOST = host_of()
+SCORE, LOSS = "A score, training (scores)", "A loss, training (scores)"
 ABOUT: dict[str, Any] = {"title": "Scores", "caption": "What is seen.", "sources": [Source("training", "v", "score")]}
 
 
@@ -43,7 +44,12 @@ def measured(seed: int, step: int, found: bool, heads: int = 8) -> xr.Dataset:
 
 
 def swept(
-    written: Written, own_null: bool, steps: tuple[int, ...] = STEPS, compare: bool = True, draws: int = 8
+    written: Written,
+    own_null: bool,
+    steps: tuple[int, ...] = STEPS,
+    compare: bool = True,
+    draws: int = 8,
+    rungs: dict[str, str] | None = None,
 ) -> Path:
     """Training at each step, in another order than of the steps; a null at its own steps, or one for all."""
     sweep = {"sweep": {"step": list(steps)}, "model": {"path": "ck/{step}"}}
@@ -58,7 +64,7 @@ def swept(
     for step in steps if compare else ():
         beside = against(measured(0, step, found=True), null_steps[step])
         written.result("training", "scores.against.chance", beside, null="chance", step=step)
-    return written.planned(variants={"training": sweep, "chance": sweep if own_null else {}})
+    return written.planned(rungs=rungs, variants={"training": sweep, "chance": sweep if own_null else {}})
 
 
 def figures(path: Path) -> dict[str, Any]:
@@ -71,7 +77,7 @@ def figures(path: Path) -> dict[str, Any]:
 def test_every_scalar_and_every_head_has_a_curve_and_the_null_its_band(written: Written, own_null: bool) -> None:
     store = swept(written, own_null)
     found = figures(store)
-    assert list(found) == ["score of training (scores)", "loss of training (scores)"]
+    assert list(found) == [SCORE, LOSS]
     scores, loss = found.values()
     compared = open_store(store).against("training", "scores").sortby("step")
     assert isinstance(scores, Panels)
@@ -124,16 +130,28 @@ def test_when_what_appears_stands_in_a_table_in_csv_and_in_a_sentence(written: W
     )
 
 
+def test_a_null_is_named_by_what_it_is_in_legends_captions_and_tables(written: Written) -> None:
+    store = swept(written, own_null=True, rungs={"chance": "before"})
+    words = "the model before training (chance)"
+    found = figures(store)
+    assert {panel[0].name for panel in found[SCORE].panels} == {words}
+    assert [line.name for line in found[LOSS].series] == [words, "training"]
+    assert f"{words} at the same step" in found[LOSS].caption
+    assert found[LOSS].caption.startswith("The variable loss. ")
+    (table,) = [e.figure for e in draw(store, section="trajectories", host=HOST) if isinstance(e.figure, Table)]
+    assert table.title == f"When training comes to stay beyond {words}"
+
+
 def test_without_a_null_there_are_the_curves_alone(written: Written) -> None:
     found = figures(swept(written, own_null=False, compare=False))
-    assert [line.name for line in found["loss of training (scores)"].series] == ["training"]
-    assert not any(line.name == "chance" for line in found["score of training (scores)"].panels[0])
-    assert "Nulls" not in found["score of training (scores)"].caption
+    assert [line.name for line in found[LOSS].series] == ["training"]
+    assert not any(line.name == "chance" for line in found[SCORE].panels[0])
+    assert "Nulls" not in found[SCORE].caption
 
 
 def test_a_null_of_few_draws_has_a_mean_and_no_band(written: Written) -> None:
     store = swept(written, own_null=True, draws=3)
-    loss = figures(store)["loss of training (scores)"]
+    loss = figures(store)[LOSS]
     assert [line.name for line in loss.series] == ["chance", "training"]
     assert loss.series[0].low is None
     results = open_store(store)
@@ -143,7 +161,7 @@ def test_a_null_of_few_draws_has_a_mean_and_no_band(written: Written) -> None:
 
 
 def test_steps_within_a_decade_are_on_a_straight_axis(written: Written) -> None:
-    loss = figures(swept(written, own_null=True, steps=(0, 2, 4, 20)))["loss of training (scores)"]
+    loss = figures(swept(written, own_null=True, steps=(0, 2, 4, 20)))[LOSS]
     assert not loss.log_x
     assert "logarithmic" not in loss.caption
 

@@ -68,15 +68,9 @@ def test_show_one_result(capsys: pytest.CaptureFixture[str], filled_once: Path) 
 def test_show_one_array_with_the_null_beside_it(capsys: pytest.CaptureFixture[str], filled_once: Path) -> None:
     text = said(capsys, "show", filled_once, "score", "score", "--variant", "trained")
     head, first, *_ = rows(text)
-    assert head == ["variant", "layer", "head", "name", "value", "null_mean", "null_sd", "z", "p", "p_empirical", "q"]
-    assert first == [
-        "trained",
-        "0",
-        "0",
-        "a",
-        f"{float(small(0)['score'][0, 0]):.5g}",
-        *["1", "2", "3", "0.1", "0.2", "0.3"],
-    ]
+    assert head == ["variant", "layer", "head", "name", "value", "null", "mean", "±", "sd", "z", "q"]
+    assert first == ["trained", "0", "0", "a", f"{float(small(0)['score'][0, 0]):.5g}", "1", "±", "2", "+3", "0.3"]
+    assert text.splitlines()[-1] == "--csv and --json have also: p, p_empirical"
     assert "more rows of score; --csv prints them all" in said(capsys, "show", filled_once, "score", "score")
     whole = list(csv.DictReader(io.StringIO(said(capsys, "show", filled_once, "score", "score", "--csv"))))
     assert len(whole) == 12 + 36 + 48 + 72

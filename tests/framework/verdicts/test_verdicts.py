@@ -48,6 +48,22 @@ def test_planted_departures_are_selected_and_called_where_they_are():
     assert not any(s.called.any() for s in found if not s.selected)
 
 
+def test_a_statistic_is_one_short_line():
+    """A list of them in a notebook is read at a glance: no dataset stands in it."""
+    found = statistics(run(0, ["v3"], draws=19))
+    lines = {one.variable: repr(one) for one in found}
+    assert all("\n" not in line and len(line) < 160 for line in lines.values())
+    one = next(s for s in found if s.variable == "v3")
+    effect = one.column("effect")[1, 2]
+    assert lines["v3"] == (
+        f"<Statistic v3 of label, trained against chance: departs, q = {one.q:.3g}, 1 of 12 cells called, "
+        f"largest effect {effect:+.3g} at layer 1, head 2>"
+    )
+    assert "does not depart, q = " in lines["v0"]
+    kept = {name: dataset.map(np.zeros_like) for name, dataset in run(0, variables=1).items()}
+    assert repr(statistics(kept)[0]) == "<Statistic v0 of label, trained against chance: not judged>"
+
+
 def test_variants_are_families_of_their_own():
     """A held-out twin beside a trained model that departs everywhere is not called the more for it."""
     everywhere = [f"v{i}" for i in range(20)]

@@ -158,6 +158,15 @@ def test_what_the_model_loses_is_measured_as_it_says() -> None:
     assert float(result["kl"].squeeze()) == pytest.approx(divergence / count, abs=1e-6)
 
 
+def test_an_error_has_the_unit_of_what_it_is_of() -> None:
+    model, tokens = tiny()
+    result = run(model, tokens, band=[2], budget=[0], masks=[], rank=[], which=["all", "each"])
+    errors = {str(name): str(name).replace("_se", "", 1) for name in result.data_vars if "_se" in str(name)}
+    assert {"kl_se", "kl_se_each", "loss_change_se"} <= set(errors)
+    for name, of in errors.items():
+        assert result[name].attrs["units"] == result[of].attrs["units"], name
+
+
 @pytest.mark.parametrize("kernels", [[], EVERY_KERNEL])
 def test_one_head_alone_is_the_same_as_all_heads_in_view(kernels: list[str]) -> None:
     model, tokens = tiny()

@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
 from ...contract.errors import InputError, StoreError, did_you_mean
-from ...terminal import plain, print_frame, print_rows, print_table, written
+from ...terminal import MOST_ROWS, cell_len, columns, plain, print_frame, print_rows, print_table, table, tell, written
 from .. import load_host, outside, tell_undrawn, tell_what_is_not_shown
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 FEW_CELLS = 4
 # Larger ones are looked at so many cells at a time.
 BLOCK_CELLS = 1 << 22
+# What a table of cells leaves out where a terminal is narrow, the first first.
+LEAST = ("called", "se", "onset", "variant", "run")
 # Draws and swept values that are named where they are missing.
 MOST_MISSING = 5
 
@@ -93,7 +95,7 @@ def _show_label(views: list[Results], arguments: Namespace) -> None:
     if arguments.csv or arguments.json:
         print_frame(_frames(found, arguments), arguments.json)
     elif arguments.array is not None:
-        print_rows(_frames(found, arguments).drop(columns="variable"), arguments.array)
+        _print_cells(_frames(found, arguments).drop(columns="variable"), arguments.array)
     else:
         for view, variants in found:
             for variant in variants:
@@ -327,3 +329,87 @@ def _frames(found: list[tuple[Results, list[str]]], arguments: Namespace) -> pd.
                 table.insert(0, "run", view.name)
             tables.append(table)
     return joined(tables)
+
+
+def _print_cells(frame: pd.DataFrame, array: str) -> None:
+    """The first cells, and of each null what a reader wants; of several nulls each has a row of its own."""
+    from ...store.tables import NULL_COLUMNS
+
+    at = list(frame).index("value") + 1
+    own, known = list(frame)[:at], list(frame)[at:]
+    nulls = [column.removesuffix("null_mean") for column in known if column.endswith("null_mean")]  # "before.", or ""
+    if not nulls:
+        print_rows(frame, array)
+        return
+    has = {column.rpartition(".")[2] for column in known}
+    several = nulls != [""]
+    mine, last = [*own, *(["se"] if "se" in has else [])], [c for c in ("onset", "rung") if c in known]
+    judged = ["effect" if "effect" in has else "z", *(c for c in ("q", "called") if c in has)]
+    rows = []
+    for cell in frame.head(MOST_ROWS).astype(object).to_dict("records"):
+        there = [null for null in nulls if _known(cell[f"{null}null_mean"])]
+        for place, null in enumerate(there or nulls[:1]):
+            before, behind = ([_cell(cell[c]) if place == 0 else "" for c in names] for names in (mine, last))
+            named = [null.removesuffix(".") if there else ""] if several else []
+            rows.append([*before, *named, _spread(cell, null), *(_judged(cell, null, c) for c in judged), *behind])
+    spread = "mean \N{PLUS-MINUS SIGN} sd"
+    head = [*mine, *(["null", spread] if several else [f"null {spread}"]), *judged, *last]
+    _print_fitting(head, rows, {"null", "rung", *(c for c in own if frame[c].dtype.kind not in "iuf")})
+    if len(frame) > MOST_ROWS:
+        print(f"... {len(frame) - MOST_ROWS:,} more rows of {plain(array)}; --csv prints them all")
+    shown = {"null_mean", "null_sd", *judged, *last}
+    more = [column for column in NULL_COLUMNS if column in has - shown]
+    if more:
+        tell(f"--csv and --json have also: {', '.join(more)}")
+
+
+def _spread(cell: Mapping[str, Any], null: str) -> str:
+    """The mean of a null, and the standard deviation of its draws."""
+    mean, sd = (cell.get(f"{null}null_{name}") for name in ("mean", "sd"))
+    if not _known(mean):
+        return ""
+    return f"{mean:.3g} \N{PLUS-MINUS SIGN} {sd:.2g}" if _known(sd) else f"{mean:.3g}"
+
+
+def _judged(cell: Mapping[str, Any], null: str, name: str) -> str:
+    """The effect, z, q, or whether the cell is called, in few digits."""
+    value = cell.get(f"{null}{name}")
+    if not _known(value):
+        return ""
+    if name == "called":
+        return "yes" if value else "no"
+    return f"{value:.2g}" if name == "q" else f"{value:+.3g}"
+
+
+def _cell(value: Any) -> str:
+    return written(value) if _known(value) else ""
+
+
+def _known(value: Any) -> bool:
+    return value is not None and type(value).__name__ != "NAType" and value == value
+
+
+def _print_fitting(head: list[str], rows: list[list[str]], words: set[str]) -> None:
+    """Print a table; on a terminal that is too narrow without what it can do without, and that is told."""
+
+    def right(names: list[str]) -> list[int]:
+        return [i for i, name in enumerate(names) if name not in words]
+
+    def fits(names: list[str], cells: list[list[str]]) -> bool:
+        width = columns()
+        lines = table([*map(plain, names)], [[*map(plain, row)] for row in cells], right(names), width)
+        return width is None or max(map(cell_len, lines)) <= width
+
+    left, fewer, cells = [], head, rows
+    for name in LEAST if not fits(head, rows) else ():
+        at = fewer.index(name) if name in fewer else None
+        held = {row[at] for row in cells if row[at]} if at is not None else set()
+        if at is None or (name in ("variant", "run") and len(held) != 1):
+            continue
+        left.append(f"{name} {plain(*held)}" if name in ("variant", "run") else name)
+        fewer, cells = [*fewer[:at], *fewer[at + 1 :]], [[*row[:at], *row[at + 1 :]] for row in cells]
+        if fits(fewer, cells):
+            print_table(fewer, cells, right(fewer))
+            tell(f"left out on this narrow terminal: {', '.join(left)}")
+            return
+    print_table(head, rows, right(head))

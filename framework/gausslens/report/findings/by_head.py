@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from ..sections import Section
 
 # What a head is called in results; key/value heads may be fewer.
-HEADS = ("head", "kv_head")
+KV_HEADS = "kv_head"
+HEADS = ("head", KV_HEADS)
 # Rows of the table of heads; more make a page heavy.
 MOST_HEADS = 1500
 

@@ -186,7 +186,7 @@ class _Grid:
         ]
         scale = f"width:{width:.0f}px"
         box = f"0 0 {width:g} {height:g}"
-        heads = (self.map.row_name, self.map.column_name) == ("layer", "head")
+        heads = self.map.row_name == "layer" and self.map.column_name in ("head", "kv_head")
         told: dict[str, str | float | None] = {
             "role": "img",
             "aria_label": title,
@@ -194,6 +194,7 @@ class _Grid:
             "data_across": len(self.map.columns),
             "data_rows": json.dumps(self.map.rows) if heads else None,
             "data_columns": json.dumps(self.map.columns) if heads else None,
+            "data_heads": self.map.column_name if heads else None,
         }
         return element("svg", joined(drawn), viewBox=box, style=scale, **told)
 

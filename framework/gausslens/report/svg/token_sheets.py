@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import struct
 import zlib
 from typing import TYPE_CHECKING
@@ -20,6 +21,8 @@ from ..numbers import number
 from .maps import slider
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from ...figures import ColourMap
@@ -29,18 +32,21 @@ if TYPE_CHECKING:
 STEPS = 4095
 # Of the palette of the picture; one more is what is missing, through which the grey is seen.
 SHADES = 255
+# On paper a map is at most about so many pixels wide, and a label that can be read needs so many of them.
+PAPER, LABEL = 590, 9
 
 
 def token_sheet(drawing: ColourMap, title: str) -> tuple[Markup, str]:
     """The map with its sliders and tokens, and what was said of cells beyond the ends of the colours."""
     over = scale_of(drawing)
     dials = element("div", *map(slider, drawing.dials), class_="dials", hidden="hidden") if drawing.dials else None
+    shape = drawing.values.shape
+    every = _every(shape[-1])
     keys, queries = (
-        element("div", *(element("span", name) for name in names), class_=class_)
+        element("div", *_labels(names, every), class_=class_)
         for names, class_ in ((drawing.columns, "keys"), (drawing.rows, "queries"))
     )
-    shape = drawing.values.shape
-    size = f"--across:{shape[-1]};--down:{shape[-2]}"
+    size = f"--across:{shape[-1]};--down:{shape[-2]};--every:{every}"
     corner = f"{drawing.row_name} \N{DOWNWARDS ARROW} {drawing.column_name} \N{RIGHTWARDS ARROW}"
     picture = element("img", alt="", src=f"data:image/png;base64,{_png(drawing.first, over)}")
     sheet = element(
@@ -49,7 +55,7 @@ def token_sheet(drawing: ColourMap, title: str) -> tuple[Markup, str]:
         keys,
         queries,
         element("div", picture, class_="pixels"),
-        class_="sheet",
+        class_="sheet few" if every > 1 else "sheet",
         tabindex=0,
         role="img",
         aria_label=f"{title}: arrow keys go from cell to cell",
@@ -64,7 +70,21 @@ def token_sheet(drawing: ColourMap, title: str) -> tuple[Markup, str]:
         "data_missing": drawing.missing,
     }
     heads = element("div", class_="thumbs", hidden="hidden") if drawing.dials else None
-    return element("div", dials, heads, _key(drawing, over), sheet, class_="tokens", **told), over.note
+    said = f"Printed, the first of every {every} tokens is named at each side."
+    note = element("p", said, class_="printed") if every > 1 else None
+    return element("div", dials, heads, _key(drawing, over), sheet, note, class_="tokens", **told), over.note
+
+
+def _every(across: int) -> int:
+    """Of how many tokens of a row one is named on paper, where the cells of many are smaller than letters."""
+    return max(1, math.ceil(across * LABEL / PAPER))
+
+
+def _labels(names: Sequence[str], every: int) -> list[Markup]:
+    """The tokens of a side; those that are named on paper are marked, where not all of them can be read there."""
+    return [
+        element("span", name, class_="nth" if every > 1 and i % every == 0 else None) for i, name in enumerate(names)
+    ]
 
 
 def _key(drawing: ColourMap, over: Scale) -> Markup:
