@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ..numbers import written_cell
@@ -12,9 +13,10 @@ from .words import LINE, filled, measured, pieces, plain
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ...figures import Passages, TableRows
+    from ...figures import Cell, Passages, TableRows
 
 GAP = 1.4  # between columns, of the size of letters
+MOST_LETTERS = 2_000  # of a cell
 
 
 @dataclass(frozen=True)
@@ -45,27 +47,35 @@ def numbers_of(drawing: TableRows) -> list[bool]:
 
 
 def set_table(drawing: TableRows, room: float, size: float, most_high: float) -> SetTable:
-    """Set it into ``room`` points of width, if its words can be broken so far; numbers are never broken."""
+    """Set it into ``room`` points of width, if its words can be broken so far; numbers are never broken.
+
+    Rows that ``most_high`` has no room for are counted, and neither measured nor broken.
+    """
     numbers = numbers_of(drawing)
-    cells = [[" ".join(written_cell(cell).split()) for cell in row] for row in drawing.rows]
+    line = LINE * size
+    cells = [[_cell(cell) for cell in row] for row in drawing.rows[: max(1, int(most_high / line))]]
     gaps = GAP * size * max(0, len(drawing.columns) - 1)
     columns = _columns(drawing.columns, cells, numbers, room - gaps, size)
-    head = [filled(name, wide, size, bold=True) for name, wide in zip(drawing.columns, columns, strict=True)]
-    rows = [
-        [
-            [plain(text)] if alone else filled(text, wide, size)
+    head = [list(filled(name, wide, size, bold=True)) for name, wide in zip(drawing.columns, columns, strict=True)]
+    rows: list[list[list[str]]] = []
+    high = line * (1.8 + max(map(len, head), default=1))
+    for row in cells:
+        lines = [
+            [plain(text)] if alone else list(filled(text, wide, size))
             for text, wide, alone in zip(row, columns, numbers, strict=True)
         ]
-        for row in cells
-    ]
-    line = LINE * size
-    heights = [line * max(map(len, row), default=1) for row in rows]
-    around = line * (1.8 + max(map(len, head), default=1))
-    kept = len(rows)
-    while kept > 1 and around + sum(heights[:kept]) + line * (kept < len(rows)) > most_high:
-        kept -= 1
-    high = around + sum(heights[:kept]) + line * (kept < len(rows))
-    return SetTable(head, rows[:kept], columns, numbers, gaps + sum(columns), high, size, len(rows) - kept)
+        more = line * max(map(len, lines), default=1)
+        if rows and high + more + line * (len(rows) + 1 < len(drawing.rows)) > most_high:
+            break
+        rows.append(lines)
+        high += more
+    left_out = len(drawing.rows) - len(rows)
+    return SetTable(head, rows, columns, numbers, gaps + sum(columns), high + line * (left_out > 0), size, left_out)
+
+
+def _cell(cell: Cell) -> str:
+    text = " ".join(written_cell(cell).split())
+    return text if len(text) <= MOST_LETTERS else text[:MOST_LETTERS] + "…"
 
 
 def _columns(
@@ -154,13 +164,17 @@ def _from_corner(axes: Axes) -> Any:
 
 def set_texts(drawing: Passages, room: float, size: float, most_high: float) -> tuple[list[tuple[str, bool]], bool]:
     """The lines of texts under their names, which are bold; and whether there are more than there is room for."""
-    lines: list[tuple[str, bool]] = []
-    for text in drawing.texts:
-        lines += [("", False)] if lines else []
-        lines += [(line, True) for line in filled(text.name, room, size, bold=True)]
-        lines += [(line, False) for part in text.text.split("\n") for line in filled(part, room, size)]
     most = int(most_high / (LINE * size))
+    lines = list(islice(_lines(drawing, room, size), most + 1))
     return lines[:most], len(lines) > most
+
+
+def _lines(drawing: Passages, room: float, size: float) -> Iterator[tuple[str, bool]]:
+    for k, text in enumerate(drawing.texts):
+        yield from [("", False)] if k else []
+        yield from ((line, True) for line in filled(text.name, room, size, bold=True))
+        for part in text.text.split("\n"):
+            yield from ((line, False) for line in filled(part, room, size))
 
 
 def paint_texts(lines: Sequence[tuple[str, bool]], axes: Axes, size: float) -> None:

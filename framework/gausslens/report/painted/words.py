@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -55,7 +55,7 @@ def measured(text: str, size: float, bold: bool = False) -> float:
     font.set_size(100, 72)  # matplotlib shares it, and sets others
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a letter that it lacks
-        font.set_text(visible(text).replace(r"\$", "$"), 0.0)
+        font.set_text(visible(text), 0.0)
     return float(font.get_width_height()[0]) / 64 * size / 100
 
 
@@ -64,19 +64,40 @@ def pieces(text: str) -> list[str]:
     return [piece for piece in re.split(r"(?<=\s)(?=\S)|(?<=[_/])(?=\w)|(?<=[a-z,;]\.)(?=\w)", text) if piece]
 
 
-def filled(text: str, points: float, size: float, bold: bool = False) -> list[str]:
-    """Text in lines of at most so many points; only what is longer by itself is broken anywhere."""
-    lines = [""]
+def filled(text: str, points: float, size: float, bold: bool = False) -> Iterator[str]:
+    """Text in lines of at most so many points, one after another; only what is longer by itself is broken anywhere."""
+    line = ""
     for piece in pieces(" ".join(text.split())):
-        rest = plain(piece)
-        if measured((lines[-1] + rest).rstrip(), size, bold) <= points:
-            lines[-1] += rest
+        rest = piece
+        if _fits(line + rest, points, size, bold):
+            line += rest
             continue
-        while measured(rest.rstrip(), size, bold) > points and len(rest) > 1:
-            cut = next((n for n in range(len(rest) - 1, 1, -1) if measured(rest[:n], size, bold) <= points), 1)
-            lines, rest = [*lines, rest[:cut]], rest[cut:]
-        lines.append(rest)
-    return [line.rstrip() for line in lines if line.strip()] or [""]
+        if line:
+            yield plain(line.rstrip())
+        while not _fits(rest, points, size, bold):
+            cut = _most_that_fits(rest, points, size, bold)
+            yield plain(rest[:cut])
+            rest = rest[cut:]
+        line = rest
+    if line or not text.strip():
+        yield plain(line.rstrip())
+
+
+def _fits(text: str, points: float, size: float, bold: bool) -> bool:
+    shown = text.rstrip()
+    return len(shown) < 2 or _most_that_fits(shown, points, size, bold) == len(shown)
+
+
+def _most_that_fits(text: str, points: float, size: float, bold: bool) -> int:
+    """How many of its letters fit, one at least; no more of a long text is measured than about twice as many."""
+    low, high = 1, 2
+    while high <= len(text) and measured(text[:high], size, bold) <= points:
+        low, high = high, 2 * high
+    high = min(high, len(text) + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if measured(text[:middle], size, bold) <= points else (low, middle)
+    return low
 
 
 def wrapped(text: str, letters: int) -> list[str]:
