@@ -353,7 +353,7 @@ def test_a_null_at_some_points_of_a_sweep_stands_beside_those_alone(here: Path) 
     assert whole.onsets() == []
     page = (here / "store" / "report.html").read_text(encoding="utf-8")
     assert "could not be drawn" not in page
-    assert "norm of training" in page
+    assert "The variable norm." in page
 
 
 def test_a_comparison_with_gaps_hides_nothing_else(here: Path) -> None:

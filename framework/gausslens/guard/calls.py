@@ -219,8 +219,8 @@ class Guard:
         running = True
 
         def late(number: int, frame: Any) -> None:
-            if running and left and left < seconds and callable(before):
-                before(number, frame)  # of the call around this one, whose time is over first
+            if running and left and left < seconds / 2 and callable(before):
+                before(number, frame)  # of the call around this one, which had used most of its time before
             if running:
                 raise _Late(self)
 

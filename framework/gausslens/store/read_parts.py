@@ -251,7 +251,7 @@ def read_pieces(root: Path, path: Path, entry: str) -> Pieces:
         check_element_type(attrs, "step-result", f"{path}{entry}")
         checked = checked_arrays(group, path.stat().st_size)
         known = _KNOWN.get(attrs.get("analysis"))
-        decoded = known.decoded(checked, _read_known, attrs.get("content")) if known is not None else None
+        decoded = known.decoded(checked, read_as, attrs.get("content")) if known is not None else None
         if decoded is None:
             arrays = {name: h5py.Dataset(found.id, readonly=True) for name, found in checked.items()}
             decoded = decode_arrays(file, arrays, files, entry)
@@ -309,19 +309,13 @@ def decode_arrays(
 
 def read_values(array: h5py.Dataset) -> np.ndarray:
     """All values of an array as they are stored; text as objects."""
-    kind = array.dtype
-    if kind == TEXT:
-        return np.array(array.asstr()[()], dtype=object).reshape(array.shape)
-    values = np.empty(array.shape, kind)
-    if values.size:
-        array.id.read(h5s.ALL, h5s.ALL, values)
-    return values
+    return read_as(array, array.dtype)
 
 
-def _read_known(array: Checked, kind: np.dtype) -> np.ndarray:
+def read_as(array: h5py.Dataset | Checked, kind: np.dtype) -> np.ndarray:
     """The same of an array whose type is known."""
     if kind == TEXT:
-        return read_values(h5py.Dataset(array.id, readonly=True))
+        return np.array(h5py.Dataset(array.id, readonly=True).asstr()[()], dtype=object).reshape(array.shape)
     values = np.empty(array.shape, kind)
     if values.size:
         array.id.read(h5s.ALL, h5s.ALL, values)

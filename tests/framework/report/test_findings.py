@@ -174,5 +174,5 @@ def test_a_map_of_categories_is_drawn_alike_on_the_page_and_on_matplotlib() -> N
     (axes,) = made.axes
     legend = axes.get_legend()
     assert legend is not None
-    assert [text.get_text() for text in legend.get_texts()] == ["band", "rare", "none of them"]
+    assert [text.get_text() for text in legend.get_texts()] == ["b  band", "r  rare", "none of them"]
     assert png(made).startswith(b"\x89PNG")
