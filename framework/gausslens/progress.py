@@ -140,29 +140,40 @@ def log_seconds() -> float:
     return seconds_told(SECONDS, QUIET, lambda seconds: seconds > 0, "give seconds, more than 0, or inf for no lines")
 
 
-def _logged(bar: Bar, seconds: float) -> Iterator[Bar]:
-    """A line every so many seconds, whether or not anything was done since."""
+@contextmanager
+def _every(seconds: float, tell: Callable[[], object]) -> Iterator[None]:
+    """Tell every so many seconds, whether or not anything was done since.
+
+    The thread is run in the context of the caller, by which a kernel knows whose output it is.
+    """
     ended = threading.Event()
 
-    def tell() -> None:
+    def again() -> None:
         while not ended.wait(min(seconds, threading.TIMEOUT_MAX)):
-            far, left = bar.told()
-            bar.say(f"{bar.title}: " + ", ".join(filter(None, (far, left, bar.doing))))
+            tell()
 
-    teller = threading.Thread(target=tell, name="progress", daemon=True)
+    teller = threading.Thread(target=copy_context().run, args=(again,), name="progress", daemon=True)
     teller.start()
     try:
-        yield bar
+        yield
     finally:
         ended.set()
         teller.join()
 
 
-def _in_cell(bar: Bar) -> Iterator[Bar]:
-    """One output of the cell, changed twice a second and at the end a line that stays; nothing but IPython is needed.
+def _logged(bar: Bar, seconds: float) -> Iterator[Bar]:
+    """A line every so many seconds."""
+    with _every(seconds, lambda: bar.say(_line(bar))):
+        yield bar
 
-    The thread that changes it is run in the context of the cell, by which a kernel knows whose output it is.
-    """
+
+def _line(bar: Bar) -> str:
+    far, left = bar.told()
+    return f"{bar.title}: " + ", ".join(filter(None, (far, left, bar.doing)))
+
+
+def _in_cell(bar: Bar) -> Iterator[Bar]:
+    """One output of the cell, changed twice a second, at the end a line that stays; nothing but IPython is needed."""
     display = import_module("IPython.display").display  # a kernel has it
 
     def seen(words: str, done: float | None) -> dict[str, str]:
@@ -170,24 +181,14 @@ def _in_cell(bar: Bar) -> Iterator[Bar]:
         return {"text/plain": words, "text/html": f"<small>{drawn}{escape(words)}</small>"}
 
     def now() -> dict[str, str]:
-        far, left = bar.told()
-        return seen(plain(f"{bar.title}: " + ", ".join(filter(None, (far, left, bar.doing)))), bar.left.share())
+        return seen(plain(_line(bar)), bar.left.share())
 
     began = time.monotonic()
     output = display(now(), raw=True, display_id=True)
-    ended = threading.Event()
-
-    def change() -> None:
-        while not ended.wait(0.5):
-            output.update(now(), raw=True)
-
-    changer = threading.Thread(target=copy_context().run, args=(change,), name="progress", daemon=True)
-    changer.start()
     try:
-        yield bar
+        with _every(0.5, lambda: output.update(now(), raw=True)):
+            yield bar
     finally:
-        ended.set()
-        changer.join()
         took = clock(time.monotonic() - began)
         output.update(seen(plain(f"{bar.title}: {bar.settled} of {bar.steps} in {took}"), None), raw=True)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.special import log_softmax
 
 from .drawing import Dial
 from .figure import Figure
@@ -92,7 +93,7 @@ def _effect(
     The loss of each next token, -log softmax(logits)[next token], in nats; and the probabilities behind the last token,
     of those that change most.
     """
-    logs = [each - _logsumexp(each) for each in (before, after)]
+    logs = [log_softmax(each, axis=-1) for each in (before, after)]
     figures: list[Figure] = []
     if len(ids) > 1:
         losses = [-log[np.arange(len(ids) - 1), ids[1:]] for log in logs]
@@ -128,9 +129,3 @@ def _effect(
         )
     )
     return figures
-
-
-def _logsumexp(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    top = logits.max(axis=-1, keepdims=True)
-    total: NDArray[np.float64] = top + np.log(np.exp(logits - top).sum(axis=-1, keepdims=True))
-    return total

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import tempfile
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +18,7 @@ from typing import Any, TypeAlias
 
 from ..contract.errors import InputError, advice_for, did_you_mean
 from ..figures import Figure, Passages, TableRows, View
+from ..store.disk import replace_whole
 from ..version import VERSION
 from .matplotlib_figures import dials_of, still
 from .paper import FORMATS, Places, inches, sheet, style, usual, written
@@ -156,19 +155,6 @@ def write_figures(found: Sequence[Named], out: Path, look: Look, replace: bool, 
     replace_whole(out / INDEX, f"{text}\n".encode("utf-8", "backslashreplace"))
     replace_whole(out / CAPTIONS, _captions(index).encode("utf-8", "backslashreplace"))
     return made
-
-
-def replace_whole(target: Path, content: bytes) -> None:
-    """Write a file whole: who reads it meanwhile sees the old one or the new one, never half of one."""
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:40]}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def _called(each: Named, look: Look) -> str:

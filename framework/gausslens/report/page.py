@@ -64,8 +64,8 @@ def write(
 
     By default into the store as report.html. Returns where it is. ``tell`` is called with what could not be drawn.
     """
+    from ..store.disk import replace_whole
     from ..store.read_results import open as open_store
-    from .figure_files import replace_whole
 
     results = open_store(store) if isinstance(store, str | Path) else store
     place = Path(store if isinstance(store, str | Path) else store.path)

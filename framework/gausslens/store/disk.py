@@ -10,6 +10,7 @@ import platform
 import re
 import secrets
 import stat
+import tempfile
 import threading
 import time
 import weakref
@@ -458,3 +459,16 @@ def _is_gone(told: Any) -> bool:
     except OSError:
         pass
     return False
+
+
+def replace_whole(target: Path, content: bytes) -> None:
+    """Write a file whole: who reads it meanwhile sees the old one or the new one, never half of one."""
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:40]}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

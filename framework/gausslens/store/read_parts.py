@@ -253,7 +253,7 @@ def read_pieces(root: Path, path: Path, entry: str) -> Pieces:
         known = _KNOWN.get(attrs.get("analysis"))
         decoded = known.decoded(checked, read_as, attrs.get("content")) if known is not None else None
         if decoded is None:
-            arrays = {name: h5py.Dataset(found.id, readonly=True) for name, found in checked.items()}
+            arrays = {name: found.opened() for name, found in checked.items()}
             decoded = decode_arrays(file, arrays, files, entry)
             _learn(file, attrs, arrays, decoded)
         variables = filled(decoded, f"{path}{entry}")

@@ -148,10 +148,14 @@ class Checked(NamedTuple):
     shape: tuple[int, ...]
     is_text: bool
 
+    def opened(self) -> h5py.Dataset:
+        """The same as h5py has it."""
+        return h5py.Dataset(self.id, readonly=True)
+
 
 def arrays_of(group: Any, size: int) -> dict[str, h5py.Dataset]:
     """The arrays of a result's group, each checked; anything else in it is refused. ``size`` is that of the file."""
-    return {name: h5py.Dataset(found.id, readonly=True) for name, found in checked_arrays(group, size).items()}
+    return {name: found.opened() for name, found in checked_arrays(group, size).items()}
 
 
 def checked_arrays(group: Any, size: int) -> dict[str, Checked]:
