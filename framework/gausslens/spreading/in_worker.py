@@ -55,6 +55,8 @@ QUIET = {
     "distributed.admin.tick.cycle": "60s",
     "distributed.client.scheduler-info-interval": "60s",
     "distributed.scheduler.active-memory-manager.start": False,
+    # It takes the size of each message by a sample, with Python's global generator, which a plugin may be at.
+    "distributed.comm.offload": False,
 }
 
 
@@ -242,12 +244,13 @@ def silence_dask() -> None:
 
 async def _answer(told: Mapping[str, Any], work: MainThread) -> None:
     import dask
-    from distributed import Worker
 
-    silence_dask()
     place = {"host": "127.0.0.1", "local_directory": told["scratch"], "name": told["name"]}
     try:
         with dask.config.set(QUIET):
+            from distributed import Worker  # which reads some of it once
+
+            silence_dask()
             worker = Worker(told["address"], nthreads=1, memory_limit=0, executor=work, death_timeout=60, **place)
             async with worker:
                 Path(told["there"]).touch()

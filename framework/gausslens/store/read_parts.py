@@ -250,7 +250,9 @@ def read_pieces(root: Path, path: Path, entry: str) -> Pieces:
         attrs = read_attributes(group, _TOLD)
         check_element_type(attrs, "step-result", f"{path}{entry}")
         known, told = _KNOWN.get(attrs.get("analysis")), attrs.get("content")
-        decoded = known.of_bytes(data, extents, told) if known is not None and data is not None else None
+        decoded = None
+        if known is not None and data is not None and len(group) == len(known.arrays):
+            decoded = known.of_bytes(data, extents, told)
         if decoded is None:
             checked = checked_arrays(group, path.stat().st_size)
             decoded = known.decoded(checked, read_as, told) if known is not None else None
@@ -262,7 +264,7 @@ def read_pieces(root: Path, path: Path, entry: str) -> Pieces:
         auxiliary = [c for c in attrs.get("coordinates", "").split() if c in variables]
         named = [n for n, v in variables.items() if n in auxiliary or v.dims == (n,)]
         variables = {n: v for n, v in variables.items() if n not in named} | {n: variables[n] for n in named}
-    return Pieces(variables, auxiliary, json.loads(attrs.get("attributes", "{}")), files)
+        return Pieces(variables, auxiliary, json.loads(attrs.get("attributes", "{}")), files)
 
 
 def _learn(file: Any, of: object, arrays: dict[str, Any], decoded: dict[str, xr.Variable], at: list[Extent]) -> None:
@@ -460,8 +462,7 @@ def _check_shapes(
         )
     forms = _forms(first)
     for point, dataset in points.items():
-        names = [] if _forms(dataset) == forms else [*first.variables, *dataset.variables]
-        for name in names:
+        for name in [] if _forms(dataset) == forms else [*first.variables, *dataset.variables]:
             if _form(first, name) != _form(dataset, name):
                 start = next(iter(points))
                 raise DifferentShapes(
