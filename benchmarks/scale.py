@@ -6,8 +6,9 @@ Each row varies one size, others fixed, in steps of two. A cost is the processor
 one thread) for a run from a dict into a fresh store, with opening its model and planning; minima of interleaved rounds.
 The exponent is the slope, in logarithms, of what each doubling adds: what is the same at every size drops out. Where
 noise makes a step negative it is the slope of the costs themselves, which is too small where fixed parts are large.
-Two rows need Dask: ``engine`` is what a tiny step costs more where a worker computes it; ``twin`` is in seconds of a
-clock, two workers beside one at one large twin, with one thread each: it wants a quiet machine.
+Three rows need Dask: ``engine`` is what a tiny step costs more where a worker computes it; ``steps`` and ``twin`` are
+in seconds of a clock, two workers beside one with one thread each, at many steps of some 100 ms and at one large twin.
+They want a quiet machine.
 """
 
 from __future__ import annotations
@@ -73,13 +74,13 @@ def fitted(sizes: Sequence[int], taken: np.ndarray) -> float:
     return float(np.polyfit(np.log(sizes[:-1]), np.log(steps), 1)[0])
 
 
-def made(top: Path, layers: int = 4, heads: int = 4) -> dict[str, Any]:
-    """A small model of so many layers and heads, of 32 numbers each."""
+def made(top: Path, layers: int = 4, heads: int = 4, width: int = 256) -> dict[str, Any]:
+    """A small model of so many layers and heads, of 32 numbers each, on a stream of a width."""
     import synthetic
 
-    directory = top / f"model-{layers}-{heads}"
+    directory = top / f"model-{layers}-{heads}-{width}"
     if not directory.is_dir():
-        sizes = {"hidden_size": 256, "intermediate_size": 512, "vocab_size": 256, "head_dim": 32}
+        sizes = {"hidden_size": width, "intermediate_size": 512, "vocab_size": 256, "head_dim": 32}
         each = {"num_attention_heads": heads, "num_key_value_heads": heads, "max_position_embeddings": 4096}
         config = synthetic.config_of("mistral-7b", layers, sizes | each)
         synthetic.write(config, directory, dtype="float32", plant="none")
@@ -159,6 +160,31 @@ def of_tiny_steps(top: Path) -> None:
     print(f"{'the engine, per tiny step':44} {there - here:5.2f}   at most {ENGINE} ms{verdict}   {told}", flush=True)
 
 
+def of_busy_steps(top: Path) -> None:
+    """Many twins of a step of some 100 ms that only computes: one worker and two, one thread each.
+
+    What two numbers of them differ by leaves out how a run begins and ends; whole runs are told beside it.
+    """
+    few, many = 24, 120
+    model = made(top, 1, heads=16, width=512)
+    drawn = {"edits": [{"edit": "reinit.gaussian", "matrices": ["W_Q", "W_K"]}]}
+    busy = {"use": "bilinear.spectrum", "with": {"matrices": ["W_Q", "W_K"]}}
+    files = {}
+    for draws in (few, many):
+        files[draws] = top / f"busy-{draws}.yaml"
+        given = study(model, [busy], variants={"drawn": drawn | {"draws": draws}})
+        files[draws].write_text(json.dumps(given), encoding="utf-8")
+    ways = [(draws, workers) for workers in (1, 2) for draws in (few, many)]
+    taken = np.array([[spread(files[draws], workers, top) for draws, workers in ways] for _ in range(ROUNDS)])
+    clock, processor = taken.min(axis=0).T
+    one, two = clock[1] - clock[0], clock[3] - clock[2]
+    verdict = "" if one / two >= SPEED else "   MISSED"
+    step = (processor[1] - processor[0]) / (many - few) * 1000
+    print(f"{'steps that compute, 2 workers beside 1':44} {one / two:5.2f}   at least {SPEED}{verdict}   ", end="")
+    print(f"{step:.0f} ms of processor a step; seconds {one:.2f}, {two:.2f}, of whole runs ", end="")
+    print(f"{clock[1]:.2f}, {clock[3]:.2f}; load {os.getloadavg()[0]:.1f}", flush=True)
+
+
 def of_one_twin(top: Path) -> None:
     """One large twin with one worker and with two, of one thread each: 16 layers, 40,960 tokens."""
     import synthetic
@@ -204,6 +230,7 @@ ROWS: dict[str, Callable[[Path], None]] = {
     "draws": in_draws,
     "prompts": in_prompts,
     "engine": of_tiny_steps,
+    "steps": of_busy_steps,
     "twin": of_one_twin,
 }
 

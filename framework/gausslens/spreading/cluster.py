@@ -67,8 +67,11 @@ def computed_by_workers(leading: Leading, order: Order, workers: Workers) -> Ite
     """Compute the tasks of a run by workers."""
     if not leading.board.left:
         return
+    import dask
+
     leading.workers = workers.number
     with ExitStack() as stack:
+        stack.enter_context(dask.config.set(in_worker.QUIET))
         client, told, processes = stack.enter_context(_connected(workers, leading.plan))
         yield Said(told)
         crew = Crew(client, leading, order, f"the Dask scheduler is gone: {_GOES_ON}", processes)
@@ -133,13 +136,9 @@ def _local(number: int, cards: Sequence[str] = ()) -> Iterator[tuple[Any, str, W
 
     threads, memory = threads_each(number), int(MEMORY_LIMIT * 0.95) // number
     environment = {**dict.fromkeys(THREADS, str(threads)), "MALLOC_TRIM_THRESHOLD_": "65536"}
-    settings = {
-        "distributed.scheduler.allowed-failures": 3,
-        "distributed.admin.system-monitor.gil.enabled": False,
-    }
     with ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="gausslens-", ignore_cleanup_errors=True))
-        with dask.config.set(settings), warnings.catch_warnings():
+        with dask.config.set({"distributed.scheduler.allowed-failures": 3}), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             cluster = LocalCluster(
                 n_workers=0,

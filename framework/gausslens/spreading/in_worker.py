@@ -41,8 +41,23 @@ if TYPE_CHECKING:
 
 # A row of what comes back: what it is about, and what is told.
 Row = tuple[Any, ...]
-# Seconds that a worker whose run is over has to clean up.
-LINGER = 3
+# Seconds that a worker whose run is over has to clean up; between two signs of life to the scheduler, which misses
+# them after 300, and sees a process that ended at once.
+LINGER, BEAT = 3, 15
+# So many seconds of the clock are worth one of a processor: on a busy machine much of the clock is waiting.
+BUSY = 10
+# What Dask measures of itself many times a second, whether there is work or not: 35 ms of processors in each second.
+QUIET = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.system-monitor.gil.enabled": False,
+    "distributed.admin.system-monitor.interval": "60s",
+    "distributed.admin.tick.interval": "500ms",
+    "distributed.admin.tick.cycle": "60s",
+    "distributed.client.scheduler-info-interval": "60s",
+    "distributed.scheduler.active-memory-manager.start": False,
+    # It takes the size of each message by a sample, with Python's global generator, which a plugin may be at.
+    "distributed.comm.offload": False,
+}
 
 
 @dataclass(frozen=True)
@@ -151,7 +166,8 @@ def opened(order: Order) -> tuple[str, str]:
 def compute(order: Order, tasks: Sequence[tuple[list[str], Kind, tuple[int, ...]]], mark: str) -> list[Row]:
     """Compute tasks, or shares of such, one after another: what became of each, and how many seconds all took.
 
-    ``mark`` names this attempt: one that was begun before killed its worker.
+    These are seconds of the processor, and a tenth of the clock's where that is more. ``mark`` names this attempt:
+    one that was begun before killed its worker.
     """
     with _alone:
         try:
@@ -159,10 +175,11 @@ def compute(order: Order, tasks: Sequence[tuple[list[str], Kind, tuple[int, ...]
         except FileExistsError:
             return [("died",)]
         try:
-            session, began = _session(order), time.monotonic()
+            session, began, busy = _session(order), time.monotonic(), time.process_time()
             with numpy_on_one_thread():
                 rows = [row for task in tasks for row in session.compute(*task)]
-            return [*rows, *(("note", text) for text in unshown()), ("took", time.monotonic() - began)]
+            took = max(time.process_time() - busy, (time.monotonic() - began) / BUSY)
+            return [*rows, *(("note", text) for text in unshown()), ("took", took)]
         except GausslensError as error:  # it ends the run, as it would have ended it in one process
             return [("stop", f"{_place()}: {error}", error.code)]
 
@@ -227,19 +244,29 @@ def silence_dask() -> None:
 
 async def _answer(told: Mapping[str, Any], work: MainThread) -> None:
     import dask
-    from distributed import Worker
 
-    silence_dask()
-    quiet = {"distributed.worker.profile.enabled": False, "distributed.admin.system-monitor.gil.enabled": False}
     place = {"host": "127.0.0.1", "local_directory": told["scratch"], "name": told["name"]}
     try:
-        with dask.config.set(quiet):
+        with dask.config.set(QUIET):
+            from distributed import Worker  # which reads some of it once
+
+            silence_dask()
             worker = Worker(told["address"], nthreads=1, memory_limit=0, executor=work, death_timeout=60, **place)
             async with worker:
                 Path(told["there"]).touch()
+                worker.periodic_callbacks["heartbeat"].stop()
+                beating = asyncio.create_task(_beat(worker))
                 await worker.finished()
+                beating.cancel()
     finally:
         work.shutdown()
+
+
+async def _beat(worker: Any) -> None:
+    """Give signs of life, less often than twice a second, which is Dask's own measure."""
+    while True:
+        await asyncio.sleep(BEAT)
+        await worker.heartbeat()
 
 
 def forget() -> None:

@@ -22,7 +22,7 @@ from typing import Any
 from .gpus import card_of
 
 # Seconds between two looks at the processes; until one that started must have reached the scheduler; to end in.
-LOOK, START, END = 0.1, 300, 5
+LOOK, START, END = 0.2, 300, 5
 # Seconds by which the pause before another start grows, where one died after another before it was there, and its most.
 PAUSE, LONGEST = 0.1, 10
 # What each process begins with: the path of modules first, so that it finds what this one finds.
@@ -39,6 +39,7 @@ class _Place:
     number: int
     early: int = 0
     process: subprocess.Popen[bytes] | None = None
+    seen: Any = None  # psutil's view of it
     files: Path = Path()
     told: int = 0
     due: float = 0.0
@@ -48,6 +49,19 @@ class _Place:
     def reached(self) -> bool:
         """Whether it has reached the scheduler."""
         return self.files.with_suffix(".there").exists()
+
+    def memory(self) -> int:
+        """The bytes that it holds."""
+        import psutil
+
+        if self.process is None:
+            return 0
+        try:
+            if self.seen is None or self.seen.pid != self.process.pid:
+                self.seen = psutil.Process(self.process.pid)
+            return int(self.seen.memory_info().rss)
+        except psutil.Error:
+            return 0
 
     def tell(self) -> None:
         """Pass on what it wrote on standard error since, once it is there; before, that is kept for its last words."""
@@ -127,7 +141,7 @@ class WorkerProcesses:
         place.tell()
         if process.poll() is not None:
             self._mourn(place, process)
-        elif (now - place.began > START and not place.reached) or _memory(process) > self._memory:
+        elif (now - place.began > START and not place.reached) or place.memory() > self._memory:
             process.kill()
 
     def _start(self, place: _Place) -> None:
@@ -164,15 +178,6 @@ class WorkerProcesses:
 
 def _input(process: subprocess.Popen[bytes]) -> Any:
     return process.stdin
-
-
-def _memory(process: subprocess.Popen[bytes]) -> int:
-    import psutil
-
-    try:
-        return int(psutil.Process(process.pid).memory_info().rss)
-    except psutil.Error:
-        return 0
 
 
 def _how(code: int) -> str:

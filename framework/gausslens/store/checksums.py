@@ -65,11 +65,16 @@ def _mark(path: Path) -> bytes:
 
 def check(path: Path, *, arrays: bool) -> tuple[list[str], list[Extent]]:
     """What is wrong with a sealed file, in words, and where its arrays lie; ``arrays``: their bytes are checked too."""
+    return check_read(path, arrays=arrays)[:2]
+
+
+def check_read(path: Path, *, arrays: bool = False) -> tuple[list[str], list[Extent], bytes | None]:
+    """The same, and the bytes before the seal of a small file, which were read for it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         found = _read(descriptor)
         if isinstance(found, str):
-            return [found], []
+            return [found], [], None
         size, extents, rest = found
         wrong = []
         whole = os.pread(descriptor, size, 0) if size <= _SMALL else None
@@ -78,7 +83,7 @@ def check(path: Path, *, arrays: bool) -> tuple[list[str], list[Extent]]:
         for offset, length, crc in extents if arrays else ():
             if crc32(descriptor, offset, length) != crc:
                 wrong.append(f"the array at byte {offset} does not match its crc32: the file was damaged")
-        return wrong, extents
+        return wrong, extents, whole
     finally:
         os.close(descriptor)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 from pathlib import Path
 
 from ..contract.errors import StoreError
@@ -79,8 +80,9 @@ def check_array_name(name: object) -> str:
     return name
 
 
+@lru_cache(maxsize=1 << 14)
 def part_path(root: Path, analysis: str, key: str) -> Path:
-    """Where the part of this key is."""
+    """Where the part of this key is; of many parts it is asked ten times each."""
     return root / PARTS / check_name(analysis, "analysis", dotted=True) / f"{check_name(key, 'key')}.h5"
 
 

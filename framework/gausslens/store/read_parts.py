@@ -7,6 +7,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -21,6 +22,7 @@ from xarray.core import indexing
 
 from ..contract.errors import StoreError
 from ..maths.ragged import Ragged
+from .checksums import Extent
 from .codec import (
     REAL_IMAG,
     TEXT,
@@ -36,7 +38,7 @@ from .disk import explain_damage, mark_of
 from .hdf5_writing import kind_of
 from .layout import TYPE, TYPE_VERSION, check_version, entry_of, part_path
 from .manifest import SweepPoint
-from .safety import Checked, checked_arrays, follow, no_plugins, open_checked
+from .safety import Checked, checked_arrays, follow, no_plugins, open_checked, open_small
 
 # Arrays up to this size are read with the dataset, and checked against their crc32.
 EAGER_BYTES = 1 << 20
@@ -241,36 +243,38 @@ def read_result(root: Path, path: Path, entry: str) -> xr.Dataset:
 def read_pieces(root: Path, path: Path, entry: str) -> Pieces:
     """The same as variables."""
     files = CachingFileManager(open_checked, os.fspath(path), os.fspath(root), mode="r")
-    with (
-        explain_damage(f"{path}{entry}"),
-        no_plugins(),
-        open_checked(os.fspath(path), os.fspath(root)) as file,  # what is large opens it again
-    ):
+    with explain_damage(f"{path}{entry}"), no_plugins(), ExitStack() as closing:
+        opened, data, extents = open_small(os.fspath(path), os.fspath(root))
+        file = closing.enter_context(opened)  # what is large opens it again
         group = follow(file, entry)
         attrs = read_attributes(group, _TOLD)
         check_element_type(attrs, "step-result", f"{path}{entry}")
-        checked = checked_arrays(group, path.stat().st_size)
-        known = _KNOWN.get(attrs.get("analysis"))
-        decoded = known.decoded(checked, read_as, attrs.get("content")) if known is not None else None
+        known, told = _KNOWN.get(attrs.get("analysis")), attrs.get("content")
+        decoded = None
+        if known is not None and data is not None and len(group) == len(known.arrays):
+            decoded = known.of_bytes(data, extents, told)
         if decoded is None:
-            arrays = {name: found.opened() for name, found in checked.items()}
-            decoded = decode_arrays(file, arrays, files, entry)
-            _learn(file, attrs, arrays, decoded)
+            checked = checked_arrays(group, path.stat().st_size)
+            decoded = known.decoded(checked, read_as, told) if known is not None else None
+            if decoded is None:
+                arrays = {name: found.opened() for name, found in checked.items()}
+                decoded = decode_arrays(file, arrays, files, entry)
+                _learn(file, attrs.get("analysis"), arrays, decoded, extents)
         variables = filled(decoded, f"{path}{entry}")
         auxiliary = [c for c in attrs.get("coordinates", "").split() if c in variables]
-        own = json.loads(attrs.get("attributes", "{}"))
         named = [n for n, v in variables.items() if n in auxiliary or v.dims == (n,)]
         variables = {n: v for n, v in variables.items() if n not in named} | {n: variables[n] for n in named}
-    return Pieces(variables, auxiliary, own, files)
+        return Pieces(variables, auxiliary, json.loads(attrs.get("attributes", "{}")), files)
 
 
-def _learn(file: Any, attrs: dict[str, Any], arrays: dict[str, Any], decoded: dict[str, xr.Variable]) -> None:
+def _learn(file: Any, of: object, arrays: dict[str, Any], decoded: dict[str, xr.Variable], at: list[Extent]) -> None:
     """Keep the layout of a result; not of one with arrays that are read when used, or text beside its bytes."""
     told = {name: read_attributes(array) for name, array in arrays.items()}
     eager = all(array.dtype == TEXT or array.nbytes <= EAGER_BYTES for array in arrays.values())
     if eager and not any("lossless" in own for own in told.values()):
         laid = {n: (dims_of_stored(file, a), kind_of(a.dtype), a.shape, own_of(told[n])) for n, a in arrays.items()}
-        _KNOWN[attrs.get("analysis")] = Known(laid, decoded)
+        offsets = {name: array.id.get_offset() for name, array in arrays.items() if array.dtype != TEXT}
+        _KNOWN[of] = Known(laid, decoded, offsets, at)
 
 
 def read_facts(root: Path, path: Path, entry: str) -> dict[str, Any]:
@@ -355,10 +359,10 @@ def dims_of_stored(file: Any, array: h5py.Dataset) -> tuple[str, ...]:
 
 def read_attributes(owner: Any, only: Sequence[str] | None = None) -> dict[str, Any]:
     """Attributes as Python values, ``only`` these where they are named; those of HDF5's own machinery are left out."""
-    found = {}
-    for name in owner.attrs if only is None else (n for n in only if n in owner.attrs):
+    found, held = {}, owner.attrs
+    for name in held if only is None else (n for n in only if n in held):
         if name not in ("DIMENSION_LIST", "REFERENCE_LIST", "CLASS", "NAME"):
-            value = owner.attrs[name]
+            value = held[name]
             found[name] = value.tolist() if isinstance(value, np.generic | np.ndarray) else value
     return found
 
@@ -458,11 +462,7 @@ def _check_shapes(
         )
     forms = _forms(first)
     for point, dataset in points.items():
-        for name in (
-            []
-            if _forms(dataset) == forms
-            else [*first.variables, *(n for n in dataset.variables if n not in first.variables)]
-        ):
+        for name in [] if _forms(dataset) == forms else [*first.variables, *dataset.variables]:
             if _form(first, name) != _form(dataset, name):
                 start = next(iter(points))
                 raise DifferentShapes(
@@ -491,7 +491,7 @@ def _form(dataset: xr.Dataset | Pieces, name: Any) -> str:
 
 def _equal(one: xr.Variable, other: xr.Variable) -> bool:
     a, b = one._data, other._data
-    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.dtype != TEXT != b.dtype and np.array_equal(a, b):
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and np.array_equal(a, b):
         return one.dims == other.dims
     return bool(one.equals(other))  # type: ignore[no-untyped-call]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -40,8 +41,11 @@ def check_place(root: Path, path: Path) -> None:
         if not os.path.lexists(path):
             raise StoreError(f"{path} is missing: run again, or `gausslens store verify` to see what else is")
         raise StoreError(f"{path} is not a regular file: refused")
-    if path.resolve() != root.resolve() / path.relative_to(root):
-        raise StoreError(f"{path} is reached through a link: refused")
+    place = os.fspath(root)
+    for name in path.relative_to(root).parts:
+        place = f"{place}{os.sep}{name}"
+        if name == ".." or stat.S_ISLNK(os.lstat(place).st_mode):
+            raise StoreError(f"{path} is reached through a link: refused")
 
 
 def check_link(root: Path, filename: str, target: str) -> Path:
@@ -96,18 +100,23 @@ def open_checked(path: str, root: str, mode: Literal["r"] = "r") -> h5py.File:  
 
     ``mode`` is for xarray, which gives it where a dataset is copied or unpickled.
     """
+    return open_small(path, root)[0]
+
+
+def open_small(path: str, root: str) -> tuple[h5py.File, bytes | None, list[seal.Extent]]:
+    """The same with the bytes of a small file, which were read for its seal, and where in them its arrays lie."""
     check_place(Path(root), Path(path))
-    wrong, _ = seal.check(Path(path), arrays=False)
+    wrong, extents, data = seal.check_read(Path(path))
     if wrong:
         part = Path(path).parent.parent == Path(root) / PARTS
         raise StoreError(f"{path} is refused: {wrong[0]}" + ("; remove it and run again" if part else ""))
     with no_plugins():
         try:
-            return h5py.File(h5f.open(os.fsencode(path), h5f.ACC_RDONLY, _reading()))
+            return h5py.File(h5f.open(os.fsencode(path), h5f.ACC_RDONLY, _reading())), data, extents
         except OSError as error:
             # Where locks fail; and HDF5 wants whoever has it open in this process to have asked for the same.
             with suppress(OSError):
-                return h5py.File(h5f.open(os.fsencode(path), h5f.ACC_RDONLY, _reading(locking=False)))
+                return h5py.File(h5f.open(os.fsencode(path), h5f.ACC_RDONLY, _reading(locking=False))), data, extents
             raise StoreError(f"{path} is not an HDF5 file that can be read: {error}") from None
 
 

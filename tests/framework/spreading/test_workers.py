@@ -19,9 +19,11 @@ import gausslens
 from gausslens.__main__ import main
 from gausslens.contract.errors import InputError
 from gausslens.perform import perform
+from gausslens.spreading import in_worker
 from gausslens.spreading.by_workers import Crew, Submission
 from gausslens.spreading.cluster import Workers, threads_each
 from gausslens.spreading.tasks import Board, Task
+from gausslens.store.layout import CLAIMS
 
 SPECTRA = "  - {use: bilinear.spectrum}\n  - {use: model.attention, with: {maps: none}}\n"
 
@@ -63,6 +65,48 @@ class TestBeforeAnythingIsComputed:
         monkeypatch.delenv("OMP_NUM_THREADS")
         assert threads_each(1) == len(os.sched_getaffinity(0))
         assert threads_each(1000) == 1
+
+
+class TestQuiet:
+    def test_what_dask_is_asked_for_is_what_it_knows(self):
+        import dask
+        import distributed
+
+        assert distributed.__version__
+        for name, value in in_worker.QUIET.items():
+            assert dask.config.get(name) != value, name  # KeyError where Dask calls it otherwise
+
+    def test_a_worker_takes_no_samples_of_messages(self):
+        """Their sizes are estimated by Python's global generator, which is a plugin's while it computes."""
+        program = (
+            "import dask, random\n"
+            "from gausslens.spreading.in_worker import QUIET\n"
+            "with dask.config.set(QUIET):\n"
+            "    from distributed.comm.utils import to_frames\n"
+            "import asyncio\n"
+            "before = random.getstate()\n"
+            "asyncio.run(to_frames({'metrics': {str(n): n for n in range(100)}}))\n"
+            "assert random.getstate() == before\n"
+        )
+        ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stderr
+        loud = program.replace("with dask.config.set(QUIET):", "if True:")
+        ran = subprocess.run([sys.executable, "-c", loud], capture_output=True, text=True, check=False)
+        assert "AssertionError" in ran.stderr
+
+    def test_waiting_counts_as_a_tenth_of_computing(self, tmp_path, monkeypatch):
+        def waits(*_: Any) -> Iterator[tuple[str, str]]:
+            time.sleep(0.5)
+            yield "computed", "key"
+
+        (tmp_path / CLAIMS).mkdir()
+        monkeypatch.setattr(in_worker, "_session", lambda _: SimpleNamespace(compute=waits))
+        order: Any = SimpleNamespace(store=str(tmp_path))
+        computed, took = in_worker.compute(order, [(["key"], "layer", ())], ".mark")
+        assert computed == ("computed", "key")
+        assert took[0] == "took"
+        assert 0.05 <= took[1] < 0.5
+        assert in_worker.compute(order, [(["key"], "layer", ())], ".mark") == [("died",)]
 
 
 @pytest.mark.full
