@@ -8,6 +8,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 
 from .contract.errors import GausslensError, advice_for
 from .guard import watched_interrupts
@@ -18,7 +19,7 @@ _CANNOT_BE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, err
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 done, 1 failed, 2 the input is wrong, 130 interrupted."""
+    """Run one command and return its exit code: 0 done, 1 failed, 2 the input is wrong, 130 interrupted (143, 129)."""
     from .command_line import parsed
 
     for stream in (sys.stdout, sys.stderr):
@@ -40,8 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             code = int(module.run(arguments))
         sys.stdout.flush()
     except KeyboardInterrupt as stopped:
-        print("; ".join(["interrupted", *getattr(stopped, "__notes__", ())]), file=sys.stderr)
-        return 130
+        with suppress(OSError):  # after SIGHUP there may be no terminal any more
+            print("; ".join(["interrupted", *getattr(stopped, "__notes__", ())]), file=sys.stderr)
+        return 128 + getattr(stopped, "number", 2)
     except BrokenPipeError:
         from .command import silence_stdout
 

@@ -147,6 +147,10 @@ def explain_damage(where: str) -> Iterator[None]:
     """HDF5's and Python's complaints about a bad file, as one StoreError."""
     try:
         yield
+    except StoreError as error:
+        if type(error) is not StoreError or where.partition(".h5")[0] in str(error):
+            raise
+        raise StoreError(f"{where}: {error}") from error
     except GausslensError:
         raise
     except (

@@ -61,16 +61,17 @@ def run(arguments: Namespace) -> int:
         hint = did_you_mean(arguments.variant, results.variants)
         raise StoreError(f"{results.path} has no variant {arguments.variant!r}{hint}")
     tree = arguments.label is None and not (arguments.csv or arguments.json or arguments.png)
+    code = 0
     if arguments.png is not None:
         _draw(results, arguments)
     elif arguments.label is None:
         _show_trees(views, arguments)
     else:
-        _show_label(views, arguments)
+        code = _show_label(views, arguments)
     if not arguments.all:
         print(end="\n" if tree and results.notes(runs=arguments.run is None) else "")
         tell_what_is_not_shown(results, arguments.run, sys.stdout if tree else None)
-    return 0
+    return code
 
 
 def _having(results: Results, arguments: Namespace) -> list[Results]:
@@ -87,8 +88,11 @@ def _having(results: Results, arguments: Namespace) -> list[Results]:
     return [view for view in results.all_runs().values() if has(view)] or [results]
 
 
-def _show_label(views: list[Results], arguments: Namespace) -> None:
-    """One result, or one array of it, in each run."""
+def _show_label(views: list[Results], arguments: Namespace) -> int:
+    """One result, or one array of it, in each run; returns 1 where a damaged one was left out."""
+    from ...store.manifest import left_out
+
+    code = 0
     found = [(view, _compared(view, _variants(view, arguments), arguments)) for view in views]
     for view, _ in found:
         _tell_unfinished(view, arguments)
@@ -100,7 +104,10 @@ def _show_label(views: list[Results], arguments: Namespace) -> None:
         for view, variants in found:
             for variant in variants:
                 run = f"run {view.name}: " if arguments.all else ""
-                _show_result(view, variant, arguments.label, arguments.null, run)
+                with left_out() as damaged:
+                    _show_result(view, variant, arguments.label, arguments.null, run)
+                code = 1 if damaged else code
+    return code
 
 
 def _tell_unfinished(results: Results, arguments: Namespace) -> None:
@@ -237,14 +244,14 @@ def _dimensions(steps: Any) -> str:
 
 
 def _show_result(results: Results, variant: str, label: str, null: str | None, run: str = "") -> None:
-    """One result; where its draws differ in shape, each draw by itself."""
-    from ...store.read_parts import DifferentShapes
+    """One result; where its draws differ in shape, or are no whole grid, each draw by itself."""
+    from ...store.read_parts import DifferentShapes, Gaps
 
     nulls = results.nulls(variant, label) if null is None else (null,)
     try:
         against = {name: results.against(variant, label, name) for name in nulls}
         _show_arrays(f"{run}{variant}, {label}", results[variant, label], against)
-    except DifferentShapes:
+    except (DifferentShapes, Gaps):
         compared = {name: results.draws(variant, f"{label}.against.{name}") for name in nulls}
         for point, dataset in results.draws(variant, label).items():
             words = run + ", ".join([variant, label, *(f"{n} {v}" for n, v in point)])
