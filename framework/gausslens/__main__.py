@@ -10,6 +10,10 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 
+if __name__ == "__main__" and not sys.flags.safe_path and sys.path[:1] == [os.getcwd()]:  # noqa: PTH109
+    # `python -m` looks for every module where it is started: for a yaml.py that lies there, and for plugins.
+    del sys.path[0]
+
 from .contract.errors import GausslensError, advice_for
 from .guard import watched_interrupts
 
@@ -22,6 +26,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 the input is wrong, 130 interrupted (143, 129)."""
     from .command_line import parsed
 
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who started it: what is said goes nowhere
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal that cannot show a character gets its number instead
             stream.reconfigure(errors="backslashreplace")

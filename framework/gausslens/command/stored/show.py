@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...contract.errors import InputError, StoreError, did_you_mean
 from ...terminal import MOST_ROWS, cell_len, columns, plain, print_frame, print_rows, print_table, table, tell, written
-from .. import load_host, outside, tell_undrawn, tell_what_is_not_shown
+from .. import add_quoted, load_host, outside, tell_undrawn, tell_what_is_not_shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -47,6 +47,7 @@ def add(parser: ArgumentParser) -> None:
     form.add_argument("--csv", action="store_true", help="print every row, as CSV")
     form.add_argument("--json", action="store_true", help="print every row, as JSON")
     form.add_argument("--png", metavar="FILE", help="draw the report's figures of LABEL into one picture")
+    add_quoted(parser)
 
 
 def run(arguments: Namespace) -> int:
@@ -97,7 +98,7 @@ def _show_label(views: list[Results], arguments: Namespace) -> int:
     for view, _ in found:
         _tell_unfinished(view, arguments)
     if arguments.csv or arguments.json:
-        print_frame(_frames(found, arguments), arguments.json)
+        print_frame(_frames(found, arguments), arguments.json, arguments.quoted)
     elif arguments.array is not None:
         _print_cells(_frames(found, arguments).drop(columns="variable"), arguments.array)
     else:
@@ -207,7 +208,7 @@ def _show_trees(views: list[Results], arguments: Namespace) -> None:
         for view in views:
             table, chosen = view.table(), _chosen(view, arguments)
             tables.append(table.loc[[name in chosen for name in zip(table["variant"], table["label"], strict=True)]])
-        print_frame(joined(tables) if len(tables) > 1 else tables[0], arguments.json)
+        print_frame(joined(tables) if len(tables) > 1 else tables[0], arguments.json, arguments.quoted)
         return
     found = [(view, _chosen(view, arguments)) for view in views]
     print(plain(views[0].path))
