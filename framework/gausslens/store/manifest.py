@@ -287,6 +287,8 @@ def parse(body: Mapping[str, Any], path: Path) -> Manifest:
 def _step(body: Mapping[str, Any]) -> PlannedStep:
     draw = body.get("draw")
     against = body.get("against")
+    if draw is not None and not -(2**63) <= int(draw) < 2**63:
+        raise ValueError(f"draw {str(draw)[:40]}")
     return PlannedStep(
         variant=check_name(body["variant"], "variant"),
         label=check_name(body["label"], "label", dotted=True),

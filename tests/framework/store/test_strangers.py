@@ -205,6 +205,13 @@ def test_a_grid_larger_than_any_memory_is_told(tmp_path: Path, capsys: pytest.Ca
     assert command(["report", str(store.path)]) == 0
 
 
+def test_a_draw_larger_than_any_table_takes_is_a_bad_run(tmp_path: Path) -> None:
+    store = fill(tmp_path / "store")
+    rewrite(store.path, lambda body: body["steps"][0].update(draw=10**30))
+    with pytest.warns(StoreWarning, match="a run is left out"):
+        assert gausslens.open(store.path).runs == ()
+
+
 def test_a_time_without_zone_stands_beside_others(tmp_path: Path) -> None:
     store = fill(tmp_path / "store")
     rewrite(store.path, lambda body: (body.update(created="2026-01-02T03:04:05"), body.pop("sequence")))
