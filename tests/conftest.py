@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,12 @@ os.environ["HF_DATASETS_OFFLINE"] = "1"
 # What a developer's shell says must not change what the tests see.
 for name in ("GAUSSLENS_WITHOUT", "GAUSSLENS_STORE"):
     os.environ.pop(name, None)
+
+# Files that tests write are not remembered among those of whoever runs them.
+if "GAUSSLENS_KNOWN_FILES" not in os.environ:
+    _known = tempfile.mkdtemp(prefix="gausslens-tests-")
+    atexit.register(shutil.rmtree, _known, ignore_errors=True)
+    os.environ["GAUSSLENS_KNOWN_FILES"] = os.path.join(_known, "known-files")  # noqa: PTH118
 
 # A busy machine is not a failed test.
 settings.register_profile("house", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])

@@ -35,6 +35,7 @@ PAGES, HTML = studies.BUILD / "pages", studies.BUILD / "html"
 COPIED = (
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "SECURITY.md",
     "docs/**/*.md",
     "framework/*.md",
     "schemas/*.md",
@@ -223,7 +224,14 @@ def navigation() -> Nav:
         {"Notebooks": _folder("examples/notebooks")},
         "gallery.md",
     ]
-    about = ["CHANGELOG.md", "docs/REPRODUCTION.md", "docs/SOAK.md", "CONTRIBUTING.md", "docs/modules.md"]
+    about = [
+        "CHANGELOG.md",
+        "SECURITY.md",
+        "docs/REPRODUCTION.md",
+        "docs/SOAK.md",
+        "CONTRIBUTING.md",
+        "docs/modules.md",
+    ]
     tabs: Nav = [
         {"Home": "index.md"},
         {"Learn": learn},

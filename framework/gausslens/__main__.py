@@ -8,6 +8,11 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
+
+if __name__ == "__main__" and not sys.flags.safe_path and sys.path[:1] == [os.getcwd()]:  # noqa: PTH109
+    # `python -m` looks for every module where it is started: for a yaml.py that lies there, and for plugins.
+    del sys.path[0]
 
 from .contract.errors import GausslensError, advice_for
 from .guard import watched_interrupts
@@ -18,9 +23,12 @@ _CANNOT_BE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, err
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 done, 1 failed, 2 the input is wrong, 130 interrupted."""
+    """Run one command and return its exit code: 0 done, 1 failed, 2 the input is wrong, 130 interrupted (143, 129)."""
     from .command_line import parsed
 
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who started it: what is said goes nowhere
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal that cannot show a character gets its number instead
             stream.reconfigure(errors="backslashreplace")
@@ -40,8 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             code = int(module.run(arguments))
         sys.stdout.flush()
     except KeyboardInterrupt as stopped:
-        print("; ".join(["interrupted", *getattr(stopped, "__notes__", ())]), file=sys.stderr)
-        return 130
+        with suppress(OSError):  # after SIGHUP there may be no terminal any more
+            print("; ".join(["interrupted", *getattr(stopped, "__notes__", ())]), file=sys.stderr)
+        return 128 + getattr(stopped, "number", 2)
     except BrokenPipeError:
         from .command import silence_stdout
 

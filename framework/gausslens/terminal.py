@@ -24,6 +24,8 @@ MOST_ROWS = 60
 NARROW = 12
 # Where a text may go on in the next line: not within a number, not within "before x 8".
 _PLACES = re.compile(r"(?<=\s)(?<! x )(?!\s)|(?<=[,./_:;-])(?![\d\s])")
+# With what a cell begins that a spreadsheet computes; and what marks that it shall not.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
 
 
 def plain(text: object) -> str:
@@ -154,13 +156,25 @@ def written(value: Any) -> str:
     return "" if value is None or type(value).__name__ == "NAType" else str(value)
 
 
-def print_frame(frame: pd.DataFrame, as_json: bool) -> None:
-    """Every row, with every digit: as CSV, or as JSON."""
+def print_frame(frame: pd.DataFrame, as_json: bool, quoted: bool = False) -> None:
+    """Every row, with every digit: as CSV (``quoted`` for spreadsheets), or as JSON."""
     if as_json:
         print(json.dumps([{c: _plain_json(v) for c, v in row.items()} for row in frame.to_dict("records")], indent=1))
         return
+    if quoted:
+        frame = frame.rename(columns=lambda name: quoted_cell(str(name)))
+        texts = [column for column in frame if frame[column].dtype.kind not in "biufc"]
+        frame = frame.assign(**{column: frame[column].map(quoted_cell) for column in texts})
     text = frame.to_csv(index=False)
     print("\n".join(map(plain, text.splitlines())) if sys.stdout.isatty() else text.rstrip("\n"))
+
+
+def quoted_cell(value: Any) -> Any:
+    """Text that a spreadsheet would take for a formula, with a ' before it; text that begins with ' has one more.
+
+    So to take one ' away from cells that begin with one gives what was there.
+    """
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def _plain_json(value: Any) -> Any:

@@ -57,6 +57,15 @@ def load_host(arguments: Namespace, say: bool = True) -> Host:
     return host
 
 
+def add_quoted(parser: ArgumentParser) -> None:
+    """The option of every command that prints CSV."""
+    parser.add_argument(
+        "--quoted",
+        action="store_true",
+        help="with --csv: put a ' before text that a spreadsheet would take for a formula (= + - @), and before a '",
+    )
+
+
 def add_run_file(parser: ArgumentParser) -> None:
     """The arguments of every command that reads a run file."""
     parser.add_argument("file", metavar="FILE", help="a run file (YAML)")

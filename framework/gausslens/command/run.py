@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ..terminal import columns, table, tell
@@ -50,8 +51,11 @@ def run(arguments: Namespace) -> int:
         how: dict[str, Any] = {"store": arguments.store, "sets": arguments.set, "host": host}
         ran = perform(arguments.file, **how, part=part, workers=workers)
     except KeyboardInterrupt as stopped:
-        what, code = ("told to end", 143) if isinstance(stopped, Terminated) else ("interrupted", 130)
-        print(f"{what}; what was finished is in the store, and the same command goes on from there", file=sys.stderr)
+        what, code = ("told to end", 128 + stopped.number) if isinstance(stopped, Terminated) else ("interrupted", 130)
+        with suppress(OSError):  # after SIGHUP there may be no terminal any more
+            print(
+                f"{what}; what was finished is in the store, and the same command goes on from there", file=sys.stderr
+            )
         return code
     tell(summary(ran, columns()) if part is None else summary_of_part(ran, part, arguments.file))
     tell_undrawn(ran.undrawn, arguments.debug)

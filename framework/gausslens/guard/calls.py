@@ -46,6 +46,18 @@ class Stopped(Exception):
 class Terminated(KeyboardInterrupt):
     """The process was asked to end, by SIGTERM: at the end of its time, say. It ends as after Ctrl-C."""
 
+    number = signal.SIGTERM
+
+
+class HungUp(Terminated):
+    """The terminal went away: SIGHUP."""
+
+    number = signal.SIGHUP
+
+
+# What ends a run where nobody else has a use for it.
+ENDING = {each.number: each for each in (Terminated, HungUp)}
+
 
 def is_outside(owner: Owner) -> bool:
     """Whether a plugin is not one of ours: it may do what no test of ours has seen."""
@@ -73,7 +85,7 @@ _INTERRUPTS = _Interrupts()
 def watched_interrupts() -> Iterator[None]:
     """While a run lasts it is known whether a KeyboardInterrupt came from Ctrl-C, or a plugin raised it.
 
-    SIGTERM ends a run in the same way, where nobody else has a use for it.
+    SIGTERM and SIGHUP end a run in the same way, where nobody else has a use for them (nohup ignores SIGHUP).
     """
     if _INTERRUPTS.watched or threading.current_thread() is not threading.main_thread():
         yield
@@ -81,13 +93,12 @@ def watched_interrupts() -> Iterator[None]:
     before = signal.getsignal(signal.SIGINT)
     # One that is ignored, as of a process in the background: nobody asks.
     handlers: dict[signal.Signals, Any] = {signal.SIGINT: before} if callable(before) else {}
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        handlers[signal.SIGTERM] = signal.SIG_DFL
+    handlers |= {number: signal.SIG_DFL for number in ENDING if signal.getsignal(number) is signal.SIG_DFL}
 
     def asked(number: int, frame: Any) -> None:
-        _INTERRUPTS.asked = Terminated if number == signal.SIGTERM else KeyboardInterrupt
-        if number == signal.SIGTERM:
-            raise Terminated
+        _INTERRUPTS.asked = ENDING.get(signal.Signals(number), KeyboardInterrupt)
+        if number in ENDING:
+            raise _INTERRUPTS.asked
         handlers[signal.SIGINT](number, frame)
 
     _INTERRUPTS.watched = True

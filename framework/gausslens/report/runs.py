@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..store.manifest import left_out
 from .markup import Markup, element, joined
 
 if TYPE_CHECKING:
@@ -47,7 +48,10 @@ def kv_of_head(views: Sequence[Results]) -> dict[str, str]:
     found: dict[str, tuple[int, ...]] = {}
     for view in views:
         for name in view:
-            for facts in view.facts(*name):
+            facts_of: list[Mapping[str, Any]] = []
+            with left_out():
+                facts_of = view.facts(*name)
+            for facts in facts_of:
                 model = _mapping(facts["provenance"].get("model"))
                 told = model.get("kv_of_head")
                 heads = tuple(told) if isinstance(told, list) and all(isinstance(head, int) for head in told) else ()
@@ -94,7 +98,8 @@ def _made(view: Results, done: Iterable[PlannedStep]) -> list[tuple[PlannedStep,
     found: list[tuple[PlannedStep, Mapping[str, Any]]] = []
     for variant, label in dict.fromkeys((step.variant, step.label) for step in done):
         steps = [s for s in view.steps(variant, label) if view.finished(s)]
-        found += zip(steps, view.facts(variant, label), strict=True)
+        with left_out():
+            found += zip(steps, view.facts(variant, label), strict=True)
     return found
 
 

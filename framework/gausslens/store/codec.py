@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ import numpy as np
 from zlib_ng.zlib_ng import crc32  # ten times faster than the standard library's
 
 from ..contract.errors import StoreError
-from .layout import Unstorable, check_array_name
+from .layout import Unstorable, check_array_name, check_shape_of_result
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -98,7 +99,9 @@ def with_scales(found: list[Stored], sizes: Mapping[str, int] | None = None, tak
             implied.append(Stored(dim, (dim,), index, {"implied": 1}))
         elif names[dim] != (dim,):
             raise Unstorable(f"the array {dim!r} has the name of a dimension but is not over it alone: rename one")
-    return implied + found
+    whole = implied + found
+    check_shape_of_result(dict.fromkeys(taken, 1) | {stored.name: len(stored.dims) for stored in whole})
+    return whole
 
 
 def _encode_variable(name: str, variable: xr.Variable, coordinates: Mapping[str, set[Hashable]]) -> list[Stored]:
@@ -272,6 +275,22 @@ def dataset_attributes(dataset: xr.Dataset) -> dict[str, Any]:
     coordinates = " ".join(auxiliary(dataset))
     attrs = {"attributes": to_json({k: _python(v) for k, v in dataset.attrs.items()}, "the dataset")}
     return (attrs if dataset.attrs else {}) | ({"coordinates": coordinates} if coordinates else {})
+
+
+def provenance_of(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """What made a result, from the attributes of its group; refused where it is not of the types that readers use."""
+    told = json.loads(attrs.get("provenance") or "{}")
+    if not isinstance(told, dict):
+        raise StoreError(f"its provenance is not a table but {type(told).__name__}: refused")
+    for name in ("wall_seconds", "peak_memory_bytes", "threads"):
+        number = told.get(name, 0)
+        if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < 2**63:
+            raise StoreError(f"its provenance says {str(number)[:40]!r} for {name}, which is no number: refused")
+    try:
+        datetime.fromisoformat(attrs["created"])
+    except (KeyError, TypeError, ValueError):
+        raise StoreError(f"it says {str(attrs.get('created'))[:40]!r} for when it was created: refused") from None
+    return told
 
 
 def content(arrays: Iterable[tuple[str, tuple[str, ...], str, tuple[int, ...], int | None, Mapping[str, Any]]]) -> str:

@@ -10,7 +10,6 @@ import platform
 import re
 import secrets
 import stat
-import tempfile
 import threading
 import time
 import weakref
@@ -147,6 +146,10 @@ def explain_damage(where: str) -> Iterator[None]:
     """HDF5's and Python's complaints about a bad file, as one StoreError."""
     try:
         yield
+    except StoreError as error:
+        if type(error) is not StoreError or where.partition(".h5")[0] in str(error):
+            raise
+        raise StoreError(f"{where}: {error}") from error
     except GausslensError:
         raise
     except (
@@ -463,12 +466,13 @@ def _is_gone(told: Any) -> bool:
 
 def replace_whole(target: Path, content: bytes) -> None:
     """Write a file whole: who reads it meanwhile sees the old one or the new one, never half of one."""
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:40]}.", suffix=".tmp")
+    temporary = target.with_name(f".{target.name[:40]}.{secrets.token_hex(8)}.tmp")
+    # Made by its mode and not by mkstemp: the umask of the user says who may read it.
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(target)
+        temporary.replace(target)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise

@@ -16,7 +16,7 @@ from h5py import h5g
 
 from ..contract.errors import StoreError
 from . import checksums as seal
-from .disk import Temporary, Writer, explain_failure, is_file, locked, mark_of
+from .disk import Temporary, Writer, explain_damage, explain_failure, is_file, locked, mark_of
 from .hdf5_writing import NewFile
 from .layout import (
     INDEX,
@@ -32,7 +32,8 @@ from .layout import (
     part_path,
 )
 from .manifest import Manifest, PlannedStep, manifests, shown_plans
-from .safety import open_checked
+from .safety import no_plugins, open_checked
+from .strangers import known
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -77,7 +78,7 @@ def build_index(writer: Writer) -> Path:
                 with NewFile(temporary.descriptor, "store-index", {"built": datetime.now(UTC).isoformat()}) as out:
                     for place, (filename, target) in links(root).items():
                         out.link(f"/{place}", filename, target)
-                seal.seal(temporary.descriptor, ())
+                known.add(seal.seal(temporary.descriptor, ()))
             temporary.replace(final)
         finally:
             temporary.drop()
@@ -93,7 +94,7 @@ def check_index(root: Path) -> None:
     """Refuse a store of a newer version, and an index that cannot be read."""
     if seal.newer(root / INDEX):
         raise NewerStore(f"{root}: the store was written by a newer gausslens: upgrade gausslens to open it")
-    with open_index(root) as index:
+    with explain_damage(str(root / INDEX)), no_plugins(), open_index(root) as index:
         version = index.attrs.get(TYPE_VERSION)
         check_version(None if version is None else int(version), "the store", root)
 
@@ -101,7 +102,7 @@ def check_index(root: Path) -> None:
 def listed(root: Path) -> dict[str, tuple[str, str]]:
     """The links that the index holds, as they are."""
     found: dict[str, tuple[str, str]] = {}
-    with open_index(root) as index:
+    with explain_damage(str(root / INDEX)), no_plugins(), open_index(root) as index:
         _list(index.id, "", found, 0)
     return found
 

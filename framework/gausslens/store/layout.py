@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -23,6 +24,10 @@ TEMPORARY = "tmp"
 PROGRESS = "progress"
 CLAIMS = "claims"
 LOCK = "index.lock"
+
+# A result has at most this many arrays, of at most this many dimensions: a limit of readers and of writers.
+MOST_ARRAYS = 10_000
+MOST_DIMENSIONS = 32
 
 # Runs, variants and keys; labels and analyses also hold dots.
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,200}")
@@ -78,6 +83,18 @@ def check_array_name(name: object) -> str:
     if not isinstance(name, str) or not _ARRAY.fullmatch(name) or unicodedata.normalize("NFC", name) != name:
         raise Unstorable(f"array or dimension {name!r}: a name is a letter, digit or _, then also . @ + -, up to 200")
     return name
+
+
+def check_shape_of_result(dimensions: Mapping[str, int]) -> None:
+    """Refuse to write what readers refuse; ``dimensions`` are how many each array has."""
+    if len(dimensions) > MOST_ARRAYS:
+        raise Unstorable(
+            f"{len(dimensions):,} arrays in one result, with the coordinates that its dimensions need; a store takes "
+            f"{MOST_ARRAYS:,}: stack arrays of one shape along a dimension"
+        )
+    for name, many in dimensions.items():
+        if many > MOST_DIMENSIONS:
+            raise Unstorable(f"array {name!r} has {many} dimensions; a store takes {MOST_DIMENSIONS}")
 
 
 @lru_cache(maxsize=1 << 14)

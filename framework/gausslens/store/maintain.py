@@ -20,7 +20,7 @@ from zlib_ng.zlib_ng import crc32
 from ..contract.digests_and_seeds import digest
 from ..contract.errors import StoreError
 from . import checksums as seal
-from .codec import TEXT, content, crc_of, own_of
+from .codec import TEXT, content, crc_of, own_of, provenance_of
 from .disk import STALE, Temporary, Writer, claimed, explain_damage, explain_failure, is_file, locked
 from .hdf5_writing import kind_of
 from .index import links, listed, parts
@@ -177,7 +177,7 @@ def _result_findings(
     check_element_type(attrs, "step-result", entry)
     if (attrs.get("analysis"), attrs.get("key")) != named:
         yield f"{entry} says that it is {attrs.get('analysis')!r}, {attrs.get('key')!r}"
-    json.loads(attrs["provenance"])
+    provenance_of(attrs)
     json.loads(attrs.get("attributes", "{}"))
     arrays = arrays_of(group, size)
     described = []

@@ -10,6 +10,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -169,6 +170,8 @@ def adopt(writer: Writer, found: Sequence[tuple[Manifest, bytes]]) -> list[Manif
 
 
 def _commit(writer: Writer, run: str, plan: str, data: bytes) -> Path:
+    if len(data) > MOST_BYTES:
+        raise StoreError(f"the manifest of run {run!r} has {len(data):,} bytes; readers take {MOST_BYTES:,}")
     number = 1
     while True:
         # A plan that comes back after another took its place is named again: manifests never change.
@@ -216,6 +219,22 @@ def _readable(root: Path) -> Iterator[Manifest]:
             warnings.warn(f"a run is left out: {error}", StoreWarning, stacklevel=2)
 
 
+@contextmanager
+def left_out(*also: type[StoreError]) -> Iterator[list[str]]:
+    """Of a result that is damaged a warning tells, for the others are good; errors of another kind are raised.
+
+    ``also`` are kinds that count as damage. What was told is in the list that it gives.
+    """
+    told: list[str] = []
+    try:
+        yield told
+    except StoreError as error:
+        if type(error) is not StoreError and not isinstance(error, also):
+            raise
+        told.append(str(error))
+        warnings.warn(f"a result is left out: {error}", StoreWarning, stacklevel=3)
+
+
 def read_manifest(path: Path) -> Manifest:
     """One manifest, checked."""
     with explain_failure("read", path):
@@ -240,7 +259,7 @@ def from_bytes(data: bytes, path: Path) -> Manifest:
         if digest(body) != sealed:
             raise StoreError(f"{path}: its digest does not match: it was damaged or changed after it was written")
         return replace(parse(body, path), digest=sealed)
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise StoreError(f"{path}: {error!r}") from None
 
 
@@ -268,6 +287,8 @@ def parse(body: Mapping[str, Any], path: Path) -> Manifest:
 def _step(body: Mapping[str, Any]) -> PlannedStep:
     draw = body.get("draw")
     against = body.get("against")
+    if draw is not None and not -(2**63) <= int(draw) < 2**63:
+        raise ValueError(f"draw {str(draw)[:40]}")
     return PlannedStep(
         variant=check_name(body["variant"], "variant"),
         label=check_name(body["label"], "label", dotted=True),

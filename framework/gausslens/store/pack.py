@@ -33,6 +33,7 @@ from .read_parts import (
     read_values,
 )
 from .safety import arrays_of, follow, holds, no_plugins, open_checked
+from .strangers import known
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -64,7 +65,7 @@ def pack(root: Path, target: Path) -> int:
                     for step in filter(finished, manifest.steps):
                         packing.add(f"/{run}/{step.variant}/{step.label}/{step.member}", step)
                     packing.add_manifest(manifest)
-            seal.seal(descriptor, packing.extents)
+            known.add(seal.seal(descriptor, packing.extents))
             os.fsync(descriptor)
             os.link(temporary, target)
         finally:

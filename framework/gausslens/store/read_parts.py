@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from .codec import (
     decode_values,
     decoded_dtype,
     own_of,
+    provenance_of,
     user_attributes,
 )
 from .disk import explain_damage, mark_of
@@ -282,7 +283,7 @@ def read_facts(root: Path, path: Path, entry: str) -> dict[str, Any]:
     with explain_damage(f"{path}{entry}"), no_plugins(), open_checked(os.fspath(path), os.fspath(root)) as file:
         attrs = read_attributes(follow(file, entry))
         check_element_type(attrs, "step-result", f"{path}{entry}")
-        return attrs | {"provenance": json.loads(attrs.get("provenance") or "{}")}
+        return attrs | {"provenance": provenance_of(attrs)}
 
 
 def decode_arrays(
@@ -423,12 +424,11 @@ def stack(points: Mapping[SweepPoint, xr.Dataset | Pieces], what: str) -> xr.Dat
         return only.dataset() if isinstance(only, Pieces) else only
     lead = {name: list(dict.fromkeys(dict(p)[name] for p in points)) for name, _ in next(iter(points))}
     by_point = {tuple(v for _, v in p): d for p, d in points.items()}
-    grid = list(product(*lead.values()))
-    missing = [p for p in grid if p not in by_point]
+    missing = list(islice((p for p in product(*lead.values()) if p not in by_point), 5))  # a grid may be endless
     if missing:
-        shown = "; ".join(_words(tuple(zip(lead, p, strict=True))) for p in missing[:5])
+        shown = "; ".join(_words(tuple(zip(lead, p, strict=True))) for p in missing)
         raise Gaps(f"{what} is not finished at {shown}: run again, or use .draws() for what is there")
-    datasets = [by_point[p] for p in grid]
+    datasets = [by_point[p] for p in product(*lead.values())]
     _check_shapes(points, datasets[0], what, lead)
     sizes = tuple(len(v) for v in lead.values())
     variables: dict[Any, xr.Variable] = {}

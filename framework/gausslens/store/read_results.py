@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, product
@@ -14,7 +15,7 @@ from ..terminal import html_table
 from .index import Reader as Reader
 from .index import open_reader
 from .layout import NotAStore
-from .manifest import Manifest, PlannedStep, SweepPoint, by_label, shown_plan
+from .manifest import Manifest, PlannedStep, SweepPoint, by_label, left_out, shown_plan
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -239,14 +240,18 @@ class Results:
     def of(self, analysis: str) -> dict[str, dict[str, xr.Dataset]]:
         """All results of an analysis, ``{label: {variant: dataset}}``: what a report section starts from.
 
-        A variant of which a draw or swept value is not finished yet is left out.
+        A variant of which a draw or swept value is not finished yet is left out, and one whose files are damaged, of
+        which a warning tells.
         """
+        from .read_parts import Gaps
+
         found: dict[str, dict[str, xr.Dataset]] = {}
         for (variant, label), steps in self._steps.items():
             mine = steps[0].analysis == self.names.get(analysis, analysis) and steps[0].against is None
             if mine and all(self.finished(s) for s in steps):
-                found.setdefault(label, {})[variant] = self[variant, label]
-        return found
+                with left_out(Gaps):
+                    found.setdefault(label, {})[variant] = self[variant, label]
+        return {label: by_variant for label, by_variant in found.items() if by_variant}
 
     def by_label(self, analysis: str) -> dict[str, list[Result]]:
         """The same as ``of``, each result with its draws, swept values and nulls; the nulls of others come last."""
@@ -294,12 +299,11 @@ class Results:
         found = {}
         for variant, label in self:
             for null in self.nulls(variant, label):
-                try:
+                # What differs in shape, or has gaps in its sweeps, is many statistics and no one.
+                with suppress(DifferentShapes, Gaps), left_out():
                     compared = self.against(variant, label, null)
-                except (DifferentShapes, Gaps):
-                    continue  # what differs in shape, or has gaps in its sweeps, is many statistics and no one
-                if "unfinished" not in compared.attrs:
-                    found[variant, label, null] = compared
+                    if "unfinished" not in compared.attrs:
+                        found[variant, label, null] = compared
         return found
 
     @property

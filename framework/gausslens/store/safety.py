@@ -18,11 +18,9 @@ from h5py._objects import phil
 from ..contract.errors import StoreError
 from . import checksums as seal
 from .disk import is_file
-from .layout import PARTS, check_array_name
+from .layout import MOST_ARRAYS, MOST_DIMENSIONS, PARTS, check_array_name
+from .strangers import examined
 
-# A part has at most this many arrays, of at most this many dimensions.
-MOST_ARRAYS = 10_000
-MOST_DIMENSIONS = 32
 # Deflate cannot make more of a byte; what claims more is a bomb.
 MOST_RATIO = 1100
 _PAGE = 4096
@@ -96,7 +94,7 @@ def _reading(locking: bool | None = None) -> h5p.PropFAID:
 
 
 def open_checked(path: str, root: str, mode: Literal["r"] = "r") -> h5py.File:  # noqa: ARG001
-    """Open a file of the store for reading, after its place and its seal were checked.
+    """Open a file of the store for reading, after its place and its seal were checked, and that HDF5 survives it.
 
     ``mode`` is for xarray, which gives it where a dataset is copied or unpickled.
     """
@@ -110,14 +108,20 @@ def open_small(path: str, root: str) -> tuple[h5py.File, bytes | None, list[seal
     if wrong:
         part = Path(path).parent.parent == Path(root) / PARTS
         raise StoreError(f"{path} is refused: {wrong[0]}" + ("; remove it and run again" if part else ""))
+    examined(Path(path))
     with no_plugins():
-        try:
-            return h5py.File(h5f.open(os.fsencode(path), h5f.ACC_RDONLY, _reading())), data, extents
-        except OSError as error:
-            # Where locks fail; and HDF5 wants whoever has it open in this process to have asked for the same.
-            with suppress(OSError):
-                return h5py.File(h5f.open(os.fsencode(path), h5f.ACC_RDONLY, _reading(locking=False))), data, extents
-            raise StoreError(f"{path} is not an HDF5 file that can be read: {error}") from None
+        return opened(path), data, extents
+
+
+def opened(path: str) -> h5py.File:
+    """Give a file to HDF5, unchecked."""
+    try:
+        return h5py.File(h5f.open(os.fsencode(path), h5f.ACC_RDONLY, _reading()))
+    except OSError as error:
+        # Where locks fail; and HDF5 wants whoever has it open in this process to have asked for the same.
+        with suppress(OSError):
+            return h5py.File(h5f.open(os.fsencode(path), h5f.ACC_RDONLY, _reading(locking=False)))
+        raise StoreError(f"{path} is not an HDF5 file that can be read: {error}") from None
 
 
 def follow(file: h5py.File, entry: str) -> Any:
@@ -179,14 +183,14 @@ def checked_arrays(group: Any, size: int) -> dict[str, Checked]:
         check_array_name(name)
         if links.get_info(name.encode()).type != h5l.TYPE_HARD:
             raise StoreError(f"{name!r} is a link to elsewhere: refused")
-        opened = h5o.open(group.id, name.encode())
-        if not isinstance(opened, h5d.DatasetID):
+        array = h5o.open(group.id, name.encode())
+        if not isinstance(array, h5d.DatasetID):
             raise StoreError(f"{name!r} is not an array: refused")
-        found[name] = _checked(name, opened, size)
+        found[name] = checked_array(name, array, size)
     return found
 
 
-def _checked(name: str, array: h5d.DatasetID, size: int) -> Checked:
+def checked_array(name: str, array: h5d.DatasetID, size: int) -> Checked:
     """Refuse virtual and external storage, foreign types and filters, and sizes that cannot be."""
     how = array.get_create_plist()
     layout = how.get_layout()

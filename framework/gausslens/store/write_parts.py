@@ -38,10 +38,12 @@ from .layout import (
     NotAStore,
     Unstorable,
     check_array_name,
+    check_shape_of_result,
     entry_of,
     part_path,
 )
 from .manifest import is_manifest, manifest_paths, write_manifest
+from .strangers import known
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -103,7 +105,7 @@ class Store:
             with explain_failure("write", final):
                 with NewFile(temporary.descriptor, "store-part", part_attributes(entry)) as out:
                     extents = write_result(out, out.group(entry, {}), attrs, arrays, (), self.compression)
-                seal.seal(temporary.descriptor, extents)
+                known.add(seal.seal(temporary.descriptor, extents))
             first = temporary.commit(final)
         finally:
             temporary.drop()
@@ -256,6 +258,7 @@ class PartWriter:
             raise Unstorable(f"bulk array {name!r}: dims {dims} and shape {shape} do not go together")
         if check_array_name(name) in self.arrays or len({*dims, name}) != len(dims) + 1:
             raise Unstorable(f"bulk array {name!r}: its name, or one of its dimensions {dims}, is used twice")
+        check_shape_of_result({name: len(dims)})
         sizes = {d: n for a in self.arrays.values() for d, n in zip(a.dims, a.shape, strict=True)}
         for dim, size in zip(dims, shape, strict=True):
             if sizes.get(dim, size) != size:
@@ -327,7 +330,7 @@ class PartWriter:
                     arrays = codec.with_scales(codec.encode_variables(dataset), sizes, [d.name for d in streamed])
                     attrs = self.attrs | codec.dataset_attributes(dataset)
                     extents = write_result(self.out, self.group, attrs, arrays, streamed)
-                seal.seal(self.temporary.descriptor, extents)
+                known.add(seal.seal(self.temporary.descriptor, extents))
             return self.temporary.commit(self.final)
         finally:
             self.temporary.drop()

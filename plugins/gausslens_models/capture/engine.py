@@ -119,6 +119,7 @@ class TransformersEngine:
 
         def batch(layer: int | None, arrays: Any, rows: int = 0, last: bool = True, columns: int = 0) -> None:
             arrays, device = on_one_device(arrays)
+            refuse_overflow(layer, arrays)
             t, x, m = (a.to(device) for a in (ids, text, mask))
             beside: dict[str, Any] = {name: a.to(device) for name, a in keys.items()}
             sink(Batch(layer, shard, t, x, m, arrays, heads, kv_heads, rows, last, **beside, columns=columns))
@@ -163,6 +164,23 @@ class TransformersEngine:
         from .runner import TransformersRunner
 
         return TransformersRunner(self, twin)
+
+
+def refuse_overflow(layer: int | None, arrays: Mapping[str, torch.Tensor]) -> None:
+    """Numbers that float16 cannot hold are told by where they are: they would be NaN in every result.
+
+    Weights are finite: they were looked at when they were read. Scores are left out: what is masked is -inf there.
+    """
+    for name, tensor in arrays.items():
+        if tensor.dtype is not torch.float16 or name == "scores":
+            continue
+        if not bool(torch.isfinite(tensor.sum(dtype=torch.float32))):
+            lost = tensor.numel() - int(torch.isfinite(tensor).sum())
+            where = "" if layer is None else f" of layer {layer}"
+            raise ModelError(
+                f"{name}{where}: {lost:,} of {tensor.numel():,} numbers are not finite: float16 ends at 65,504. "
+                "Open the model in another type: `dtype: float32` or `bfloat16` in the table `model`"
+            )
 
 
 def on_one_device(arrays: Mapping[str, torch.Tensor]) -> tuple[Mapping[str, torch.Tensor], torch.device]:

@@ -16,7 +16,7 @@ from ..families.refused import bridge_takes
 from ..loading.config_and_tokenizer import claims_bridge
 from ..loading.eager_answer import Answer, proof_batches, proof_sources, unseen_windows
 from ..maths.rounding import FACTOR, softmax_moved, working_type
-from .engine import wanted_sites
+from .engine import refuse_overflow, wanted_sites
 from .formulas_of_layer import NEEDED, At, Left, Made, Sides, embedding_of, head_of, layer_of
 from .forward_pass import Capture, Captured
 from .vocabulary import sliced
@@ -90,6 +90,7 @@ class Proof:
         there, here = mask, mask.cpu()
 
         def done(layer: int, captured: Captured) -> None:
+            refuse_overflow(layer, captured.arrays)
             arrays = {name: array.cpu() for name, array in captured.arrays.items()}
             memory = capture.memory.cpu() if crossed and capture.memory is not None else None
             self._of_layer(layer, number, arrays, ids.cpu(), Sides(here, keys, memory))

@@ -44,7 +44,10 @@ def cached(directory: Path, files: Sequence[Path], compute: Callable[[], str]) -
     lies at the start (names and shapes) and in blocks spread over the file is looked at.
     """
     marks = [_marks(f) for f in sorted(files)]
-    place = cache_directory() / f"{hashlib.sha256(str(directory.resolve()).encode()).hexdigest()}.json"
+    try:
+        place = cache_directory() / f"{hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()}.json"
+    except RuntimeError:  # no HOME, and the system does not know the user, as in some containers
+        return compute()
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         held = json.loads(place.read_text("utf-8"))
         if held["files"] == marks:

@@ -31,7 +31,7 @@ def test_the_same_run_started_six_times_does_each_step_once(site):
     assert list((site.store / "claims").iterdir()) == []
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
 def test_a_run_that_is_told_to_end_lets_go_and_another_goes_on(site, number, code):
     site.write(draws=6, seconds=0.3)
     process = site.start(preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))

@@ -61,7 +61,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
         before[name] = fingerprint(outside)
     command = [sys.executable, str(Path(__file__).parent / "children" / "victim.py"), str(top)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "HDF5_PLUGIN_PATH": str(plugins)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     outcome = {}
     for name in ATTACKS:

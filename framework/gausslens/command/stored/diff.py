@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...contract.errors import InputError, StoreError
 from ...terminal import plain, print_frame, print_rows
+from .. import add_quoted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +39,7 @@ def add(parser: ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--csv", action="store_true", help="of --values: print every row, as CSV")
     form.add_argument("--json", action="store_true", help="print JSON")
+    add_quoted(parser)
 
 
 def run(arguments: Namespace) -> int:
@@ -80,7 +82,7 @@ def _print_values(results: Results, arguments: Namespace) -> None:
         )
         _tell_left_out(table.attrs["left_out"])
     if arguments.csv or arguments.json:
-        print_frame(table, arguments.json)
+        print_frame(table, arguments.json, arguments.quoted)
     else:
         print_rows(table, what)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...contract.errors import InputError, StoreError, did_you_mean
 from ...terminal import MOST_ROWS, cell_len, columns, plain, print_frame, print_rows, print_table, table, tell, written
-from .. import load_host, outside, tell_undrawn, tell_what_is_not_shown
+from .. import add_quoted, load_host, outside, tell_undrawn, tell_what_is_not_shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -47,6 +47,7 @@ def add(parser: ArgumentParser) -> None:
     form.add_argument("--csv", action="store_true", help="print every row, as CSV")
     form.add_argument("--json", action="store_true", help="print every row, as JSON")
     form.add_argument("--png", metavar="FILE", help="draw the report's figures of LABEL into one picture")
+    add_quoted(parser)
 
 
 def run(arguments: Namespace) -> int:
@@ -61,16 +62,17 @@ def run(arguments: Namespace) -> int:
         hint = did_you_mean(arguments.variant, results.variants)
         raise StoreError(f"{results.path} has no variant {arguments.variant!r}{hint}")
     tree = arguments.label is None and not (arguments.csv or arguments.json or arguments.png)
+    code = 0
     if arguments.png is not None:
         _draw(results, arguments)
     elif arguments.label is None:
         _show_trees(views, arguments)
     else:
-        _show_label(views, arguments)
+        code = _show_label(views, arguments)
     if not arguments.all:
         print(end="\n" if tree and results.notes(runs=arguments.run is None) else "")
         tell_what_is_not_shown(results, arguments.run, sys.stdout if tree else None)
-    return 0
+    return code
 
 
 def _having(results: Results, arguments: Namespace) -> list[Results]:
@@ -87,20 +89,26 @@ def _having(results: Results, arguments: Namespace) -> list[Results]:
     return [view for view in results.all_runs().values() if has(view)] or [results]
 
 
-def _show_label(views: list[Results], arguments: Namespace) -> None:
-    """One result, or one array of it, in each run."""
+def _show_label(views: list[Results], arguments: Namespace) -> int:
+    """One result, or one array of it, in each run; returns 1 where a damaged one was left out."""
+    from ...store.manifest import left_out
+
+    code = 0
     found = [(view, _compared(view, _variants(view, arguments), arguments)) for view in views]
     for view, _ in found:
         _tell_unfinished(view, arguments)
     if arguments.csv or arguments.json:
-        print_frame(_frames(found, arguments), arguments.json)
+        print_frame(_frames(found, arguments), arguments.json, arguments.quoted)
     elif arguments.array is not None:
         _print_cells(_frames(found, arguments).drop(columns="variable"), arguments.array)
     else:
         for view, variants in found:
             for variant in variants:
                 run = f"run {view.name}: " if arguments.all else ""
-                _show_result(view, variant, arguments.label, arguments.null, run)
+                with left_out() as damaged:
+                    _show_result(view, variant, arguments.label, arguments.null, run)
+                code = 1 if damaged else code
+    return code
 
 
 def _tell_unfinished(results: Results, arguments: Namespace) -> None:
@@ -200,7 +208,7 @@ def _show_trees(views: list[Results], arguments: Namespace) -> None:
         for view in views:
             table, chosen = view.table(), _chosen(view, arguments)
             tables.append(table.loc[[name in chosen for name in zip(table["variant"], table["label"], strict=True)]])
-        print_frame(joined(tables) if len(tables) > 1 else tables[0], arguments.json)
+        print_frame(joined(tables) if len(tables) > 1 else tables[0], arguments.json, arguments.quoted)
         return
     found = [(view, _chosen(view, arguments)) for view in views]
     print(plain(views[0].path))
@@ -237,14 +245,14 @@ def _dimensions(steps: Any) -> str:
 
 
 def _show_result(results: Results, variant: str, label: str, null: str | None, run: str = "") -> None:
-    """One result; where its draws differ in shape, each draw by itself."""
-    from ...store.read_parts import DifferentShapes
+    """One result; where its draws differ in shape, or are no whole grid, each draw by itself."""
+    from ...store.read_parts import DifferentShapes, Gaps
 
     nulls = results.nulls(variant, label) if null is None else (null,)
     try:
         against = {name: results.against(variant, label, name) for name in nulls}
         _show_arrays(f"{run}{variant}, {label}", results[variant, label], against)
-    except DifferentShapes:
+    except (DifferentShapes, Gaps):
         compared = {name: results.draws(variant, f"{label}.against.{name}") for name in nulls}
         for point, dataset in results.draws(variant, label).items():
             words = run + ", ".join([variant, label, *(f"{n} {v}" for n, v in point)])

@@ -20,6 +20,7 @@ from ..manifest import Manifest, read_manifest
 from ..pack import PackReader, copy_arrays
 from ..read_parts import check_element_type, read_attributes
 from ..safety import arrays_of, check_place, follow, no_plugins, open_checked
+from ..strangers import known
 from ..write_parts import part_attributes
 
 _BLOCK = 1 << 22
@@ -228,7 +229,7 @@ class PackSource:
                         extents = copy_arrays(self.file, arrays, out, out.group(entry, attrs))
                 except StoreError as error:
                     raise Unreadable(str(error)) from None
-            seal.seal(temporary.descriptor, extents)
+            known.add(seal.seal(temporary.descriptor, extents))
 
 
 def sizes(source: Source, wanted: Collection[Named]) -> tuple[dict[Named, int], list[tuple[Named | None, Damage]]]:

@@ -1,6 +1,6 @@
 """Do to each of some stores all that a user may do to one: victim.py DIRECTORY, with DIRECTORY/<name>/store.
 
-What happened goes to DIRECTORY/<name>/told.json. Each has a process of its own, and half a minute.
+What happened goes to DIRECTORY/<name>/told.json. Each has a process of its own, and a minute and a half.
 """
 
 import io
@@ -58,7 +58,7 @@ def main() -> None:
     for where in sorted(Path(sys.argv[1]).iterdir()):
         pid = os.fork()
         if pid == 0:
-            signal.alarm(30)
+            signal.alarm(90)
             use(where)
             os._exit(0)
         os.waitpid(pid, 0)
