@@ -63,9 +63,9 @@ class TimeLeft:
 class Bar:
     """What is done of a work, and what is being done; nothing of it is shown but by ``progress`` below."""
 
-    def __init__(self, title: str, steps: int, estimates: dict[str, float]) -> None:
+    def __init__(self, title: str, steps: int, left: TimeLeft) -> None:
         self.title, self.steps, self.settled, self.doing = title, steps, 0, "begins"
-        self.left = TimeLeft(estimates, time.monotonic())
+        self.left = left
         self.write = _to_stderr
 
     def __call__(self, doing: str, estimate: float = 1.0, kind: str = "", found: bool = False) -> None:
@@ -90,7 +90,8 @@ class Bar:
     def told(self) -> tuple[str, str]:
         """``36 %, 45 of 126 steps`` and ``about 2 min left``."""
         seconds = self.left.seconds(time.monotonic())
-        share = f"{min(99, int(100 * self.left.share()))} %, " if self.settled < self.steps else ""
+        done = self.left.share()
+        share = f"{min(99, int(100 * done))} %, " if self.settled < self.steps or done < 1 else ""
         return f"{share}{self.settled} of {self.steps}", "" if seconds is None else f"{clock(seconds)} left"
 
 
@@ -111,14 +112,17 @@ def clock(seconds: float) -> str:
 
 @contextmanager
 def progress(
-    title: str, steps: int, estimates: dict[str, float] | None = None, shown: bool | None = None
+    title: str, steps: int, estimates: dict[str, float] | TimeLeft | None = None, shown: bool | None = None
 ) -> Iterator[Bar]:
     """Show how far a work of so many steps is, on stderr: a bar where someone looks, else a line now and then.
 
     ``shown`` None: a bar on a terminal and in a notebook, lines elsewhere; True: a bar; False: neither. Without
-    ``estimates``, seconds by kind, the parts of the work are its steps, all alike.
+    ``estimates``, seconds by kind, the parts of the work are its steps, all alike. The time that is left of a work
+    goes on in another bar.
     """
-    bar = Bar(title, steps, {"": float(steps)} if estimates is None else estimates)
+    if not isinstance(estimates, TimeLeft):
+        estimates = TimeLeft({"": float(steps)} if estimates is None else estimates, time.monotonic())
+    bar = Bar(title, steps, estimates)
     if shown is False or not steps:
         yield bar
     elif in_notebook():

@@ -234,7 +234,7 @@ _TOLD = (TYPE, TYPE_VERSION, "analysis", "content", "coordinates", "attributes")
 
 
 def read_result(root: Path, path: Path, entry: str) -> xr.Dataset:
-    """The result in a group of a part or a pack."""
+    """The result in a group."""
     return read_pieces(root, path, entry).dataset()
 
 
@@ -254,8 +254,9 @@ def read_pieces(root: Path, path: Path, entry: str) -> Pieces:
         decoded = known.decoded(checked, read_as, attrs.get("content")) if known is not None else None
         if decoded is None:
             arrays = {name: found.opened() for name, found in checked.items()}
-            decoded = decode_arrays(file, arrays, files, entry)
-            _learn(file, attrs, arrays, decoded)
+            told = {name: read_attributes(array) for name, array in arrays.items()}
+            decoded = decode_arrays(file, arrays, told, files, entry)
+            _learn(file, attrs, arrays, told, decoded)
         variables = filled(decoded, f"{path}{entry}")
         auxiliary = [c for c in attrs.get("coordinates", "").split() if c in variables]
         own = json.loads(attrs.get("attributes", "{}"))
@@ -264,9 +265,8 @@ def read_pieces(root: Path, path: Path, entry: str) -> Pieces:
     return Pieces(variables, auxiliary, own, files)
 
 
-def _learn(file: Any, attrs: dict[str, Any], arrays: dict[str, Any], decoded: dict[str, xr.Variable]) -> None:
+def _learn(file: Any, attrs: dict[str, Any], arrays: Any, told: dict[str, Any], decoded: Any) -> None:
     """Keep the layout of a result; not of one with arrays that are read when used, or text beside its bytes."""
-    told = {name: read_attributes(array) for name, array in arrays.items()}
     eager = all(array.dtype == TEXT or array.nbytes <= EAGER_BYTES for array in arrays.values())
     if eager and not any("lossless" in own for own in told.values()):
         laid = {n: (dims_of_stored(file, a), kind_of(a.dtype), a.shape, own_of(told[n])) for n, a in arrays.items()}
@@ -282,10 +282,9 @@ def read_facts(root: Path, path: Path, entry: str) -> dict[str, Any]:
 
 
 def decode_arrays(
-    file: Any, arrays: dict[str, Any], files: CachingFileManager[h5py.File], entry: str
+    file: Any, arrays: dict[str, Any], attrs: dict[str, Any], files: CachingFileManager[h5py.File], entry: str
 ) -> dict[str, xr.Variable]:
-    """Arrays on disk as variables: helpers folded in, made-up coordinates left out."""
-    attrs = {name: read_attributes(array) for name, array in arrays.items()}
+    """Arrays on disk as variables, with their attributes: helpers folded in, made-up coordinates left out."""
     helpers = {helper for a in attrs.values() for helper in str(a.get("lossless", "")).split()}
     found = {}
     for name, array in arrays.items():
