@@ -17,7 +17,7 @@ from .guard import unshown, watched_interrupts
 from .measuring.execute import not_in_store
 from .progress import TimeLeft, progress
 from .runs.open import Models
-from .runs.outcome import Began, Noted, Outcome, Progress, Said, Settled, failures_in_words, in_words
+from .runs.outcome import Began, Noted, Outcome, Progress, Said, Settled, failures_in_words, in_words, twin_in_words
 from .runs.steps import Plan, Step, manifest_of
 from .spreading.cluster import Workers, computed_by_workers
 from .spreading.here import Leading, computed_here
@@ -196,8 +196,8 @@ def carry_out(plan: Plan, store: Store, host: Host, news: RunNews, how: How) -> 
                     if event.text not in outcome.notes:
                         outcome.notes.append(event.text)
                 elif isinstance(event, Began):
-                    if event.step.inputs:  # a twin tells of its layers and shards itself
-                        bar.doing = in_words(event.step.ref)
+                    ref = event.step.ref
+                    bar.doing = in_words(ref) if event.step.inputs else f"{twin_in_words(ref)}: begins"
                     host.announce("step_started", run=news, step=_news_of(event.step))
                 else:
                     bar.step(in_words(event.step.ref))

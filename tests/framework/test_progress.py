@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import gausslens
 from gausslens.contract.errors import InputError
-from gausslens.progress import TimeLeft, clock, log_seconds, progress
+from gausslens.progress import Bar, TimeLeft, clock, log_seconds, progress
 
 FACTORS = st.floats(0.01, 100)
 PARTS = st.lists(st.floats(0.1, 10), min_size=1, max_size=12)
@@ -133,3 +133,21 @@ def test_all_of_a_run_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     [bar] = made
     assert bar.settled == bar.steps == 4
     assert bar.left.share() == pytest.approx(1.0)
+
+
+def test_what_is_computed_is_named_while_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    class Telling(Bar):
+        def __setattr__(self, name: str, value: object) -> None:
+            if name == "doing":
+                told.append(str(value))
+            super().__setattr__(name, value)
+
+    monkeypatch.setattr("gausslens.progress.Bar", Telling)
+    gausslens.run(RUN | {"against": "before"}, store=tmp_path)
+    last = told.index("bilinear.spectrum on before, draw 2")
+    assert told.index("before, draw 2: begins") < last
+    comparing = "bilinear.spectrum.against.before on trained"
+    # It is told when it begins, when it is done, and when it is in the store.
+    assert next(at for at, text in enumerate(told) if text == comparing) > last
