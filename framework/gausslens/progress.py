@@ -52,9 +52,10 @@ class TimeLeft:
         done, took = sum(self._done.values()), sum(self._took.values())
         if not done or not took:
             return None
-        # What is being done now has begun when the last part ended.
         left = self._seconds(lambda kind: self._took[kind] / self._done[kind] if self._done.get(kind) else took / done)
-        return max(left - (now - self._last), 0.0)
+        # What is being done now has begun when the last part ended. If that takes longer than all that was left was
+        # thought to take, nobody knows: half of it is told until it ends.
+        return max(left - (now - self._last), left / 2)
 
     def _seconds(self, factor: Callable[[str], float]) -> float:
         return sum(estimate * factor(kind) for kind, estimate in self._left.items() if estimate)
