@@ -15,7 +15,7 @@ from .contract.hooks import RunNews, StepNews
 from .contract.reference import resolve
 from .guard import unshown, watched_interrupts
 from .measuring.execute import not_in_store
-from .progress import TimeLeft, progress
+from .progress import TimeLeft, before, progress
 from .runs.open import Models
 from .runs.outcome import Began, Noted, Outcome, Progress, Said, Settled, failures_in_words, in_words, twin_in_words
 from .runs.steps import Plan, Step, manifest_of
@@ -124,7 +124,9 @@ def perform(
         if model is not None:
             raise InputError("model= is a live object, which workers cannot see: save it, and name its directory")
     with watched_interrupts():
-        host, study, models, plan = prepare(source, sets, without, model, tokenizer, host, mapping)
+        title = Path(source).stem if isinstance(source, str | os.PathLike) else "run"
+        with before(title, "opens models and plans", shown):
+            host, study, models, plan = prepare(source, sets, without, model, tokenizer, host, mapping)
         how = How(shown, part, workers, source, tuple(sets))
         return _performed(host, study, models, plan, store, how)
 

@@ -89,7 +89,9 @@ class Bar:
         self.write(plain(text))
 
     def told(self) -> tuple[str, str]:
-        """``36 %, 45 of 126 steps`` and ``about 2 min left``."""
+        """``36 %, 45 of 126 steps`` and ``about 2 min left``; nothing while no steps are known."""
+        if not self.steps:
+            return "", ""
         seconds = self.left.seconds(time.monotonic())
         done = self.left.share()
         share = f"{min(99, int(100 * done))} %, " if self.settled < self.steps or done < 1 else ""
@@ -128,10 +130,24 @@ def progress(
         yield bar
     elif in_notebook():
         yield from _in_cell(bar)
-    elif shown or sys.stderr.isatty():
-        yield from _drawn(bar)
     else:
-        yield from _logged(bar, log_seconds())
+        yield from _told(bar, shown)
+
+
+@contextmanager
+def before(title: str, doing: str, shown: bool | None = None) -> Iterator[None]:
+    """Show what is being done before the steps of a work are known; a cell of a notebook is busy anyway."""
+    if shown is False or in_notebook():
+        yield
+        return
+    bar = Bar(title, 0, TimeLeft({"": 1.0}, time.monotonic()))
+    bar.doing = doing
+    yield from _told(bar, shown)
+
+
+def _told(bar: Bar, shown: bool | None) -> Iterator[Any]:
+    """On a terminal or where it is asked for a bar, else lines."""
+    yield from _drawn(bar) if shown or sys.stderr.isatty() else _logged(bar, log_seconds())
 
 
 def in_notebook() -> bool:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import gausslens
 from gausslens.contract.errors import InputError
-from gausslens.progress import Bar, TimeLeft, clock, log_seconds, progress
+from gausslens.progress import Bar, TimeLeft, before, clock, log_seconds, progress
 
 FACTORS = st.floats(0.01, 100)
 PARTS = st.lists(st.floats(0.1, 10), min_size=1, max_size=12)
@@ -86,6 +86,18 @@ def test_a_log_gets_a_line_although_nothing_ends(
     assert first[0] == "long: 0 %, 0 of 3, begins"
     assert then[-1].startswith("long: 33 %, 1 of 3, 5 s left, layer 2 of \\x1b[31mtwin")
     time.sleep(0.2)
+    assert capsys.readouterr().err == ""
+
+
+def test_what_comes_before_the_first_step_is_told_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GAUSSLENS_LOG_SECONDS", "0.05")
+    with before("long", "opens models and plans"):
+        time.sleep(0.2)
+    assert capsys.readouterr().err.splitlines()[0] == "long: opens models and plans"
+    with before("long", "opens models and plans", shown=False):
+        time.sleep(0.2)
     assert capsys.readouterr().err == ""
 
 
