@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 Pictures = dict[str, list[tuple[str, str]]]
 MODEL = "builtin:tiny"
 MOST = 2  # figures of one analysis
+# Examples of which the gallery has the whole page; each takes seconds. No page may be larger than this.
+DRAWN_WHOLE = ("previous-token", "drop-qk", "bilinear-heads")
+LARGEST_PAGE = 5_000_000
 
 
 def figures(host: Host, to: Path) -> Pictures:
@@ -61,19 +64,33 @@ def edits(host: Host, to: Path) -> Pictures:
     return made
 
 
-def page(to: Path) -> None:
-    """The page of the run file that the README shows."""
+def pages(to: Path) -> dict[str, str]:
+    """Pages as `gausslens report` draws them, by file, each with what it is of: the README's run, and some examples."""
     import gausslens
 
     text = (studies.ROOT / "README.md").read_text(encoding="utf-8")
     shown = re.search(r"```yaml\n(gausslens: 1.+?)```", text, flags=re.DOTALL)
     assert shown is not None
-    path = studies.RUNS / "first.yaml"
-    path.write_text(shown[1], encoding="utf-8")
-    store = studies.BUILD / "first"
-    gausslens.run(path, store=store, sets=["report=true"], shown=False)
-    to.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy(store / "report.html", to)
+    first = studies.RUNS / "first.yaml"
+    first.write_text(shown[1], encoding="utf-8")
+    to.mkdir(parents=True, exist_ok=True)
+    made = {}
+    for path in (first, *(studies.ROOT / f"examples/{name}.yaml" for name in DRAWN_WHOLE)):
+        store = studies.BUILD / "whole" / path.stem
+        gausslens.run(path, store=store, sets=["report=true"], shown=False)
+        page = to / f"{path.stem}.html"
+        shutil.copy(store / "report.html", page)
+        if page.stat().st_size > LARGEST_PAGE:
+            raise SystemExit(f"{page} has {page.stat().st_size} bytes, more than {LARGEST_PAGE}: choose a smaller run")
+        made[page.name] = _about(path)
+    return made
+
+
+def _about(path: Path) -> str:
+    """The first sentence of what a run file says of itself."""
+    comments = [line[1:].strip() for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("# ")]
+    said = " ".join(line for line in comments if not line.startswith("yaml-language-server"))
+    return re.split(r"(?<=[.?]) ", said, maxsplit=1)[0] if said else "The run file on the front page."
 
 
 def _has_section(analysis: str, host: Host) -> bool:

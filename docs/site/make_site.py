@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,10 +114,12 @@ def assemble(host: Host, quick: bool) -> None:
     for name in ("site.css", "iframe-worker.js"):
         _write(name, Path(__file__).with_name(name))
     pictures: draw_pictures.Pictures = {}
+    whole: dict[str, str] = {}
     if not quick:
         pictures = draw_pictures.figures(host, PAGES) | draw_pictures.edits(host, PAGES)
-        draw_pictures.page(PAGES / "gallery/first.html")
-    made = describe_api.pages() | describe_plugins.pages(host, pictures) | {"gallery.md": _gallery(pictures, host)}
+        whole = draw_pictures.pages(PAGES / "gallery")
+    gallery = _gallery(pictures, whole, host)
+    made = describe_api.pages() | describe_plugins.pages(host, pictures) | {"gallery.md": gallery}
     made |= dict(notebooks())
     for name, text in made.items():
         (PAGES / name).parent.mkdir(parents=True, exist_ok=True)
@@ -167,12 +169,11 @@ def as_mkdocs_reads(text: str) -> str:
     return "\n".join([*made, ""])
 
 
-def _gallery(pictures: draw_pictures.Pictures, host: Host) -> str:
+def _gallery(pictures: draw_pictures.Pictures, whole: Mapping[str, str], host: Host) -> str:
     of_analyses = {name: drawn for name, drawn in pictures.items() if name in host.analyses}
-    text = "# Gallery\n\nA figure of each analysis, of the small study on its page. "
-    text += (
-        "And [a whole page](gallery/first.html), as `gausslens report` draws it, of the run file on the front page.\n"
-    )
+    text = "# Gallery\n\nWhole pages, as `gausslens report` draws them, each one file that needs no network:\n\n"
+    text += "".join(f"- [{name.removesuffix('.html')}](gallery/{name}): {about}\n" for name, about in whole.items())
+    text += "\nAnd a figure of each analysis, of the small study on its page.\n"
     if not of_analyses:
         text = "# Gallery\n\nNo pictures were drawn.\n"
     return (

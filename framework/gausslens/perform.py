@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +15,9 @@ from .contract.hooks import RunNews, StepNews
 from .contract.reference import resolve
 from .guard import unshown, watched_interrupts
 from .measuring.execute import not_in_store
-from .progress import progress
+from .progress import TimeLeft, before, progress
 from .runs.open import Models
-from .runs.outcome import Began, Noted, Outcome, Progress, Said, Settled, failures_in_words, in_words
+from .runs.outcome import Began, Noted, Outcome, Progress, Said, Settled, failures_in_words, in_words, twin_in_words
 from .runs.steps import Plan, Step, manifest_of
 from .spreading.cluster import Workers, computed_by_workers
 from .spreading.here import Leading, computed_here
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from .runs.study import Study
     from .store import Store
     from .store.read_results import Results
+
+# What a page takes by itself, and for each step that it shows or compares.
+PAGE_SECONDS, PAGE_STEP_SECONDS = 1.0, 0.03
 
 
 def run(
@@ -120,7 +124,9 @@ def perform(
         if model is not None:
             raise InputError("model= is a live object, which workers cannot see: save it, and name its directory")
     with watched_interrupts():
-        host, study, models, plan = prepare(source, sets, without, model, tokenizer, host, mapping)
+        title = Path(source).stem if isinstance(source, str | os.PathLike) else "run"
+        with before(title, "opens models and plans", shown):
+            host, study, models, plan = prepare(source, sets, without, model, tokenizer, host, mapping)
         how = How(shown, part, workers, source, tuple(sets))
         return _performed(host, study, models, plan, store, how)
 
@@ -149,7 +155,7 @@ def _performed(
         with_store.manifest(study.name, manifest_of(plan))
         host.announce("run_started", run=news)
         try:
-            outcome = carry_out(plan, with_store, host, news, how)
+            outcome, left = carry_out(plan, with_store, host, news, how)
         except BaseException as error:
             host.announce("run_failed", run=news, step=None, error=error)
             raise
@@ -158,14 +164,18 @@ def _performed(
         host.announce("run_finished", run=news, summary=outcome.counts())
         drawn = study.report and how.part is None and len(outcome.failed) < len(plan.steps)
         undrawn: list[Undrawn] = []
-        page = _report(with_store.path, study.name, host, undrawn.append, how.shown) if drawn else None
+        done = (len(plan.steps) - len(outcome.failed), len(plan.steps))
+        page = _report(with_store.path, study.name, host, undrawn.append, how.shown, done, left) if drawn else None
         return Ran(plan, outcome, with_store.path, page, undrawn)
     finally:
         models.close()
 
 
-def carry_out(plan: Plan, store: Store, host: Host, news: RunNews, how: How) -> Outcome:
-    """Compute what the store does not hold; each result is committed and announced the moment it is there."""
+def carry_out(plan: Plan, store: Store, host: Host, news: RunNews, how: How) -> tuple[Outcome, TimeLeft]:
+    """Compute what the store does not hold; each result is committed and announced the moment it is there.
+
+    The time that is left then is that of the page.
+    """
     todo, found = not_in_store(plan, store)
     outcome = Outcome(found=found)
     with Claims(store.writer) as claims:
@@ -176,7 +186,9 @@ def carry_out(plan: Plan, store: Store, host: Host, news: RunNews, how: How) -> 
         else:
             order = Order.of(how.source, how.sets, host, plan, claims)
             events = computed_by_workers(leading, order, how.workers)
-        with progress(plan.study.name, len(todo) - len(outcome.left), leading.estimated(), how.shown) as bar:
+        page = {"page": page_seconds(len(plan.steps))} if plan.study.report and how.part is None else {}
+        left = TimeLeft(leading.estimated() | page, time.monotonic())
+        with progress(plan.study.name, len(todo) - len(outcome.left), left, how.shown) as bar:
             for event in events:
                 if isinstance(event, Progress):
                     bar(event.text, event.estimate, event.kind, event.found)
@@ -186,12 +198,19 @@ def carry_out(plan: Plan, store: Store, host: Host, news: RunNews, how: How) -> 
                     if event.text not in outcome.notes:
                         outcome.notes.append(event.text)
                 elif isinstance(event, Began):
+                    ref = event.step.ref
+                    bar.doing = in_words(ref) if event.step.inputs else f"{twin_in_words(ref)}: begins"
                     host.announce("step_started", run=news, step=_news_of(event.step))
                 else:
                     bar.step(in_words(event.step.ref))
                     _note(event, outcome, host, news)
     outcome.notes += unshown()
-    return outcome
+    return outcome, left
+
+
+def page_seconds(steps: int) -> float:
+    """What drawing the page of so many steps takes, on the imagined machine of other estimates."""
+    return PAGE_SECONDS + PAGE_STEP_SECONDS * steps
 
 
 def _note(event: Settled, outcome: Outcome, host: Host, news: RunNews) -> None:
@@ -216,11 +235,19 @@ def chosen_store(study: Study, path: str | os.PathLike[str] | None) -> Path:
     return Path(path or os.environ.get("GAUSSLENS_STORE") or study.directory / "store")
 
 
-def _report(path: Path, run: str, host: Host, tell: Callable[[Undrawn], object], shown: bool | None) -> Path | None:
-    """Draw the page; where that takes long, it is told what is being done."""
+def _report(
+    path: Path,
+    run: str,
+    host: Host,
+    tell: Callable[[Undrawn], object],
+    shown: bool | None,
+    done: tuple[int, int],
+    left: TimeLeft,
+) -> Path | None:
+    """Draw the page; where that takes long, it is told what is being done, with what is ``left`` of the whole run."""
     from .report import write
     from .store.read_results import open as open_store
 
-    with progress(run, 1, shown=shown) as bar:
-        bar.doing = "drawing the page"
+    with progress(run, done[1], left, shown) as bar:
+        bar.settled, bar.doing = done[0], "drawing the page"
         return write(open_store(path).run(run), host, tell=tell)

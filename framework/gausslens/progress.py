@@ -52,9 +52,10 @@ class TimeLeft:
         done, took = sum(self._done.values()), sum(self._took.values())
         if not done or not took:
             return None
-        # What is being done now has begun when the last part ended.
         left = self._seconds(lambda kind: self._took[kind] / self._done[kind] if self._done.get(kind) else took / done)
-        return max(left - (now - self._last), 0.0)
+        # What is being done now has begun when the last part ended. If that takes longer than all that was left was
+        # thought to take, nobody knows: half of it is told until it ends.
+        return max(left - (now - self._last), left / 2)
 
     def _seconds(self, factor: Callable[[str], float]) -> float:
         return sum(estimate * factor(kind) for kind, estimate in self._left.items() if estimate)
@@ -63,9 +64,9 @@ class TimeLeft:
 class Bar:
     """What is done of a work, and what is being done; nothing of it is shown but by ``progress`` below."""
 
-    def __init__(self, title: str, steps: int, estimates: dict[str, float]) -> None:
+    def __init__(self, title: str, steps: int, left: TimeLeft) -> None:
         self.title, self.steps, self.settled, self.doing = title, steps, 0, "begins"
-        self.left = TimeLeft(estimates, time.monotonic())
+        self.left = left
         self.write = _to_stderr
 
     def __call__(self, doing: str, estimate: float = 1.0, kind: str = "", found: bool = False) -> None:
@@ -88,9 +89,12 @@ class Bar:
         self.write(plain(text))
 
     def told(self) -> tuple[str, str]:
-        """``36 %, 45 of 126 steps`` and ``about 2 min left``."""
+        """``36 %, 45 of 126 steps`` and ``about 2 min left``; nothing while no steps are known."""
+        if not self.steps:
+            return "", ""
         seconds = self.left.seconds(time.monotonic())
-        share = f"{min(99, int(100 * self.left.share()))} %, " if self.settled < self.steps else ""
+        done = self.left.share()
+        share = f"{min(99, int(100 * done))} %, " if self.settled < self.steps or done < 1 else ""
         return f"{share}{self.settled} of {self.steps}", "" if seconds is None else f"{clock(seconds)} left"
 
 
@@ -111,22 +115,39 @@ def clock(seconds: float) -> str:
 
 @contextmanager
 def progress(
-    title: str, steps: int, estimates: dict[str, float] | None = None, shown: bool | None = None
+    title: str, steps: int, estimates: dict[str, float] | TimeLeft | None = None, shown: bool | None = None
 ) -> Iterator[Bar]:
     """Show how far a work of so many steps is, on stderr: a bar where someone looks, else a line now and then.
 
     ``shown`` None: a bar on a terminal and in a notebook, lines elsewhere; True: a bar; False: neither. Without
-    ``estimates``, seconds by kind, the parts of the work are its steps, all alike.
+    ``estimates``, seconds by kind, the parts of the work are its steps, all alike. The time that is left of a work
+    goes on in another bar.
     """
-    bar = Bar(title, steps, {"": float(steps)} if estimates is None else estimates)
+    if not isinstance(estimates, TimeLeft):
+        estimates = TimeLeft({"": float(steps)} if estimates is None else estimates, time.monotonic())
+    bar = Bar(title, steps, estimates)
     if shown is False or not steps:
         yield bar
     elif in_notebook():
         yield from _in_cell(bar)
-    elif shown or sys.stderr.isatty():
-        yield from _drawn(bar)
     else:
-        yield from _logged(bar, log_seconds())
+        yield from _told(bar, shown)
+
+
+@contextmanager
+def before(title: str, doing: str, shown: bool | None = None) -> Iterator[None]:
+    """Show what is being done before the steps of a work are known; a cell of a notebook is busy anyway."""
+    if shown is False or in_notebook():
+        yield
+        return
+    bar = Bar(title, 0, TimeLeft({"": 1.0}, time.monotonic()))
+    bar.doing = doing
+    yield from _told(bar, shown)
+
+
+def _told(bar: Bar, shown: bool | None) -> Iterator[Any]:
+    """On a terminal or where it is asked for a bar, else lines."""
+    yield from _drawn(bar) if shown or sys.stderr.isatty() else _logged(bar, log_seconds())
 
 
 def in_notebook() -> bool:

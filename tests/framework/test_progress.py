@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import gausslens
 from gausslens.contract.errors import InputError
-from gausslens.progress import TimeLeft, clock, log_seconds, progress
+from gausslens.progress import Bar, TimeLeft, before, clock, log_seconds, progress
 
 FACTORS = st.floats(0.01, 100)
 PARTS = st.lists(st.floats(0.1, 10), min_size=1, max_size=12)
@@ -60,7 +60,8 @@ def test_time_passes_within_a_part() -> None:
     left.part("", 5.0, 10.0)
     assert left.seconds(10.0) == pytest.approx(10.0)
     assert left.seconds(14.0) == pytest.approx(6.0)
-    assert left.seconds(60.0) == 0.0
+    # Longer than was thought: it is not told as done.
+    assert left.seconds(60.0) == pytest.approx(5.0)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +86,18 @@ def test_a_log_gets_a_line_although_nothing_ends(
     assert first[0] == "long: 0 %, 0 of 3, begins"
     assert then[-1].startswith("long: 33 %, 1 of 3, 5 s left, layer 2 of \\x1b[31mtwin")
     time.sleep(0.2)
+    assert capsys.readouterr().err == ""
+
+
+def test_what_comes_before_the_first_step_is_told_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GAUSSLENS_LOG_SECONDS", "0.05")
+    with before("long", "opens models and plans"):
+        time.sleep(0.2)
+    assert capsys.readouterr().err.splitlines()[0] == "long: opens models and plans"
+    with before("long", "opens models and plans", shown=False):
+        time.sleep(0.2)
     assert capsys.readouterr().err == ""
 
 
@@ -133,3 +146,21 @@ def test_all_of_a_run_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     [bar] = made
     assert bar.settled == bar.steps == 4
     assert bar.left.share() == pytest.approx(1.0)
+
+
+def test_what_is_computed_is_named_while_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    class Telling(Bar):
+        def __setattr__(self, name: str, value: object) -> None:
+            if name == "doing":
+                told.append(str(value))
+            super().__setattr__(name, value)
+
+    monkeypatch.setattr("gausslens.progress.Bar", Telling)
+    gausslens.run(RUN | {"against": "before"}, store=tmp_path)
+    last = told.index("bilinear.spectrum on before, draw 2")
+    assert told.index("before, draw 2: begins") < last
+    comparing = "bilinear.spectrum.against.before on trained"
+    # It is told when it begins, when it is done, and when it is in the store.
+    assert next(at for at, text in enumerate(told) if text == comparing) > last

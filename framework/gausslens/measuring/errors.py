@@ -86,14 +86,15 @@ def with_errors(
     """
     made: dict[str, Any] = {}
     lacking: dict[str, list[str]] = {}
+    elsewhere = [] if isinstance(left_out, str) else [_other_places(whole, one) for one in left_out]
     for name, variable in whole.data_vars.items():
         if not compared(variable):
             continue
         without = np.full((groups, *variable.shape), np.nan)
         if isinstance(left_out, str):
             reason: str | None = left_out
-        elif (reason := _cannot(str(name), variable, left_out)) is None:
-            without = np.stack([np.asarray(one[name].values, dtype=np.float64) for one in left_out])
+        elif (reason := _cannot(str(name), variable.variable, left_out, elsewhere)) is None:
+            without = np.stack([np.asarray(one.variables[name].values, dtype=np.float64) for one in left_out])
             if conditional and np.array_equal(without, np.broadcast_to(without[0], without.shape), equal_nan=True):
                 without = np.full_like(without, np.nan)
                 reason = "it comes from an earlier pass"
@@ -105,15 +106,29 @@ def with_errors(
     return found.assign_attrs(no_errors=told) if told else found
 
 
-def _cannot(name: str, variable: xr.DataArray, left_out: Sequence[xr.Dataset]) -> str | None:
-    for one in left_out:
-        if name not in one:
+def _cannot(
+    name: str, variable: xr.Variable, left_out: Sequence[xr.Dataset], elsewhere: Sequence[frozenset[str]]
+) -> str | None:
+    for one, other_places in zip(left_out, elsewhere, strict=True):
+        if name not in one.variables:
             return "without some prompts it is not there"
-        other = one[name]
-        same = other.dims == variable.dims and other.shape == variable.shape
-        if not same or any(not other[d].equals(variable[d]) for d in variable.dims if d in variable.coords):
+        other = one.variables[name]
+        if other.dims != variable.dims or other.shape != variable.shape or not other_places.isdisjoint(other.dims):
             return "without some prompts it has other cells"
     return None
+
+
+def _other_places(whole: xr.Dataset, one: xr.Dataset) -> frozenset[str]:
+    """The dimensions along which another result has other coordinates; those that it does not have at all do not count.
+
+    Asked once of a result, for all its variables.
+    """
+    found = set()
+    for dim in one.dims:
+        mine, theirs = ({n: c.variable for n, c in d.coords.items() if set(c.dims) <= {dim}} for d in (whole, one))
+        if dim in mine and (mine.keys() != theirs.keys() or any(not mine[n].equals(theirs[n]) for n in mine)):
+            found.add(str(dim))
+    return frozenset(found)
 
 
 def _columns(name: str, variable: xr.DataArray, without: Any, prompts: str, conditional: bool) -> dict[str, Any]:

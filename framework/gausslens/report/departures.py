@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 MOST = 10
 _EXPLAINED = (
     " Explained by: the null that gives this cell too, and of how many of the cells that depart this holds, where it "
-    "is not all: scale, twins with matrices of the same size; entries, the same entries shuffled; spectrum, the same "
-    "singular values. Arrangement: none of the nulls. Undecided: neither given nor beyond, by these draws and prompts."
+    "is not all; then what explains most of them, where that is another: scale, twins with matrices of the same size; "
+    "entries, the same entries shuffled; spectrum, the same singular values. Arrangement: none of the nulls. "
+    "Undecided: neither given nor beyond, by these draws and prompts."
 )
 COLUMNS = ("result", "variant", "variable", "furthest at", "value", "null", "effect", "q", "cells")
 
@@ -68,11 +69,17 @@ class Departure:
 
     @property
     def rung(self) -> str:
-        """What explains the cell, and how many of the called cells: "spectrum (7 of 12)"; of all the word alone."""
+        """What explains the cell, and how many of the called cells: "spectrum (7 of 12)"; of all the word alone.
+
+        Where most cells have another word, by which the sentence counts the statistic: "..., most undecided".
+        """
         assert self.explanation is not None
         words, called = self.explanation.cells.rung, self.statistic.called
         word, alike = str(words[self.cell]), int((words[called] == words[self.cell]).sum())
-        return word if alike == called.sum() else f"{word} ({alike} of {int(called.sum())})"
+        if alike == called.sum():
+            return word
+        most = "" if self.explanation.rung == word else f", most {self.explanation.rung}"
+        return f"{word} ({alike} of {int(called.sum())}){most}"
 
 
 def departures(view: Results) -> dict[str, list[Departure]]:

@@ -13,6 +13,7 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,7 +21,7 @@ from ..contract.errors import InputError, advice_for, did_you_mean
 from ..figures import Figure, Passages, TableRows, View
 from ..store.disk import replace_whole
 from ..version import VERSION
-from .matplotlib_figures import dials_of, still
+from .matplotlib_figures import dials_of, still, stilled
 from .paper import FORMATS, Places, inches, sheet, style, usual, written
 from .written_tables import as_csv, as_latex
 
@@ -31,6 +32,14 @@ Tell: TypeAlias = Callable[[int, Exception], object]
 
 
 @dataclass(frozen=True)
+class Outline:
+    """The names of a figure's dials, and what files it has beside pictures."""
+
+    dials: tuple[str, ...]
+    more: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Named:
     """A figure under its name, and the section and run that it is of."""
 
@@ -38,6 +47,16 @@ class Named:
     section: str
     figure: Figure
     run: str = ""
+
+    @cached_property
+    def outline(self) -> Outline:
+        """What is known of its drawing, which is as large as its figure and is not kept; nothing if there is none."""
+        try:
+            drawing, _ = still(self.figure)
+        except Exception:  # it is told where it is drawn
+            return Outline((), ())
+        more = ("csv", "tex") if isinstance(drawing, TableRows) else ("txt",) if isinstance(drawing, Passages) else ()
+        return Outline(tuple(dial.name for dial in dials_of(drawing)), more)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,19 +125,12 @@ def chosen(found: Sequence[Named], only: Sequence[str], at: Places) -> list[Name
             names = [name for each in found for name in (each.section, each.name)]
             raise InputError(f"no figure is called {pattern!r}{did_you_mean(pattern, dict.fromkeys(names))}")
     kept = [each for each in found if not only or any(fits(each, pattern) for pattern in only)]
-    known = dict.fromkeys(dial.name for each in kept for dial in _dials(each.figure))
+    known = dict.fromkeys(name for each in kept for name in each.outline.dials) if at else {}
     for name in at:
         if kept and name not in known:
             has = did_you_mean(name, known) if known else ": none of them has a dimension to choose from"
             raise InputError(f"no figure has places of {name!r}{has}")
     return kept
-
-
-def _dials(figure: Figure) -> tuple[Any, ...]:
-    try:
-        return dials_of(still(figure)[0])
-    except Exception:  # it is told where it is drawn
-        return ()
 
 
 def write_figures(found: Sequence[Named], out: Path, look: Look, replace: bool, tell: Tell) -> list[Written]:
@@ -159,26 +171,17 @@ def write_figures(found: Sequence[Named], out: Path, look: Look, replace: bool, 
 
 def _called(each: Named, look: Look) -> str:
     """The name of the files: with the places that were asked for, where the figure has them."""
-    names = [dial.name for dial in _dials(each.figure)]
-    places = " ".join(f"{name} {' '.join(labels)}" for name, labels in look.at.items() if name in names)
+    places = " ".join(f"{name} {' '.join(labels)}" for name, labels in look.at.items() if name in each.outline.dials)
     return f"{each.name}-{_slug(places)}" if places else each.name
-
-
-def _suffixes(figure: Figure, formats: Sequence[str]) -> list[str]:
-    try:
-        drawing, _ = still(figure)
-    except Exception:  # it is told where it is drawn
-        return []
-    more = ["csv", "tex"] if isinstance(drawing, TableRows) else ["txt"] if isinstance(drawing, Passages) else []
-    return [*formats, *more]
 
 
 def _drawn(each: Named, look: Look) -> tuple[Written, dict[str, Any], dict[str, bytes]]:
     """A figure as files by name, as it is told, and as it stands in the index."""
     figure, name = each.figure, _called(each, look)
-    drawing, caption = still(figure)
-    wide = inches(look.width or usual(figure))
-    made = sheet(figure, wide, look.at, look.titles)
+    whole = figure.drawing()
+    drawing, caption = stilled(whole, figure.caption)
+    wide = inches(look.width or usual(drawing))
+    made = sheet(drawing, figure.title, wide, look.at, look.titles)
     files = {f"{name}.{form}": written(made, form) for form in look.formats}
     if isinstance(drawing, TableRows):
         files[f"{name}.csv"] = as_csv(drawing).encode("utf-8", "backslashreplace")
@@ -187,7 +190,7 @@ def _drawn(each: Named, look: Look) -> tuple[Written, dict[str, Any], dict[str, 
         texts = "\n\n".join(f"{text.name}\n{text.text}" for text in drawing.texts)
         files[f"{name}.txt"] = f"{texts}\n".encode("utf-8", "backslashreplace")
     notes = list(made.notes)
-    if isinstance(figure.drawing(), View):
+    if isinstance(whole, View):
         notes.append("What stands in for the plugin's own view, which a page alone shows.")
     done = Written(
         name,
@@ -224,7 +227,7 @@ def _index(out: Path) -> dict[str, Any]:
 def _refuse_others(found: Sequence[Named], out: Path, look: Look, index: Mapping[str, Any]) -> None:
     """An error where a file is in the way that was not made here, or was changed since."""
     digests = {name: digest for record in index.values() for name, digest in record.get("files", {}).items()}
-    names = [f"{_called(each, look)}.{suffix}" for each in found for suffix in _suffixes(each.figure, look.formats)]
+    names = [f"{_called(each, look)}.{kind}" for each in found for kind in (*look.formats, *each.outline.more)]
     changed = [name for name in names if (out / name).exists() and digests.get(name) != _digest(out / name)]
     changed += [name for name in (INDEX, CAPTIONS) if not index and (out / name).exists()]
     if changed:

@@ -36,8 +36,12 @@ def paint(figure: Figure, axes: Axes, places: Places | None = None) -> None:
 
 def still(figure: Figure) -> tuple[Drawing, str]:
     """What matplotlib can draw of a figure, and its caption: of a plugin's own view what stands in for it."""
-    drawing = figure.drawing()
-    return (drawing.fallback, drawing.about) if isinstance(drawing, View) else (drawing, figure.caption)
+    return stilled(figure.drawing(), figure.caption)
+
+
+def stilled(drawing: Drawing, caption: str) -> tuple[Drawing, str]:
+    """The same, of the drawing of a figure."""
+    return (drawing.fallback, drawing.about) if isinstance(drawing, View) else (drawing, caption)
 
 
 def _paint(name: str, drawing: Drawing, axes: Axes, places: Places) -> None:

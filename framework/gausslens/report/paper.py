@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import InputError
 from ..figures import ColourMap, Passages, Plot, Plots, TableRows
-from .matplotlib_figures import dials_of, place_on, still
+from .matplotlib_figures import dials_of, place_on
 from .painted.maps import Room, add_bar, below, marks_of, paint_map
 from .painted.plots import legend_of, paint_plot
 from .painted.rows import paint_table, paint_texts, set_table, set_texts
@@ -26,7 +26,7 @@ from .painted.words import LINE, longest, plain, short, width, wrapped
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-    from ..figures import Dial, Drawing, Figure
+    from ..figures import Dial, Drawing
 
 # Inches: a column and a page of two columns; the height that a page has.
 WIDTHS = {"column": 3.25, "page": 6.75}
@@ -91,9 +91,8 @@ def inches(width: str) -> float:
     return made
 
 
-def usual(figure: Figure) -> str:
-    """The width of a figure where none is asked for: a page where it is wide, a column else."""
-    drawing, _ = still(figure)
+def usual(drawing: Drawing) -> str:
+    """The width of a drawing where none is asked for: a page where it is wide, a column else."""
     few = isinstance(drawing, ColourMap) and len(drawing.columns) <= FEW_TOKENS and len(drawing.dials) < 2
     return "page" if drawing.wide and not few else "column"
 
@@ -110,29 +109,28 @@ def style() -> Iterator[None]:
         yield
 
 
-def sheet(figure: Figure, wide: float, at: Places | None = None, title: bool = False) -> Sheet:
-    """Draw a figure ``wide`` inches wide; ``at`` chooses places of its dials by label, several of one as panels.
+def sheet(drawing: Drawing, name: str, wide: float, at: Places | None = None, title: bool = False) -> Sheet:
+    """The figure of this name, ``wide`` inches wide; ``at`` chooses places of its dials by label, several as panels.
 
     To be called, and its canvas written, within ``style()``.
     """
-    drawing, _ = still(figure)
-    chosen, said, notes = _chosen(figure.title, drawing, at or {}, wide)
+    chosen, said, notes = _chosen(name, drawing, at or {}, wide)
     match drawing:
         case TableRows():
             made = _table(drawing, wide)
         case Passages():
             made = _texts(drawing, wide)
         case Plot():
-            made = _plots([[drawing]], [], wide, figure.title)
+            made = _plots([[drawing]], [], wide, name)
         case Plots():
             each = [[drawing.plots[drawing.at(place)] for place in row] for row in chosen]
-            made = _plots(each, _names(drawing.dials, chosen), wide, figure.title)
+            made = _plots(each, _names(drawing.dials, chosen), wide, name)
         case ColourMap():
             made = _maps(drawing, chosen, wide)
         case _:
             raise TypeError(f"there is no picture of a {type(drawing).__name__}")
     if title:
-        made.canvas.suptitle("\n".join(wrapped(figure.title, int(wide * 72 / (LETTERS * 0.6)))), fontsize=LETTERS + 1)
+        made.canvas.suptitle("\n".join(wrapped(name, int(wide * 72 / (LETTERS * 0.6)))), fontsize=LETTERS + 1)
     made.places, made.notes = said, list(dict.fromkeys([*notes, *made.notes]))
     return made
 

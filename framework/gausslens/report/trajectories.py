@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -86,7 +87,9 @@ class _Trajectory:
 
 def trajectories(results: Results) -> list[Figure]:
     """Of every variant that is swept over models by a number: when what appears, and a figure for each variable."""
-    figures = [_figure(found, results) for found in _trajectories(results)]
+    each = list(_trajectories(results))
+    titles = Counter(_title(found) for found in each)
+    figures = [_figure(found, results, _title(found, titles[_title(found)] > 1)) for found in each]
     firsts = first_nulls([one.statistic for one in results.onsets()], results.rungs)
     tables = []
     for variant, null in firsts.items():
@@ -204,13 +207,20 @@ def _ready(values: Any, along: str) -> Any:
     return kept.sortby(along)
 
 
-def _figure(found: _Trajectory, results: Results) -> Figure:
+def _title(found: _Trajectory, named: bool = False) -> str:
+    """What the number is, of which variant and result; ``named`` with its name, where two have the same words."""
+    words = str(found.values.attrs.get("long_name", found.name))
+    name = f": {found.name}" if named else ""
+    return f"{words[:1].upper()}{words[1:]}{name}, {found.variant} ({found.label})"
+
+
+def _figure(found: _Trajectory, results: Results, title: str) -> Figure:
     attrs = found.values.attrs
     words = str(attrs.get("long_name", found.name))
     about = f"The variable {found.name}. " if words != found.name else ""
     log = _spans_decades(found.x)
     said: dict[str, Any] = {
-        "title": f"{words[:1].upper()}{words[1:]}, {found.variant} ({found.label})",
+        "title": title,
         "caption": f"{about}{_caption(found, results, log)}".rstrip(),
         "sources": _sources(found),
         "units": str(attrs.get("units", "1")),

@@ -139,14 +139,19 @@ class Leading:
         """Estimated seconds of all tasks, by their kind."""
         found: dict[str, float] = {}
         for task, seconds in self.estimates.items():
-            found[task.kind] = found.get(task.kind, 0.0) + seconds
+            kind = self._kind(task)
+            found[kind] = found.get(kind, 0.0) + seconds
         return found
+
+    def _kind(self, task: Task) -> str:
+        """What it does, as far as estimates of its time are alike: how long an edit draws weights nobody estimates."""
+        return "results" if task.reads else f"twins of {self.steps[task.keys[0]].ref.variant}"
 
     def weighed(self, task: Task, event: Progress) -> Progress:
         """Progress with a task, with its part of what the task was estimated to take."""
         text = event.text if task.reads else f"{twin_in_words(self.steps[task.keys[0]].ref)}: {event.text}"
         estimate = self.estimates[task] * event.units / max(task.units, 1)
-        return replace(event, text=text, estimate=estimate, kind=task.kind)
+        return replace(event, text=text, estimate=estimate, kind=self._kind(task))
 
     def share_out(self, there: int) -> None:
         """Cut what is large, before any task is taken, for the workers that are asked for or there."""

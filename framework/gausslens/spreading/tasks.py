@@ -41,11 +41,6 @@ class Task:
     numbers: tuple[int, ...] = ()
 
     @property
-    def kind(self) -> str:
-        """What it does, as far as estimates of its time are alike."""
-        return "results" if self.reads else "twins"
-
-    @property
     def settles(self) -> tuple[str, ...]:
         """What others wait for: its steps, or the share by its name."""
         return (f"{self.keys[0]} {self.of} {self.numbers[0]}",) if self.numbers else self.keys

@@ -237,7 +237,7 @@ _TOLD = (TYPE, TYPE_VERSION, "analysis", "content", "coordinates", "attributes")
 
 
 def read_result(root: Path, path: Path, entry: str) -> xr.Dataset:
-    """The result in a group of a part or a pack."""
+    """The result in a group."""
     return read_pieces(root, path, entry).dataset()
 
 
@@ -250,17 +250,18 @@ def read_pieces(root: Path, path: Path, entry: str) -> Pieces:
         group = follow(file, entry)
         attrs = read_attributes(group, _TOLD)
         check_element_type(attrs, "step-result", f"{path}{entry}")
-        known, told = _KNOWN.get(attrs.get("analysis")), attrs.get("content")
+        known, content = _KNOWN.get(attrs.get("analysis")), attrs.get("content")
         decoded = None
         if known is not None and data is not None and len(group) == len(known.arrays):
-            decoded = known.of_bytes(data, extents, told)
+            decoded = known.of_bytes(data, extents, content)
         if decoded is None:
             checked = checked_arrays(group, path.stat().st_size)
-            decoded = known.decoded(checked, read_as, told) if known is not None else None
+            decoded = known.decoded(checked, read_as, content) if known is not None else None
             if decoded is None:
                 arrays = {name: found.opened() for name, found in checked.items()}
-                decoded = decode_arrays(file, arrays, files, entry)
-                _learn(file, attrs.get("analysis"), arrays, decoded, extents)
+                told = {name: read_attributes(array) for name, array in arrays.items()}
+                decoded = decode_arrays(file, arrays, told, files, entry)
+                _learn(file, attrs.get("analysis"), arrays, told, decoded, extents)
         variables = filled(decoded, f"{path}{entry}")
         auxiliary = [c for c in attrs.get("coordinates", "").split() if c in variables]
         named = [n for n, v in variables.items() if n in auxiliary or v.dims == (n,)]
@@ -268,14 +269,15 @@ def read_pieces(root: Path, path: Path, entry: str) -> Pieces:
         return Pieces(variables, auxiliary, json.loads(attrs.get("attributes", "{}")), files)
 
 
-def _learn(file: Any, of: object, arrays: dict[str, Any], decoded: dict[str, xr.Variable], at: list[Extent]) -> None:
+def _learn(
+    file: Any, of: object, arrays: dict[str, Any], told: dict[str, Any], decoded: Any, extents: list[Extent]
+) -> None:
     """Keep the layout of a result; not of one with arrays that are read when used, or text beside its bytes."""
-    told = {name: read_attributes(array) for name, array in arrays.items()}
     eager = all(array.dtype == TEXT or array.nbytes <= EAGER_BYTES for array in arrays.values())
     if eager and not any("lossless" in own for own in told.values()):
         laid = {n: (dims_of_stored(file, a), kind_of(a.dtype), a.shape, own_of(told[n])) for n, a in arrays.items()}
         offsets = {name: array.id.get_offset() for name, array in arrays.items() if array.dtype != TEXT}
-        _KNOWN[of] = Known(laid, decoded, offsets, at)
+        _KNOWN[of] = Known(laid, decoded, offsets, extents)
 
 
 def read_facts(root: Path, path: Path, entry: str) -> dict[str, Any]:
@@ -287,10 +289,9 @@ def read_facts(root: Path, path: Path, entry: str) -> dict[str, Any]:
 
 
 def decode_arrays(
-    file: Any, arrays: dict[str, Any], files: CachingFileManager[h5py.File], entry: str
+    file: Any, arrays: dict[str, Any], attrs: dict[str, Any], files: CachingFileManager[h5py.File], entry: str
 ) -> dict[str, xr.Variable]:
-    """Arrays on disk as variables: helpers folded in, made-up coordinates left out."""
-    attrs = {name: read_attributes(array) for name, array in arrays.items()}
+    """Arrays on disk as variables, with their attributes: helpers folded in, made-up coordinates left out."""
     helpers = {helper for a in attrs.values() for helper in str(a.get("lossless", "")).split()}
     found = {}
     for name, array in arrays.items():

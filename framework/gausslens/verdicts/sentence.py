@@ -98,12 +98,12 @@ def _largest(departing: Sequence[Statistic], rungs: Mapping[str, str]) -> str:
 
 
 def _beyond(ladder: Sequence[Explanation], rungs: Mapping[str, str]) -> str:
-    """The largest effect of what no null explains."""
+    """The largest effect of what no null explains, beside the last of them: that is what the words say."""
     left = [(each, cell) for each in ladder if (cell := _furthest(each)) is not None]
     if not left:
         undecided = any(each.rung == UNDECIDED for each in ladder)
         return "None is beyond every null for sure." if undecided else "No number needs more than these nulls."
-    each, cell = max(left, key=lambda pair: _size(pair[0].first, pair[1]))
+    each, cell = max(left, key=lambda pair: _size(pair[0].last, pair[1]))
     said = _clause(each.first, cell, what_twins_are(each.nulls[-1], rungs), each)
     return f"The largest effect beyond {each.rungs[-1]}: {said}"
 
@@ -121,13 +121,13 @@ def named_null(null: str, rungs: Mapping[str, str]) -> str:
 
 
 def _size(one: Statistic, cell: tuple[int, ...] | None) -> float:
-    return -1.0 if cell is None else abs(float(one.column("effect")[cell]))
+    return -1.0 if cell is None else float(np.nan_to_num(abs(one.column("effect")[cell]), nan=0.0, posinf=np.inf))
 
 
 def _furthest(each: Explanation) -> tuple[int, ...] | None:
-    """The called cell of the largest effect, of those beyond all nulls."""
-    one = each.first
-    size = np.where((each.cells.rung == ARRANGEMENT) & one.called, np.abs(one.column("effect")), -1.0)
+    """The called cell of the largest effect beside the last null, of those beyond all nulls."""
+    effect = np.nan_to_num(np.abs(each.last.column("effect")), nan=0.0, posinf=np.inf)
+    size = np.where((each.cells.rung == ARRANGEMENT) & each.first.called, effect, -1.0)
     cell = tuple(int(i) for i in np.unravel_index(int(np.argmax(size)), size.shape))
     return cell if size[cell] >= 0 else None
 

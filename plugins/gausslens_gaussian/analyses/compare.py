@@ -12,8 +12,8 @@ from gausslens import Context, InputError, StepRef, variable
 from gausslens.maths.moments import Floats
 
 from ..maths.geometry import leading, principal_angles
-from ..maths.information import frechet_distance, gaussian_kl, jensen_shannon
-from ..maths.information_from_samples import corrected_kl, kl_of_equals
+from ..maths.information import frechet_distance, in_axes_of, jensen_shannon_in_axes, kl_in_axes
+from ..maths.information_from_samples import corrected_kl_in_axes, kl_of_equals
 from ..maths.shape_distances import (
     correlation_distance,
     covariance_cosine,
@@ -159,20 +159,21 @@ class Measure:
     ) -> dict[str, float | Floats]:
         pq, counts = (p.mean, p.covariance, q.mean, q.covariance), (p.vectors, q.vectors)
         covariances, width = (p.covariance, q.covariance), len(p.mean)
-        divergence, distance = jensen_shannon(*pq, self.draws, rng), frechet_distance(*pq)
+        forth, back = in_axes_of(*pq), in_axes_of(*pq[2:], *pq[:2])
+        divergence, distance = jensen_shannon_in_axes(forth, self.draws, rng), frechet_distance(*pq)
         size = np.sqrt((np.trace(p.covariance) + np.trace(q.covariance)) / 2)
         shapes = shape_distances(*covariances, *counts)
         count = min(self.angles, width)
         found: dict[str, float | Floats] = {
-            "kl": gaussian_kl(*pq),
-            "kl_reverse": gaussian_kl(*pq[2:], *pq[:2]),
+            "kl": kl_in_axes(forth),
+            "kl_reverse": kl_in_axes(back),
             "jensen_shannon": divergence.value,
             "jensen_shannon_se": divergence.standard_error,
             "frechet": distance,
             "frechet_relative": distance / size if size > 0 else 0.0,
             "angles": principal_angles(*(leading(covariance, count) for covariance in covariances)),
-            "kl_corrected": corrected_kl(*pq, *counts),
-            "kl_reverse_corrected": corrected_kl(*pq[2:], *pq[:2], *counts[::-1]),
+            "kl_corrected": corrected_kl_in_axes(forth, width, *counts),
+            "kl_reverse_corrected": corrected_kl_in_axes(back, width, *counts[::-1]),
             "kl_of_equals": kl_of_equals(*counts, width),
             "kl_reverse_of_equals": kl_of_equals(*counts[::-1], width),
             "scale_log_ratio": scale_log_ratio(*covariances),

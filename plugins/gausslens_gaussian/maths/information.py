@@ -35,6 +35,13 @@ class Estimated(NamedTuple):
     standard_error: float
 
 
+class Axes(NamedTuple):
+    """Variances and mean of p in the axes in which q is standard and p diagonal."""
+
+    ratios: Floats
+    shift: Floats
+
+
 def entropy(cov: ArrayLike) -> float:
     """Differential entropy 1/2 log((2 pi e)^d det Sigma); minus infinity where Sigma is singular."""
     values = np.linalg.eigvalsh(_square(cov))
@@ -49,17 +56,19 @@ def gaussian_kl(mean_p: ArrayLike, cov_p: ArrayLike, mean_q: ArrayLike, cov_q: A
     r is the dimension. Where the covariances are singular, p and q are compared within the support of q if p has the
     same support (r is then its dimension); otherwise no density of p by q exists and the divergence is infinite.
     """
-    found = in_axes_of(mean_p, cov_p, mean_q, cov_q)
-    if found is None:
+    return kl_in_axes(in_axes_of(mean_p, cov_p, mean_q, cov_q))
+
+
+def kl_in_axes(axes: Axes | None) -> float:
+    """The same, of what ``in_axes_of`` found."""
+    if axes is None:
         return np.inf
-    ratios, shift = found
+    ratios, shift = axes
     # The ratios give trace and determinants together, with no cancellation of large logarithms.
     return float(0.5 * ((ratios - 1 - np.log(ratios)).sum() + (shift**2).sum()))
 
 
-def in_axes_of(
-    mean_p: ArrayLike, cov_p: ArrayLike, mean_q: ArrayLike, cov_q: ArrayLike
-) -> tuple[Floats, Floats] | None:
+def in_axes_of(mean_p: ArrayLike, cov_p: ArrayLike, mean_q: ArrayLike, cov_q: ArrayLike) -> Axes | None:
     """Variances and mean of p in the axes in which q is standard and p diagonal; None where the supports differ."""
     Sp, Sq = _square(cov_p), _square(cov_q)
     values, vectors = np.linalg.eigh(Sq)
@@ -72,7 +81,7 @@ def in_axes_of(
     ratios, axes = np.linalg.eigh(inside[np.ix_(seen, seen)] / scale[:, None] / scale[None, :])
     if len(ratios) and ratios[0] <= tolerance(ratios):
         return None
-    return ratios, (delta[seen] / scale) @ axes
+    return Axes(ratios, (delta[seen] / scale) @ axes)
 
 
 def jensen_shannon(
@@ -89,12 +98,16 @@ def jensen_shannon(
     covariances are diagonal; log p/m = log 2 - log(1 + q/p) is bounded, so the error is at most log 2 / sqrt(draws).
     0 <= value <= min(log 2, (KL + KL') / 4) up to that error; its root is a metric.
     """
+    return jensen_shannon_in_axes(in_axes_of(mean_p, cov_p, mean_q, cov_q), draws, rng)
+
+
+def jensen_shannon_in_axes(axes: Axes | None, draws: int = 10_000, rng: np.random.Generator | None = None) -> Estimated:
+    """The same, of what ``in_axes_of`` found."""
     if draws < 2:
         raise ValueError(f"a standard error needs 2 draws or more, not {draws}")
-    found = in_axes_of(mean_p, cov_p, mean_q, cov_q)
-    if found is None:
+    if axes is None:
         return Estimated(float(np.log(2)), 0.0)
-    ratios, shift = found
+    ratios, shift = axes
     generator = rng or np.random.default_rng(0)
     of_q = generator.standard_normal((draws, len(ratios)))
     of_p = shift + np.sqrt(ratios) * generator.standard_normal((draws, len(ratios)))

@@ -19,7 +19,7 @@ from scipy.special import digamma, gammainc, polygamma
 
 from gausslens.maths.moments import Floats
 
-from .information import in_axes_of
+from .information import Axes, in_axes_of
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -83,14 +83,18 @@ def corrected_kl(
     Gaussians, and it may come out below zero. Of fits that share vectors (a model and its twin read the same tokens)
     too much is subtracted. NaN where there are too few vectors; infinite where the supports differ.
     """
-    found = in_axes_of(mean_p, cov_p, mean_q, cov_q)
-    d = len(np.asarray(mean_p)) if found is None else len(found[0])
+    return corrected_kl_in_axes(in_axes_of(mean_p, cov_p, mean_q, cov_q), len(np.asarray(mean_p)), count_p, count_q)
+
+
+def corrected_kl_in_axes(axes: Axes | None, width: int, count_p: int, count_q: int) -> float:
+    """The same, of what ``in_axes_of`` found of vectors so wide."""
+    d = width if axes is None else len(axes.ratios)
     nu = count_q - 1
     if nu <= d + 1 or count_p <= d:
         return np.nan
-    if found is None:
+    if axes is None:
         return np.inf
-    ratios, shift = found
+    ratios, shift = axes
     c = (nu - d - 1) / nu
     trace = c * (1 - 1 / count_p) * ratios.sum() + c * (shift**2).sum() - d - d / count_q
     logs = log_det_bias(count_p, d) - log_det_bias(count_q, d) - np.log(ratios).sum()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,8 +62,39 @@ class PromptGroups:
 UNASKED_BYTES = 16_000_000
 # What a cell of a pattern takes, and a prompt of a layer beside its cells; how many copies of a pattern there are.
 CELL_SECONDS, PROMPT_SECONDS, HELD = 3e-8, 1e-3, 4
+# Of so many prompts it is remembered which tokens make a word: some hundred bytes a token.
+PROMPTS_KEPT = 256
 # The queries of a prompt and its keys: the same tokens, but in attention from one stack to another.
 Sides = tuple[PromptGroups, PromptGroups]
+
+
+@dataclass(frozen=True)
+class AllGroups:
+    """Queries and keys of every prompt. Those of the first prompts are kept: errors over prompts ask again and again.
+
+    It holds what never changes, so copies of a state share it.
+    """
+
+    tokens: Tokens
+    queries: Sequence[int]
+    keys: Sequence[int]
+    level: str
+    kept: dict[int, Sides] = field(default_factory=dict)
+
+    def of(self, prompt: int) -> Sides:
+        """Those of one prompt."""
+        if prompt in self.kept:
+            return self.kept[prompt]
+        made = (
+            _groups(self.tokens, prompt, self.queries, self.level),
+            _groups(self.tokens.keys, prompt, self.keys, self.level),
+        )
+        if len(self.kept) < PROMPTS_KEPT:
+            self.kept[prompt] = made
+        return made
+
+    def __deepcopy__(self, memo: object) -> AllGroups:
+        return self
 
 
 @dataclass(frozen=True)
@@ -92,6 +123,7 @@ class Attention:
         if parameters.parts and self.tokens.crossed:
             raise InputError("parts are of one prompt, and these keys are tokens of another stack: leave `parts` out")
         self.parts = parts_of_segments(self.tokens, parameters.parts)
+        self.groups = AllGroups(self.tokens, self.queries, self.keys, parameters.level)
         self.context = context
         self.of: dict[tuple[int, int], PromptMap] = {}
         needed = estimate(parameters, self.info, self.tokens).disk / 1e9
@@ -113,7 +145,7 @@ class Attention:
         for row, prompt in enumerate(batch.prompts):
             n, m = (side.lengths[prompt] for side in (self.tokens, self.tokens.keys))
             pattern = wide(patterns[row, :, :n, :m])
-            self.of[batch.layer, int(prompt)] = self._kept(batch.layer, pattern, self._grouped(int(prompt)), weights)
+            self.of[batch.layer, int(prompt)] = self._kept(batch.layer, pattern, self.groups.of(int(prompt)), weights)
 
     def merge(self, other: Attention) -> None:
         """Take in another shard's prompts."""
@@ -129,7 +161,7 @@ class Attention:
 
     def result(self) -> xr.Dataset:
         """Numbers by layer and head, attention between segments, and maps; NaN for prompts not seen."""
-        prompts = [self._grouped(prompt) for prompt in range(len(self.tokens))]
+        prompts = [self.groups.of(prompt) for prompt in range(len(self.tokens))]
         layers, seen = (sorted(set(places)) for places in zip(*self.of, strict=True)) if self.of else ([], [])
         if not any(prompts[prompt][0].counted.any() for prompt in seen or range(len(prompts))):
             raise GausslensError("model.attention: the prompts have no text in the chosen segments")
@@ -147,12 +179,6 @@ class Attention:
             variables |= self._maps(layers, prompts)
             coords |= {"prompt": list(self.tokens.names), **_labels(prompts, self.tokens)}
         return xr.Dataset(variables, coords=coords, attrs={"level": self.parameters.level})
-
-    def _grouped(self, prompt: int) -> Sides:
-        return (
-            _groups(self.tokens, prompt, self.queries, self.parameters.level),
-            _groups(self.tokens.keys, prompt, self.keys, self.parameters.level),
-        )
 
     def _weights_of_heads(self, layer: int) -> NDArray[np.float64]:
         """[head]: the size of each head's W_O, of sum 1."""

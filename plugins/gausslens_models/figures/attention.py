@@ -90,9 +90,11 @@ def _maps(result: Result) -> list[Figure]:
         seen = ~np.isnan(flattened).all(axis=0)
         chosen = np.where((flattened == 0).all(axis=0), np.nan, chosen)
         rows, columns = seen.any(axis=1), seen.any(axis=0)
+        name = str(data.prompt.values[place])
+        named = f"prompt {name}" if name.isdigit() else name
         figures.append(
             TokenMap(
-                title=f"Attention, {data.prompt.values[place]}, {variant} ({label})",
+                title=f"Attention, {named}, {variant} ({label})",
                 caption=("" if "head" in dials else f"{_averaged(pattern)}. ")
                 + "It opens where attention is farthest from "
                 "even; a row is what one token looks at, and grey is what none can see.",

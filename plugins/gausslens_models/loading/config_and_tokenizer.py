@@ -301,12 +301,15 @@ def quiet_transformers() -> Iterator[None]:
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
+    loud = level != logging.ERROR  # setting it, to what it is too, empties what every logger remembers
+    if loud:
+        logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
         yield
     finally:
-        logging.set_verbosity(level)
+        if loud:
+            logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()
 

@@ -17,6 +17,7 @@ import pytest
 from gausslens import perform
 from gausslens.contract.errors import StoreError
 from gausslens.figures import TokenMap
+from gausslens.progress import TimeLeft
 from gausslens.report import write
 from gausslens.report.page import page
 from gausslens.report.page_figures import draw as drawn
@@ -253,8 +254,10 @@ def test_figures_of_nothing_are_drawn_empty(study: Path) -> None:
 def test_it_is_told_that_the_page_is_drawn(study: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setenv("GAUSSLENS_LOG_SECONDS", "0.02")
     monkeypatch.setattr("gausslens.report.write", lambda *_, **__: time.sleep(0.3))
-    perform._report(study, "study", host_with(f"{sections.__name__}:nothing"), print, None)
-    assert "study: 0 %, 0 of 1, drawing the page\n" in capsys.readouterr().err
+    left = TimeLeft({"twins": 3.0, "page": 1.0}, time.monotonic() - 30)
+    left.part("twins", 3.0, time.monotonic())
+    perform._report(study, "study", host_with(f"{sections.__name__}:nothing"), print, None, (12, 12), left)
+    assert "study: 75 %, 12 of 12, 10 s left, drawing the page\n" in capsys.readouterr().err
 
 
 def test_the_page_is_replaced_whole_and_nothing_else_is_left(study: Path) -> None:

@@ -21,6 +21,7 @@ from gausslens.__main__ import main
 from gausslens.figures import Dial, Figure, Heatmap, Source, Table, TokenMap
 from gausslens.report.figure_files import named
 from gausslens.report.markup import visible
+from gausslens.report.matplotlib_figures import still
 from gausslens.report.paper import Sheet, inches, sheet, style, usual, written
 from gausslens.report.written_tables import as_csv, as_latex, escaped_latex
 
@@ -116,7 +117,7 @@ FIGURES = [
 @pytest.mark.parametrize("wide", ["column", "page"])
 def test_no_word_lies_over_another_and_none_is_cut_off(figure: Figure, wide: str) -> None:
     with style():
-        made = sheet(figure, inches(wide))
+        made = sheet(still(figure)[0], figure.title, inches(wide))
         assert_legible(made)
     width, height = made.canvas.get_size_inches()
     assert width == pytest.approx(inches(wide)) or isinstance(figure, Table)
@@ -128,7 +129,7 @@ def test_files_are_as_wide_as_asked_with_fonts_embedded_and_the_same_each_time()
 
     def made(form: str) -> bytes:
         with style():
-            return written(sheet(figure, 3.25), form)
+            return written(sheet(still(figure)[0], figure.title, 3.25), form)
 
     pdf, svg, png = made("pdf"), made("svg").decode(), made("png")
     assert re.search(rb"/MediaBox \[ 0 0 234 ", pdf)
@@ -151,10 +152,10 @@ def test_settings_of_matplotlib_are_as_before() -> None:
 
 def test_dials_are_panels_where_these_fit_else_where_the_figure_opens() -> None:
     with style():
-        small = sheet(token_map(2, 3, 6), 6.75)
-        large = sheet(token_map(30, 9, 6), 3.25)
-        one = sheet(token_map(30, 9, 6), 3.25, {"layer": ["3"], "head": ["2"]})
-        two = sheet(token_map(30, 9, 6), 6.75, {"layer": ["3"], "head": ["2", "5"]})
+        small = sheet(token_map(2, 3, 6).drawing(), "A map", 6.75)
+        large = sheet(token_map(30, 9, 6).drawing(), "A map", 3.25)
+        one = sheet(token_map(30, 9, 6).drawing(), "A map", 3.25, {"layer": ["3"], "head": ["2"]})
+        two = sheet(token_map(30, 9, 6).drawing(), "A map", 6.75, {"layer": ["3"], "head": ["2", "5"]})
     assert small.places == "every layer of 2, every head of 3"
     assert len([axes for axes in small.canvas.axes if axes.images]) == 6
     assert large.places == "layer 29, head 1"
@@ -164,16 +165,20 @@ def test_dials_are_panels_where_these_fit_else_where_the_figure_opens() -> None:
     np.testing.assert_array_equal(shown, token_map(30, 9, 6).drawing().values[3, 2])  # type: ignore[attr-defined]
     assert two.places == "layer 3, head 2 and 5"
     with style(), pytest.raises(InputError, match="layer '30' is none of 0, 1, 2"):
-        sheet(token_map(30, 9, 6), 3.25, {"layer": ["30"]})
+        sheet(token_map(30, 9, 6).drawing(), "A map", 3.25, {"layer": ["30"]})
     with style(), pytest.raises(InputError, match="panels do not fit on a page"):
-        sheet(token_map(30, 9, 6), 3.25, {"layer": [str(i) for i in range(30)]})
+        sheet(token_map(30, 9, 6).drawing(), "A map", 3.25, {"layer": [str(i) for i in range(30)]})
 
 
 def test_widths() -> None:
     assert (inches("column"), inches("page")) == (3.25, 6.75)
     assert inches("85mm") == pytest.approx(85 / 25.4)
     assert inches("234pt") == inches("3.25in") == 3.25
-    assert (usual(FIGURES[0]), usual(token_map(4, 8, 80)), usual(token_map(1, 1, 12))) == ("column", "page", "page")
+    assert tuple(usual(figure.drawing()) for figure in (FIGURES[0], token_map(4, 8, 80), token_map(1, 1, 12))) == (
+        "column",
+        "page",
+        "page",
+    )
     for wrong in ("85", "wide", "-3in", "1mm", "9m"):
         with pytest.raises(InputError, match="width"):
             inches(wrong)

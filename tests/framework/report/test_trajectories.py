@@ -103,6 +103,15 @@ def test_every_scalar_and_every_head_has_a_curve_and_the_null_its_band(written: 
     assert "step 0 is set apart at the left" in scores.caption
 
 
+def test_two_numbers_of_one_description_are_told_apart(written: Written) -> None:
+    for step in STEPS:
+        found = measured(0, step, found=False)
+        written.result("training", "scores", found.assign(other=found["loss"]), step=step)
+    sweep = {"sweep": {"step": list(STEPS)}, "model": {"path": "ck/{step}"}}
+    store = written.planned(variants={"training": sweep})
+    assert list(figures(store)) == [SCORE, "A loss: loss, training (scores)", "A loss: other, training (scores)"]
+
+
 def test_when_what_appears_stands_in_a_table_in_csv_and_in_a_sentence(written: Written) -> None:
     """Planted is head 5 of layer 1, by 1 nat at step 1 and more at each later one; the rest follows its null."""
     store = swept(written, own_null=True)

@@ -152,12 +152,34 @@ def test_the_sentence_gives_the_numbers_of_the_largest_effect_beyond_all_nulls()
     comparisons = ladder()
     (said,) = sentences(statistics(comparisons), {"fresh": "before", "sized": "scale"})
     first, last = (comparisons["trained", "label", n] for n in ("fresh", "sized"))
-    cell = np.unravel_index(np.abs(first["v_effect"].values).argmax(), first["v"].shape)
+    cell = np.unravel_index(np.abs(last["v_effect"].values).argmax(), first["v"].shape)
     value, low, high = (
         float(d[n].values[cell]) for d, n in ((first, "v"), (last, "v_null_low"), (last, "v_null_high"))
     )
     assert f"v, {value:.3g} at layer {cell[0]}, head {cell[1]} (" in said
     assert f": {low:.3g} to {high:.3g})." in said
+
+
+def test_the_largest_effect_beyond_the_last_null_is_the_one_beside_it():
+    """``far`` is further from the first null, and the last gives most of it; of ``near`` it gives nothing."""
+    rng = np.random.default_rng(1)
+
+    def made(far, near, spread):
+        cells = {"far": rng.normal(far, spread, (3, 4)), "near": rng.normal(near, spread, (3, 4))}
+        return xr.Dataset({n: (("layer", "head"), v) for n, v in cells.items()})
+
+    model = xr.Dataset(
+        {n: (("layer", "head"), np.arange(12.0).reshape(3, 4) + x) for n, x in (("far", 900), ("near", 200))}
+    )
+    comparisons = {
+        ("trained", "label", null): against(model, [made(far, 0, 1.0) for _ in range(8)])
+        for null, far in (("fresh", 0), ("turned", 780))
+    }
+    (said,) = sentences(statistics(comparisons), {"fresh": "before", "turned": "spectrum"})
+    first, last = (comparisons["trained", "label", null] for null in ("fresh", "turned"))
+    assert float(abs(first["far_effect"]).max()) > float(abs(first["near_effect"]).max())
+    assert float(abs(last["far_effect"]).max()) < float(abs(last["near_effect"]).max())
+    assert "2 left to arrangement. The largest effect beyond spectrum: near, 211 at layer 2, head 3 (" in said
 
 
 def test_the_largest_effect_is_of_all_cells_whatever_explains_the_others_of_its_statistic():

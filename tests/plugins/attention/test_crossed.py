@@ -328,7 +328,7 @@ def test_everything_runs_against_its_nulls_and_is_drawn(tmp_path: Any) -> None:
     maps = results["trained", "model.attention"]["pattern"]
     assert maps.sizes["query"] != maps.sizes["key"]
     titles = [drawn.figure.title for drawn in gausslens.draw(results)]
-    assert any(title.startswith("Attention, 0, trained") for title in titles)
+    assert any(title.startswith("Attention, prompt 0, trained") for title in titles)
     page = next((tmp_path / "store").rglob("*.html")).read_text()
     for title in (
         "Output error of band plus sparse error",

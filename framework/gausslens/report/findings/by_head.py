@@ -72,12 +72,14 @@ def by_head(results: Results, found: Sequence[Section], opened: str = "store") -
     """Each number that every head has, the largest effect first, and the identities of the figures that stand there.
 
     What a plugin draws of a number, layers by heads, stands here and nowhere else on the page; so do maps of its z.
+    A number that no null tells anything of, as one that all of them keep, makes no head stand out and is left out.
     """
     drawn = _drawn(found, opened)
     judged: dict[tuple[str, str, str], list[Statistic]] = {}
     for one in results.statistics():
         if heads_of(one.comparison[one.variable]):
             judged.setdefault(one.name, []).append(one)
+    judged = {name: each for name, each in judged.items() if any(one.tests for one in each)}
     firsts = first_nulls(results.statistics(), results.rungs)
     ladders = results.explanations()
     numbers = [_number(each, firsts[name[0]], ladders.get(name), results.rungs, drawn) for name, each in judged.items()]

@@ -104,7 +104,7 @@ def _table(rows: Sequence[Row], nulls: Sequence[str], rungs: Mapping[str, str], 
         "Every statistic beside every null. A number is the effect, in the cell where the statistic is furthest from "
         "the first null: how far the model is from that null, over the spread of cells (of one cell, the ratio less "
         "one). Orange is above the null, blue below; grey does not depart. Small: how many cells depart. Each leads to "
-        "its figure."
+        "its figure." + (" Explained by: what explains most of the cells that depart." if laddered else "")
     )
     caption = element("p", f"{name}. {said}" if name else said, class_="about")
     table = element("table", element("thead", element("tr", *heads)), element("tbody", *body), class_="ladder")

@@ -232,8 +232,8 @@ class _Grid:
         return f"{value:z.{self.decimals}f}".replace("-", MINUS) if math.isfinite(value) else number(value)
 
     def _bar(self) -> Markup:
-        """Which colour is which value."""
-        if self.map.categories:
+        """Which colour is which value; nothing where there is no value."""
+        if self.map.categories or not np.isfinite(self.map.values).any():
             return Markup("")
         low, high = self.scale.low, self.scale.high
         height, steps, x = max(self.bottom - TOP, 60.0), 32, self.right + 16
@@ -244,9 +244,11 @@ class _Grid:
             for i, v in enumerate(levels)
         ]
         marks = [(0.0, high, "≥ " * self.scale.above), (0.5, (low + high) / 2, ""), (1.0, low, "≤ " * self.scale.below)]
-        for share, value, sign in marks if high > low else [(0.5, low, "")]:
+        told = [(share, sign + number(float(f"{value:.3g}"))) for share, value, sign in marks]
+        # All alike but for rounding: one number says it.
+        for share, text in told if told[0][1] != told[-1][1] else told[1:2]:
             at = {"x": x + 18, "y": TOP + 8 + (height - 8) * share}
-            drawn.append(element("text", sign + number(float(f"{value:.3g}")), class_="tick", **at))
+            drawn.append(element("text", text, class_="tick", **at))
         middle = max(TOP + height / 2, TOP + 3.5 * len(self.map.units))
         drawn.append(_rotated(self.map.units, x + 66, middle))
         return joined(drawn)
