@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -163,7 +163,18 @@ class JointParameters(Parameters):
         "them, as a weighted set of vectors; 0 leaves it out.",
     )
 
+    determinants: bool = Field(
+        False,
+        description="Also the log of the absolute determinant of the covariance between two positions, which Wertich "
+        "(2024), 4.2, takes for what their information follows, and the rank correlation of both over all pairs.",
+    )
+
     _site = field_validator("site")(_vectors)
+
+    def canonical(self) -> dict[str, Any]:
+        """What enters a key: where no determinants are asked for, what it was before they could be."""
+        found = super().canonical()
+        return found if self.determinants else {name: one for name, one in found.items() if name != "determinants"}
 
 
 class PropagateParameters(Parameters):

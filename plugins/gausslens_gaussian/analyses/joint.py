@@ -243,6 +243,22 @@ _OF_WINDOWS: dict[str, _Of] = {
     "decay_rate": ((), lambda f: f.rate, attributes("how fast it decays (NaN: too little to fit)", "nat/position")),
 }
 
+# Beside the information of each pair what the determinant of their covariance says.
+_OF_DETERMINANTS: dict[str, _Of] = {
+    "block_determinant": (
+        _PAIR,
+        lambda f: f.block_determinants,
+        attributes(
+            "log of the absolute determinant of the covariance between two positions", "log variance", against=False
+        ),
+    ),
+    "determinant_correlation": (
+        (),
+        lambda f: f.determinant_correlation,
+        attributes("rank correlation of that with the mutual information, over pairs of positions"),
+    ),
+}
+
 
 def _dataset(
     fits: Mapping[Place, WindowGaussian], axes: Mapping[Place, Floats], parameters: JointParameters, count: int
@@ -260,6 +276,8 @@ def _dataset(
         blocks = ("position", "component", "position_other", "component_other")
         attrs = attributes("joint covariance", "squared activation", against=False)
         values["covariance"] = (blocks, lambda f: f.covariance, attrs)
+    if parameters.determinants:
+        values |= _OF_DETERMINANTS
     dataset = _stacked(fits, values, head)
     bias = information_bias(count, dims, dims)
     text = "what was subtracted from each mutual information"

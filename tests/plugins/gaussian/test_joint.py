@@ -7,6 +7,7 @@ import pytest
 import torch
 import xarray as xr
 from pydantic import ValidationError
+from scipy import stats
 
 from gausslens import Batch, Context, GausslensError, Part, Prompt
 from gausslens.testing import TinyModel, check_round_trip, check_stream
@@ -201,6 +202,22 @@ def test_the_estimate_counts_windows() -> None:
     assert told.memory == 8 * model.info.n_layers * 30 * 4 * 2
     assert estimate(parameters.model_copy(update={"every": 2}), model.info, tokens).memory > told.memory
     assert analysis.request().passes == 1
+
+
+def test_determinants_of_blocks_beside_the_information() -> None:
+    model = TinyModel(dtype="float64")
+    given = {"window": 4, "dims": 2, "permutations": 0, "bigrams": 0}
+    parameters = JointParameters(**given, determinants=True)
+    texts = ["".join(np.random.default_rng(seed).choice(list("abcdefgh"), 6)) for seed in range(30)]
+    result = check_stream(JOINT, parameters, model=model, texts=texts).isel(layer=1)
+    i, j = np.triu_indices(4, 1)
+    blocks = result["covariance"].values
+    logs = [np.log(abs(np.linalg.det(blocks[a, :, b]))) for a, b in zip(i, j, strict=True)]
+    np.testing.assert_allclose(result["block_determinant"].values[i, j], logs)
+    exact = stats.spearmanr(logs, result["mutual_information"].values[i, j]).statistic
+    assert float(result["determinant_correlation"]) == pytest.approx(exact)
+    assert "determinants" not in JointParameters(**given).canonical(), "keys of before stay"
+    assert parameters.canonical()["determinants"]
 
 
 def counted(rows: list[list[int]], embeddings: np.ndarray) -> Bigrams:
