@@ -39,6 +39,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "median": np.median,
     "sqrt": np.sqrt,
     "log": np.log,
+    "exp": np.exp,
     "any": np.any,
     "all": np.all,
 }

@@ -5,7 +5,7 @@ place, or several, along some dimensions, ``by`` how each of the others is reduc
 (``each``). Or ``is`` is an expression over other numbers of the row. One way for all: the same is done to the result,
 to it without each group of prompts, which gives the error (delete-a-group jackknife), and to each draw of each null it
 is compared with. ``error`` names a variable that is the error of an analysis that tells its own; ``less`` one of
-another label that is taken off first. What is text is read as it is.
+another label that is taken off first, ``less_of`` the variant that it is of. What is text is read as it is.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ REDUCTIONS: dict[str, Callable[..., Any]] = {
     "max": np.nanmax,
     "min": np.nanmin,
     "sd": lambda values, axis: np.nanstd(values, axis=axis, ddof=1),
+    "median size": lambda values, axis: np.nanmedian(np.abs(values), axis=axis),
     "largest": lambda values, axis: np.nanmax(np.abs(values), axis=axis),
 }
 
@@ -101,17 +102,36 @@ def _text(spec: Mapping[str, Any], results: Any) -> str | None:
 
 def _read(spec: Mapping[str, Any], results: Any) -> Samples:
     variant, label, name, whole = _variable(spec, results)
-    if "less" in spec:
-        other = _variable(spec | {"of": spec["less"]}, results)
-        return Samples(reduced(whole[name] - other[3][other[2]].values, spec))
+    if "less_of" in spec:
+        return Samples(reduced(whole[name] - _of_other(spec, results), spec))
     nulls = results.nulls(variant, label) if spec.get("nulls", True) else ()
-    without = whole.get(f"{name}_without")
+    without = _less(f"{name}_without", variant, label, spec, results) if f"{name}_without" in whole else None
+    own = _less(name, variant, label, spec, results)
+    assert own is not None
     return Samples(
-        reduced(whole[name], spec),
+        reduced(own, spec),
         None if without is None else reduced(without, spec, "left_out"),
-        {null: reduced(results[null, label][name], spec, "draw") for null in nulls},
+        {n: reduced(one, spec, "draw") for n in nulls if (one := _less(name, n, label, spec, results)) is not None},
         reduced(whole[spec["error"]], spec) if "error" in spec else None,
     )
+
+
+def _less(name: str, variant: str, label: str, spec: Mapping[str, Any], results: Any) -> xr.DataArray | None:
+    """A variable of a variant, less that of another label where one is to be taken off; None if it has none."""
+    own: xr.DataArray = results[variant, label][name]
+    if "less" not in spec:
+        return own
+    other, _, taken = spec["less"].rpartition(".")
+    taken += "_without" if name.endswith("_without") else ""
+    beside = results[variant, other]
+    return own - beside[taken].values if taken in beside else None
+
+
+def _of_other(spec: Mapping[str, Any], results: Any) -> xr.DataArray:
+    """What another variant has of what is taken off; of draws their mean."""
+    *_, name, whole = _variable(spec | {"of": spec["less"], "variant": spec["less_of"]}, results)
+    found: xr.DataArray = whole[name]
+    return found.mean("draw") if "draw" in found.dims else found
 
 
 def reduced(array: xr.DataArray, spec: Mapping[str, Any], over: str | None = None) -> Array:
@@ -139,12 +159,14 @@ def _index(array: xr.DataArray, dim: str, place: Any) -> int:
 
 
 def _reduction(how: str) -> Callable[..., Any]:
-    """A name of REDUCTIONS, or "share <= 0.1" of the values that are positive."""
-    word, _, bound = how.partition(" <= ")
-    if word == "share" and bound:
-        return lambda values, axis: _share(values, float(bound), axis)
+    """A name of REDUCTIONS, or a share: "share <= 0.1" of what is positive, "share > 0" or "share beyond 3" of all."""
+    word, _, rest = how.partition(" ")
+    kind, _, bound = rest.partition(" ")
+    if word == "share" and kind in _SHARES and bound:
+        return lambda values, axis: _SHARES[kind](values, float(bound), axis)
     if how not in REDUCTIONS:
-        raise KeyError(f"no reduction {how!r}: each, share <= X, {', '.join(REDUCTIONS)}")
+        shares = ", ".join(f"share {kind} X" for kind in _SHARES)
+        raise KeyError(f"no reduction {how!r}: each, {shares}, {', '.join(REDUCTIONS)}")
     return REDUCTIONS[how]
 
 
@@ -152,6 +174,19 @@ def _share(values: Array, bound: float, axis: Any) -> Array:
     positive = values > 0
     found: Array = ((values <= bound) & positive).sum(axis=axis) / positive.sum(axis=axis)
     return found
+
+
+def _share_above(values: Array, bound: float, axis: Any) -> Array:
+    """Of all values that are numbers."""
+    found: Array = (values > bound).sum(axis=axis) / np.isfinite(values).sum(axis=axis)
+    return found
+
+
+_SHARES: dict[str, Callable[[Array, float, Any], Array]] = {
+    "<=": _share,
+    ">": _share_above,
+    "beyond": lambda values, bound, axis: _share_above(np.abs(values), bound, axis),
+}
 
 
 def _made(expression: str, found: Mapping[str, Samples]) -> Samples:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -163,7 +163,32 @@ class JointParameters(Parameters):
         "them, as a weighted set of vectors; 0 leaves it out.",
     )
 
+    determinants: bool = Field(
+        False,
+        description="Also the log of the absolute determinant of the covariance between two positions, which Wertich "
+        "(2024), 4.2, takes for what their information follows, and the rank correlation of both over all pairs.",
+    )
+
+    followers: int = Field(
+        0,
+        ge=0,
+        le=1000,
+        description="Also how much of what follows a token its so many most frequent followers hold: as counted, "
+        "smoothed, and of followers that were not counted; and the angles between what follows. 0 leaves it out.",
+    )
+
     _site = field_validator("site")(_vectors)
+
+    @model_validator(mode="after")
+    def _of_bigrams(self) -> Self:
+        if self.followers and not self.bigrams:
+            raise ValueError("followers are told of bigrams: let `bigrams` be 1 or more")
+        return self
+
+    def canonical(self) -> dict[str, Any]:
+        """What enters a key: where no determinants and followers are asked for, what it was before they could be."""
+        left = {name for name in ("determinants", "followers") if not getattr(self, name)}
+        return {name: one for name, one in super().canonical().items() if name not in left}
 
 
 class PropagateParameters(Parameters):

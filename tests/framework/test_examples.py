@@ -41,6 +41,12 @@ def test_data_of_an_example_are_copied_beside_it(tmp_path: Path) -> None:
     assert main(["check", str(tmp_path / "mine.yaml")]) == 0
 
 
+def test_a_text_of_an_example_is_copied_beside_it(tmp_path: Path) -> None:
+    copied("bigrams", tmp_path / "mine.yaml")
+    assert (tmp_path / "bigrams" / "prose.txt").stat().st_size > 50_000
+    assert main(["check", str(tmp_path / "mine.yaml")]) == 0
+
+
 def test_a_checkpoint_of_an_example_is_copied_beside_it(tmp_path: Path) -> None:
     copied("fine-tuning", tmp_path / "mine.yaml")
     assert (tmp_path / "fine-tuning" / "model.safetensors").stat().st_size > 100_000

@@ -97,6 +97,25 @@ def test_expressions_over_numbers_are_of_each_sample(reading: ModuleType) -> Non
     assert found["each"]["value"] == [found["low"]["value"], found["high"]["value"]]
 
 
+def test_a_number_may_be_less_what_a_null_has_and_a_share_of_all(reading: ModuleType) -> None:
+    run = Run()
+    x, twins = run.data["trained"]["x"].values, run.data["spectrum"]["x"].values.mean(0)
+    run.data["spectrum"]["most"] = run.data["spectrum"]["x"].max("head")
+    run.data["trained"]["x"][0, 0] = np.nan
+    layers = {"head layer": "share > 0"}
+    spec = {
+        "above": {"of": "a.b.x", "less": "a.b.x", "less_of": "spectrum", "by": layers},
+        "beyond_most": {"of": "a.b.x", "less": "a.b.most", "less_of": "spectrum", "by": layers},
+        "far": {"of": "a.b.x", "by": {"head layer": "share beyond 3"}, "nulls": False},
+    }
+    found = {name: one["value"] for name, one in reading.read_numbers(spec, run).items()}
+    seen = np.isfinite(x)
+    assert found["above"] == pytest.approx((x > twins)[seen].mean(), rel=1e-5)
+    most = run.data["spectrum"]["x"].values.max(-1).mean(0)[:, None]
+    assert found["beyond_most"] == pytest.approx((x > most)[seen].mean(), rel=1e-5)
+    assert found["far"] == pytest.approx((abs(x) > 3)[seen].mean(), rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("number", "said"),
     [

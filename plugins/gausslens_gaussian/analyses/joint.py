@@ -171,7 +171,23 @@ class Joint:
         variables["bigram_token"] = variable("first", tokens, "the token", "token number", against=False)
         text = "share of the variance of the next embedding that knowing the token removes"
         variables["bigram_explained"] = variable((), found["explained"], text, against=False)
+        if self.parameters.followers:
+            variables |= self._of_followers(found["token"])
         return dataset.assign(variables).assign_coords(first=[self._piece(token) for token in found["token"]])
+
+    def _of_followers(self, tokens: list[int]) -> dict[str, Any]:
+        """How much the most frequent followers hold, and the angles between what follows each token."""
+        many = self.parameters.followers
+        covered = self.bigrams.covered(many)
+        made = {
+            f"followers_{name}": variable((), covered[name], text.format(many=many), against=False)
+            for name, text in _OF_FOLLOWERS.items()
+        }
+        _, following = self.bigrams.followers(0)
+        angles = np.array([self.bigrams.angles(token, following) for token in tokens]).reshape(-1, 3)
+        for (name, text), values in zip(_OF_ANGLES.items(), angles.T, strict=True):
+            made[f"bigram_{name}"] = variable("first", values, text, against=False)
+        return made
 
     def _piece(self, token: int) -> str:
         tokens = self.context.tokens
@@ -216,6 +232,20 @@ _OF_BIGRAMS = {
     "bigram_effective_rank": ("effective_rank", "effective rank of what follows", "dimensions"),
     "bigram_spectrum": ("spectrum", "leading eigenvalues of the covariance of what follows", "squared activation"),
 }
+# How much of what follows a token its most frequent followers hold: the key of Bigrams.covered, its long name.
+_OF_FOLLOWERS = {
+    "held": "share of what follows a token that its {many} most frequent followers hold, as counted",
+    "often": "share of tokens behind one whose {many} most frequent followers hold over 0.9, as counted",
+    "smoothed": "share of what follows a token that its {many} most frequent followers hold, smoothed",
+    "often_smoothed": "share of tokens behind one whose {many} most frequent followers hold over 0.9, smoothed",
+    "held_out": "share of tokens that are among the {many} most frequent followers, counted without themselves",
+}
+# Of what follows each token: what Bigrams.angles gives, in its order.
+_OF_ANGLES = {
+    "cosine": "mean cosine of two different embeddings that follow, by how often they do",
+    "leading": "share of the leading eigenvalue of the second moment of what follows",
+    "leading_apart": "what that would be were all that follows orthogonal",
+}
 # Dimensions, the number of a fit, and attributes.
 _Of = tuple[tuple[str, ...], Callable[[Any], Any], dict[str, Any]]
 _OF_WINDOWS: dict[str, _Of] = {
@@ -243,6 +273,22 @@ _OF_WINDOWS: dict[str, _Of] = {
     "decay_rate": ((), lambda f: f.rate, attributes("how fast it decays (NaN: too little to fit)", "nat/position")),
 }
 
+# Beside the information of each pair what the determinant of their covariance says.
+_OF_DETERMINANTS: dict[str, _Of] = {
+    "block_determinant": (
+        _PAIR,
+        lambda f: f.block_determinants,
+        attributes(
+            "log of the absolute determinant of the covariance between two positions", "log variance", against=False
+        ),
+    ),
+    "determinant_correlation": (
+        (),
+        lambda f: f.determinant_correlation,
+        attributes("rank correlation of that with the mutual information, over pairs of positions"),
+    ),
+}
+
 
 def _dataset(
     fits: Mapping[Place, WindowGaussian], axes: Mapping[Place, Floats], parameters: JointParameters, count: int
@@ -260,6 +306,8 @@ def _dataset(
         blocks = ("position", "component", "position_other", "component_other")
         attrs = attributes("joint covariance", "squared activation", against=False)
         values["covariance"] = (blocks, lambda f: f.covariance, attrs)
+    if parameters.determinants:
+        values |= _OF_DETERMINANTS
     dataset = _stacked(fits, values, head)
     bias = information_bias(count, dims, dims)
     text = "what was subtracted from each mutual information"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,12 @@ from . import weighted_vectors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+# What five followers of a token would cover in Wertich (2024), 4.2.3.
+OFTEN = 0.9
+# What is taken from each count for what was not seen.
+DISCOUNT = 0.75
 
 
 class Bigrams:
@@ -102,6 +109,54 @@ class Bigrams:
             rows["effective_rank"].append(float(effective_rank(values)))
         return {"token": order, "spectrum": spectra, "explained": self._explained(following), **rows}
 
+    def covered(self, many: int) -> dict[str, float]:
+        """How much of what follows a token its ``many`` most frequent followers hold; means over all that follows.
+
+        ``held`` as counted, ``often`` the share that follows tokens where they hold more than OFTEN of it. Both are too
+        high where a token is followed a few times: five followers hold all of five. ``smoothed`` and ``often_smoothed``
+        are the same of p(w | v) = max(c(vw) - D, 0)/c(v) + D n(v)/c(v) p(w), with D = 0.75, n(v) followers and
+        p(w) the share of w of all that follows (Ney, Essen and Kneser 1994), over all w. ``held_out`` is the share that
+        is among the most frequent followers of the others, each counted without itself; equally frequent ones share.
+        """
+        _, following = self.followers(0)
+        unigram: Counter[int] = Counter()
+        for (_, second), times in self.pairs.items():
+            unigram[second] += times
+        total, frequent = sum(unigram.values()), unigram.most_common()
+        sums = dict.fromkeys(("held", "often", "smoothed", "often_smoothed", "held_out"), 0.0)
+        for successors, listed in following.values():
+            times = np.array(listed, dtype=np.float64)
+            n = times.sum()
+            left = DISCOUNT * len(times) / n / total
+            known = set(successors)
+            # Of those that never followed, the most frequent alone can be among the first.
+            others = islice((c for w, c in frequent if w not in known), many)
+            seen = (times - DISCOUNT) / n + left * np.array([unigram[w] for w in successors])
+            smoothed = np.array([*seen, *(left * c for c in others)])
+            for end, shares in (("", times / n), ("_smoothed", smoothed)):
+                top = float(np.sort(shares)[::-1][:many].sum())
+                sums["smoothed" if end else "held"] += n * top
+                sums[f"often{end}"] += n * (top > OFTEN)
+            sums["held_out"] += float(times @ _among(times, many))
+        return {name: one / max(total, 1) for name, one in sums.items()}
+
+    def angles(self, token: int, following: dict[int, tuple[list[int], list[int]]]) -> tuple[float, float, float]:
+        """Of what follows a token, as vectors v_i of weights l_i: mean cosine, and the spectrum that angles make.
+
+        The mean of cos(v_i, v_j) over i != j by l_i l_j (NaN of one follower); the share of the leading eigenvalue of
+        sum l_i v_i v_i^T; and what that would be were all v_i orthogonal, the largest l_i |v_i|^2 over their sum.
+        """
+        successors, times = following[token]
+        vectors = np.stack([self.embedding(s) for s in successors])
+        weights = np.array(times) / sum(times)
+        lengths = np.linalg.norm(vectors, axis=1)
+        units = vectors / np.maximum(lengths, np.finfo(float).tiny)[:, None]
+        apart = 1 - float(weights @ weights)
+        cosine = (float(np.sum((weights @ units) ** 2)) - float(weights @ weights)) / apart if apart > 0 else np.nan
+        own = weights * lengths**2
+        values = np.linalg.eigvalsh(weighted_vectors.gram(vectors, weights))
+        return cosine, float(values[-1] / own.sum()), float(own.max() / own.sum())
+
     def _explained(self, following: dict[int, tuple[list[int], list[int]]]) -> float:
         within, total_second, many = 0.0, 0.0, 0
         total = np.zeros_like(next(iter(self.sums.values())))
@@ -121,3 +176,14 @@ class Bigrams:
             return float("nan")
         spread = (total_second - float(total @ total) / many) * many / (many - 1)
         return 1 - within / spread if spread > 0 else float("nan")
+
+
+def _among(times: Floats, many: int) -> Floats:
+    """Of each follower: whether it is among the ``many`` most frequent where one of its own times is not counted."""
+    left = times - 1
+    others = np.sort(times)
+    # The others that are more frequent than it then is, and those that are as frequent: it is neither, for it was more.
+    more = len(times) - np.searchsorted(others, left, side="right") - 1
+    equal = np.searchsorted(others, left, side="right") - np.searchsorted(others, left, side="left")
+    found: Floats = np.where(left > 0, np.clip((many - more) / (equal + 1), 0, 1), 0.0)
+    return found

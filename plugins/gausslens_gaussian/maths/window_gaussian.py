@@ -37,6 +37,31 @@ class WindowGaussian:
     decay: Floats
     rate: float
 
+    @property
+    def block_determinants(self) -> Floats:
+        """log |det Cov(X_i, X_j)| of each pair of positions; minus infinity where that is singular, NaN for i = j."""
+        blocks = self.covariance.swapaxes(1, 2)
+        found: Floats = np.linalg.slogdet(blocks)[1]
+        np.fill_diagonal(found, np.nan)
+        return found
+
+    @property
+    def determinant_correlation(self) -> float:
+        """Rank correlation of ``block_determinants`` with the information, over pairs; NaN with fewer than three.
+
+        Information is -1/2 sum log(1 - rho_k^2) of canonical correlations; a determinant changes with the scale of a
+        position, and is zero where one rho_k is.
+        """
+        i, j = np.triu_indices(len(self.information), 1)
+        pairs = np.array(
+            [self.block_determinants[i, j], [_value(self.information[a][b]) for a, b in zip(i, j, strict=True)]]
+        )
+        pairs = pairs[:, np.isfinite(pairs).all(axis=0)]
+        if pairs.shape[1] < 3:
+            return float("nan")
+        ranks = pairs.argsort(axis=1).argsort(axis=1)
+        return float(np.corrcoef(ranks)[0, 1])
+
 
 def fit_window(samples: Floats, permutations: int, rng: np.random.Generator) -> WindowGaussian:
     """Fit the joint Gaussian of a window; refuses with the number of samples that it needs."""

@@ -88,6 +88,21 @@ def test_only_tied_weights_let_the_angle_through(tied: bool, judge: Any, rng: An
         judge.mean((values / np.sqrt(variance)) ** 4, 3 + 6 / h, 3.0)
 
 
+@pytest.mark.parametrize("k", [0.0, 0.6])
+def test_norms_of_queries_and_keys_make_forms_bounded_and_light_tailed(k: float, judge: Any, rng: Any) -> None:
+    """Of random untied weights q and k, both of length sqrt(h), are independent on spheres, whatever x and y are."""
+    n, h, draws = 20, 8, 60_000
+    x, y = (3 * one[0] for one in pairs(rng, 1, n, k))
+    W_Q, W_K = rng.normal(0, [[[0.4]], [[0.7]]], (draws, 2, n, h)).swapaxes(0, 1)
+    q, key = (np.sqrt(h) * one / np.linalg.norm(one, axis=1, keepdims=True) for one in (x @ W_Q, y @ W_K))
+    values = (q * key).sum(axis=1) / np.sqrt(h)
+    assert abs(values).max() <= np.sqrt(h)
+    judge.mean(values, 0.0, np.sqrt(h) * k if k else None)
+    judge.variance(values, 1.0)
+    # Without norms it is 3 + 6/h: norms turn the sign, and no angle gets through either way.
+    judge.mean(values**4, 3 * h / (h + 2), 3 + 6 / h)
+
+
 def test_the_share_of_the_angle(judge: Any, rng: Any) -> None:
     """For a given C the share is the squared correlation of cosine and form; for random untied ones about Var(k)/n."""
     n, draws = 10, 20_000

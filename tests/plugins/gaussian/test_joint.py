@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
 import xarray as xr
 from pydantic import ValidationError
+from scipy import stats
 
 from gausslens import Batch, Context, GausslensError, Part, Prompt
 from gausslens.testing import TinyModel, check_round_trip, check_stream
@@ -203,6 +207,22 @@ def test_the_estimate_counts_windows() -> None:
     assert analysis.request().passes == 1
 
 
+def test_determinants_of_blocks_beside_the_information() -> None:
+    model = TinyModel(dtype="float64")
+    given = {"window": 4, "dims": 2, "permutations": 0, "bigrams": 0}
+    parameters = JointParameters(**given, determinants=True)
+    texts = ["".join(np.random.default_rng(seed).choice(list("abcdefgh"), 6)) for seed in range(30)]
+    result = check_stream(JOINT, parameters, model=model, texts=texts).isel(layer=1)
+    i, j = np.triu_indices(4, 1)
+    blocks = result["covariance"].values
+    logs = [np.log(abs(np.linalg.det(blocks[a, :, b]))) for a, b in zip(i, j, strict=True)]
+    np.testing.assert_allclose(result["block_determinant"].values[i, j], logs)
+    exact = stats.spearmanr(logs, result["mutual_information"].values[i, j]).statistic
+    assert float(result["determinant_correlation"]) == pytest.approx(exact)
+    assert "determinants" not in JointParameters(**given).canonical(), "keys of before stay"
+    assert parameters.canonical()["determinants"]
+
+
 def counted(rows: list[list[int]], embeddings: np.ndarray) -> Bigrams:
     state = Bigrams()
     tokens = np.array(rows)
@@ -231,6 +251,44 @@ def test_how_much_a_token_explains_of_the_next() -> None:
     assert abs(independent) < 0.002
     follows = np.stack([tokens[:, 0], (tokens[:, 0] + 1) % 8], axis=1)
     assert counted(follows.tolist(), embeddings).statistics(1, 2)["explained"] == pytest.approx(1)
+
+
+def test_how_much_the_most_frequent_followers_hold() -> None:
+    rng = np.random.default_rng(5)
+    rows = rng.choice(9, (40, 12), p=np.arange(1, 10) / 45).tolist()
+    state = counted(rows, rng.normal(size=(9, 4)))
+    pairs = [pair for row in rows for pair in pairwise(row)]
+    after = {v: [w for one, w in pairs if one == v] for v in range(9)}
+    share = {w: [b for _, b in pairs].count(w) / len(pairs) for w in range(9)}
+    held, often, smoothed, out = [], [], [], []
+    for v, w in pairs:
+        top = sorted((after[v].count(x) / len(after[v]) for x in range(9)), reverse=True)
+        held.append(sum(top[:3]))
+        often.append(held[-1] > 0.9)
+        less, n = 0.75 * len(set(after[v])), len(after[v])
+        p = [max(after[v].count(x) - 0.75, 0) / n + less / n * share[x] for x in range(9)]
+        assert sum(p) == pytest.approx(1)
+        smoothed.append(sum(sorted(p, reverse=True)[:3]))
+        others = Counter(after[v])
+        others[w] -= 1
+        more = sum(c > others[w] for x, c in others.items() if x != w)
+        equal = sum(c == others[w] for x, c in others.items() if x != w)
+        out.append(min(max((3 - more) / (equal + 1), 0), 1) if others[w] else 0)
+    found = state.covered(3)
+    exact = {"held": held, "often": often, "smoothed": smoothed, "held_out": out}
+    for name, each in exact.items():
+        assert found[name] == pytest.approx(np.mean(each)), name
+    assert found["held_out"] < found["held"]
+
+
+def test_angles_of_what_follows_part_its_eigenvalues() -> None:
+    # After 0 two unit vectors of cosine a, equally often: eigenvalues (1 + a)/2 and (1 - a)/2.
+    a = 0.6
+    embeddings = np.array([[0.0, 1], [1, 0], [a, np.sqrt(1 - a**2)]])
+    state = counted([[0, 1], [0, 2]], embeddings)
+    assert state.angles(0, state.followers(1)[1]) == pytest.approx((a, (1 + a) / 2, 0.5))
+    with pytest.raises(ValidationError, match="let `bigrams` be 1 or more"):
+        JointParameters(bigrams=0, followers=5)
 
 
 def test_pairs_count_only_where_both_tokens_do() -> None:
