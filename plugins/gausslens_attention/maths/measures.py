@@ -22,7 +22,7 @@ from .arrays import Floats
 from .band_plus_sparse import apart, fit_stochastic
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
 
 MEASURES = ("distance", "distance_per_row", "distance_per_cell", "kl", "output_error")
 BASELINES = ("zero", "uniform", "identity", "causal mean")
@@ -154,7 +154,7 @@ def cumulative_map_spectrum(P: Floats, directions: int, parts: int = 0) -> dict[
     } | ({"cumulative": cumulative_spectrum(values, parts)} if parts else {})
 
 
-def cumulative_spectrum(values: Floats, parts: int) -> Floats:
+def cumulative_spectrum(values: NDArray[np.floating], parts: int) -> Floats:
     """What the largest t r of r falling singular values [..., r] hold of their sum, at t = 0, 1/parts, ..., 1.
 
     The curve of Wang et al. (2020, figure 1), on an axis that maps of all sizes share: c(k / r) = (s_1 + ... + s_k) /
@@ -164,5 +164,6 @@ def cumulative_spectrum(values: Floats, parts: int) -> Floats:
     total = np.concatenate([np.zeros_like(total[..., :1]), total], axis=-1)
     at = np.linspace(0.0, values.shape[-1], parts + 1)
     below = np.minimum(at.astype(int), values.shape[-1] - 1)
-    found: Floats = total[..., below] + (at - below) * (total[..., below + 1] - total[..., below])
-    return found / np.where(total[..., -1:] > 0, total[..., -1:], 1.0)
+    held = total[..., below] + (at - below) * (total[..., below + 1] - total[..., below])
+    found: Floats = held / np.where(total[..., -1:] > 0, total[..., -1:], 1.0)
+    return found
