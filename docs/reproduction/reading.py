@@ -10,6 +10,7 @@ another label that is taken off first, ``less_of`` the variant that it is of. Wh
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -191,16 +192,26 @@ _SHARES: dict[str, Callable[[Array, float, Any], Array]] = {
 
 def _made(expression: str, found: Mapping[str, Samples]) -> Samples:
     """A number made of others, in the same way of each sample."""
-    used = [one for name, one in found.items() if name in expression]
+    named = {name: one for name, one in found.items() if re.search(rf"\b{name}\b", expression)}
+    used = list(named.values())
     nulls = set.intersection(*(set(one.nulls) for one in used)) if used else set()
     without = None
     if used and all(one.without is not None for one in used):
-        without = np.asarray(evaluated(expression, {n: one.without for n, one in found.items()}))
+        without = _by_sample(expression, {name: one.without for name, one in named.items()})
     return Samples(
         np.asarray(evaluated(expression, {name: one.value for name, one in found.items()}), dtype=float),
         without,
-        {n: np.asarray(evaluated(expression, {k: s.nulls.get(n) for k, s in found.items()})) for n in sorted(nulls)},
+        {
+            null: _by_sample(expression, {name: one.nulls[null] for name, one in named.items()})
+            for null in sorted(nulls)
+        },
     )
+
+
+def _by_sample(expression: str, arrays: Mapping[str, Array | None]) -> Array:
+    """The expression of each draw, or of each group left out, by itself: its indices are of lists, not of draws."""
+    each = zip(*(array for array in arrays.values() if array is not None), strict=True)
+    return np.asarray([evaluated(expression, dict(zip(arrays, sample, strict=True))) for sample in each], dtype=float)
 
 
 def _told(one: Samples, rungs: Mapping[str, str]) -> dict[str, Any]:

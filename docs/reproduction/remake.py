@@ -65,7 +65,7 @@ def _yaml(name: str) -> Any:
 
 def written(stored: Mapping[str, Any]) -> str:
     """The page of these numbers."""
-    return page(Known(sources(), rows(), _yaml("formulas.yaml"), _yaml("texts.yaml"), stored))
+    return page(Known(sources(), rows(), _yaml("formulas.yaml"), _yaml("texts.yaml"), stored, settings()))
 
 
 def models_of(row: Mapping[str, Any]) -> Sequence[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from judging import VerdictBroken, verdict
@@ -24,15 +24,16 @@ class Known:
     formulas: Sequence[Row]
     texts: Mapping[str, str]
     stored: Stored
+    settings: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
 
 
 def page(known: Known) -> str:
     """The whole page."""
-    sources, rows, stored = known.sources, known.rows, known.stored
+    sources, rows = known.sources, known.rows
     parts = ["# Reproduction", coverage(known), known.texts["introduction"].strip()]
     for name, source in sources.items():
         parts += [f"## {name}", _source(source), _places(source)]
-        parts += [_row(row, sources, stored) for row in rows if _places_of(row, sources)[0][0] == name]
+        parts += [_row(row, known) for row in rows if _places_of(row, sources)[0][0] == name]
     parts += ["## Formulas", known.texts["formulas"].strip(), *(_formulas(table) for table in known.formulas)]
     return "\n\n".join([*parts, waiting(rows)]) + "\n"
 
@@ -92,7 +93,8 @@ def _places_of(row: Row, sources: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _row(row: Row, sources: Mapping[str, Any], stored: Stored) -> str:
+def _row(row: Row, known: Known) -> str:
+    sources, stored = known.sources, known.stored
     at = [f"{name} {places}" for name, places in _places_of(row, sources)]
     files = [f"`examples/{name}`" for name in row.get("run", ())]
     files += [f"`{path}`" for key in ("tests", "scripts") for path in row.get(key, ())]
@@ -111,7 +113,14 @@ def _row(row: Row, sources: Mapping[str, Any], stored: Stored) -> str:
         raise VerdictBroken(f"row {row['id']} has no numbers yet: run it with --store")
     said = verdict(row["verdict"], {model: one["numbers"] for model, one in found.items()}, row["id"])
     earlier = f"\n\n*By hand, of earlier runs.* {row['earlier'].strip()}" if "earlier" in row else ""
-    return f"{head}\n\n{_table(row, found)}{earlier}\n\n**{said}**"
+    return f"{head}\n\n{_table(row, found)}{_asked_less(row, found, known)}{earlier}\n\n**{said}**"
+
+
+def _asked_less(row: Row, found: Mapping[str, Any], known: Known) -> str:
+    """What was asked of the run file on a model where it is not all of it."""
+    less = known.settings.get(row["run"][0], {})
+    told = [f"{model} `{', '.join(less[model])}`" for model in found if model in less]
+    return f"\n\nNot all that the run file has was asked for: {'; '.join(told)}." if told else ""
 
 
 def _table(row: Row, found: Mapping[str, Mapping[str, Any]]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -138,6 +138,51 @@ class RolesParameters(Parameters):
         "diagonal before a band, a band before rare tokens.",
     )
     directions: int = Field(16, ge=1, le=256, description="How many leading singular values of the map to keep.")
+    parts: int = Field(
+        0,
+        ge=0,
+        le=256,
+        description="Points of the cumulative spectrum of all singular values, from none of them to all; 0: no curve.",
+    )
+
+    def canonical(self) -> dict[str, Any]:
+        """As plain data; without the curve where none is asked for, for keys of then are keys of now."""
+        return {name: held for name, held in super().canonical().items() if (name, held) != ("parts", 0)}
+
+
+class MembersParameters(Parameters):
+    """Parameters of attention.members."""
+
+    w: list[Count] = Field([3, 10], min_length=1, description="Widths of the band, and rows of a drawn window.")
+    windows: list[Positive] = Field([1, 2], min_length=1, description="Windows of the rare-token set.")
+    draws: Count = Field(
+        30, description="Matrices of each set that are drawn at each place of the grid; 0: none, the exact alone."
+    )
+    steps: Annotated[int, Field(ge=2)] = Field(
+        4, description="Steps of the grid of coefficients, cubed; 11 is what the source took."
+    )
+    repeats: Annotated[int, Field(ge=2)] = Field(3, description="Random searches, for their spread.")
+    holds: float = Field(
+        0.8,
+        gt=0,
+        lt=1,
+        description="The share of the attention that a member must hold for its width, or its windows, to be enough.",
+    )
+    published: dict[str, list[float]] = Field(
+        {},
+        description="Published distances to show beside, by head: {'3, 2': [17.229, ...]} for w 3 and two windows. Of "
+        "the maps that they were published of: one prompt, one layer.",
+    )
+
+    _different = field_validator("w", "windows")(lambda values: _distinct(values))
+
+    @model_validator(mode="after")
+    def _in_the_grid(self) -> MembersParameters:
+        grid = [f"{w}, {count}" for w in self.w for count in self.windows]
+        other = [name for name in self.published if name not in grid]
+        if other:
+            raise ValueError(f"published has {other[0]!r}, which is none of the grid: {'; '.join(grid)}")
+        return self
 
 
 class SwapParameters(Parameters):

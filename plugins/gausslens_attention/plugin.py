@@ -81,6 +81,19 @@ POOLING = Analysis(
     crossed=True,
     estimate="gausslens_attention.analyses.pooling:estimate",
 )
+MEMBERS = Analysis(
+    name="attention.members",
+    version=1,
+    shape="stream",
+    by_layer=True,
+    summary="Each head's pattern beside the nearest diagonal, band and rare-token members at given widths and windows: "
+    "exact, and by random search.",
+    parameters="gausslens_attention.parameters:MembersParameters",
+    analysis="gausslens_attention.analyses.members:Members",
+    random=True,
+    exchangeable=("head",),
+    estimate="gausslens_attention.analyses.members:estimate",
+)
 SWAP = Analysis(
     name="attention.swap",
     version=2,
@@ -92,6 +105,15 @@ SWAP = Analysis(
     exchangeable=("head",),
     crossed=True,
     estimate="gausslens_attention.analyses.swap:estimate",
+)
+NEAREST = ReportSection(
+    name="attention.members",
+    version=1,
+    summary="The distance of each head's map to the nearest members of the three sets, exact, drawn and published.",
+    section="gausslens_attention.figures.members:members",
+    question="How near are diagonals, bands and rare tokens?",
+    analyses=("attention.members",),
+    order=63,
 )
 CURVES = ReportSection(
     name="attention.curves",
@@ -134,10 +156,10 @@ LOSSES = ReportSection(
 @hookimpl
 def analyses() -> list[Analysis]:
     """What attention approximation computes."""
-    return [BAND, LOWRANK, MASKS, KERNELS, ROLES, POOLING, SWAP]
+    return [BAND, LOWRANK, MASKS, KERNELS, ROLES, POOLING, MEMBERS, SWAP]
 
 
 @hookimpl
 def report_sections() -> list[ReportSection]:
     """What it shows."""
-    return [MAP, SCORES, CURVES, LOSSES]
+    return [MAP, SCORES, CURVES, NEAREST, LOSSES]

@@ -41,7 +41,7 @@ def copied(name: str, to: Path | None = None) -> Path:
     _write_new(path, _SCHEMA.sub("", known[plain].text).encode())
     for data in files("gausslens_examples").iterdir():
         # What the run file reads, which looks for it beside itself: a file, or a directory with a checkpoint.
-        if data.name == f"{plain}.npz":
+        if data.name.endswith(".npz") and data.name in known[plain].text:
             _write_new(path.with_name(data.name), data.read_bytes())
         elif data.name == plain and data.is_dir():
             directory = path.with_name(data.name)

@@ -43,7 +43,7 @@ class Roles(OfPrompts):
             P = attention_of(batch, row)
             storage = max(round(self.parameters.scalars * P.shape[-2]), P.shape[-2] + 1)
             found = of_families(P, storage, looks_back(self.model)) | cumulative_map_spectrum(
-                P, self.parameters.directions
+                P, self.parameters.directions, self.parameters.parts
             )
             self.by_prompt[batch.layer, int(prompt)] = found
 
@@ -128,10 +128,15 @@ def _dataset(by_prompt: ByPrompt, model: ModelInfo, parameters: RolesParameters)
             against=False,
         ),
     }
+    coords: dict[str, Any] = {"layer": layers, "head": list(model.heads)}
+    coords |= {"family_name": list(NAMES), "role": list(FAMILIES)}
+    if parameters.parts:
+        text = "what the largest singular values hold of their sum, mean over prompts"
+        variables["cumulative"] = variable((*dims, "part"), means["cumulative"], text)
+        coords["part"] = [number / parameters.parts for number in range(parameters.parts + 1)]
     variables |= {name: variable(dims, means[name], *texts) for name, texts in _TEXTS.items()}
     for name, texts in _MODES.items():
         variables[name] = variable(dims, _mode(stacked(by_prompt, name)), *texts, against=False)
-    coords = {"layer": layers, "head": list(model.heads), "family_name": list(NAMES), "role": list(FAMILIES)}
     prompts = len({prompt for _, prompt in by_prompt})
     coords["direction"] = list(range(parameters.directions))
     notes = {"prompts": prompts, "scalars": parameters.scalars}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gausslens.figures import Figure, Line, Lines, Scatter, Source, Table, head_curves, pooled_over
+from gausslens.figures import Dial, Figure, Heatmap, Line, Lines, Scatter, Source, Table, head_curves, pooled_over
 
 from . import averaged, other_keys, too_short
 
@@ -43,6 +43,8 @@ def curves(results: Results) -> list[Figure]:
                 if axis is not None:
                     figures.append(_curve(result, named, axis))
                     figures += _by_head(result, [r for r in several if r.variant in result.nulls], named, axis)
+                else:
+                    figures.append(_by_kind(result, named))
                 figures.append(_storage(result, named))
             if all("no_values" not in result.data.attrs for result in several):
                 figures.append(_enough(label, named, several))
@@ -121,6 +123,23 @@ def _by_head(result: Result, nulls: list[Result], words: str, axis: str) -> list
         )
         for name, (title, said) in told.items()
     ]
+
+
+def _by_kind(result: Result, words: str) -> Figure:
+    """How far each head is under each kind, where kinds have no budget in common."""
+    error, title, said = _error_of(result.data)
+    return Heatmap(
+        title=f"{title} of {words} for each head, {result.variant}",
+        caption=f"{said}; a head that puts out nothing is at 1." + other_keys(result) + pooled_over(result),
+        sources=(Source(result.variant, result.label, error),),
+        units="1",
+        values=averaged(result.data[error], "kind", "layer", "head"),
+        rows=result.data["layer"].values,
+        columns=result.data["head"].values,
+        row_name="layer",
+        column_name="head",
+        dials=(Dial("kernel", result.data["kind"].values),),
+    )
 
 
 def _line(name: str, data: xr.Dataset, axis: str) -> Line:

@@ -28,6 +28,8 @@ def roles(results: Results) -> list[Figure]:
         for result in several:
             if "singular" in result.data:
                 figures.append(_cumulative(result, [other for other in several if other.variant in result.nulls]))
+            if "cumulative" in result.data:
+                figures.append(_all_values(result, [other for other in several if other.variant in result.nulls]))
             if _has_no_map(result):
                 continue
             if (result.data["family"] < result.data.sizes["family_name"]).any():
@@ -54,6 +56,20 @@ def _cumulative(result: Result, nulls: list[Result]) -> Figure:
         sources=tuple(Source(each.variant, each.label, "singular") for each in (result, *nulls)),
         x_name="singular values",
         nulls={null.named: shares(null.data) for null in nulls},
+    )
+
+
+def _all_values(result: Result, nulls: list[Result]) -> Figure:
+    """The curve of all singular values, on an axis that prompts of all lengths share."""
+    return head_curves(
+        result.data["cumulative"],
+        "part",
+        title=f"Cumulative spectrum of each head's map, all values, {result.variant}",
+        caption="What the largest singular values hold of the sum of all, against how many of them that is: the "
+        "straight line is a map whose values are equal, a map of low rank is at 1 soon (Wang et al. 2020, figure 1).",
+        sources=tuple(Source(each.variant, each.label, "cumulative") for each in (result, *nulls)),
+        x_name="share of the singular values",
+        nulls={null.named: null.data["cumulative"] for null in nulls},
     )
 
 

@@ -22,7 +22,7 @@ from .arrays import Floats
 from .band_plus_sparse import apart, fit_stochastic
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
 
 MEASURES = ("distance", "distance_per_row", "distance_per_cell", "kl", "output_error")
 BASELINES = ("zero", "uniform", "identity", "causal mean")
@@ -130,11 +130,12 @@ class Oracles:
         return self.of_rank[r]
 
 
-def cumulative_map_spectrum(P: Floats, directions: int) -> dict[str, Floats]:
+def cumulative_map_spectrum(P: Floats, directions: int, parts: int = 0) -> dict[str, Floats]:
     """The first singular values of maps [head, n, m], and what all of them say: ranks, condition, norms.
 
     The effective rank is exp of the entropy of the singular values' own shares, not of their squares' (Roy and
-    Vetterli 2007). ``condition`` is log10 of that of the values above rounding.
+    Vetterli 2007). ``condition`` is log10 of that of the values above rounding. With ``parts`` the curve of all values
+    besides, ``cumulative_spectrum`` of them.
     """
     values = np.linalg.svd(P, compute_uv=False)
     n = values.shape[-1]
@@ -150,4 +151,19 @@ def cumulative_map_spectrum(P: Floats, directions: int) -> dict[str, Floats]:
         "frobenius": np.sqrt((values**2).sum(axis=-1)),
         "nuclear": values.sum(axis=-1),
         "column_sum": np.abs(P).sum(axis=-2).max(axis=-1),
-    }
+    } | ({"cumulative": cumulative_spectrum(values, parts)} if parts else {})
+
+
+def cumulative_spectrum(values: NDArray[np.floating], parts: int) -> Floats:
+    """What the largest t r of r falling singular values [..., r] hold of their sum, at t = 0, 1/parts, ..., 1.
+
+    The curve of Wang et al. (2020, figure 1), on an axis that maps of all sizes share: c(k / r) = (s_1 + ... + s_k) /
+    (s_1 + ... + s_r), and straight between.
+    """
+    total = np.cumsum(values, axis=-1)
+    total = np.concatenate([np.zeros_like(total[..., :1]), total], axis=-1)
+    at = np.linspace(0.0, values.shape[-1], parts + 1)
+    below = np.minimum(at.astype(int), values.shape[-1] - 1)
+    held = total[..., below] + (at - below) * (total[..., below + 1] - total[..., below])
+    found: Floats = held / np.where(total[..., -1:] > 0, total[..., -1:], 1.0)
+    return found

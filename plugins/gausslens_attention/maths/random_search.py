@@ -37,18 +37,20 @@ class Found:
 def random_search(
     H: ArrayLike, rng: np.random.Generator, width: int = 3, columns: int = 2, draws: int = 30, steps: int = 11
 ) -> Found:
-    """The nearest of ``draws`` matrices of each set at each of steps^3 coefficients; all maps see the same draws."""
+    """The nearest of ``draws`` matrices of each set at each of steps^3 coefficients; all maps see the same draws.
+
+    Windows that do not fit into the map, ``columns`` of ``width`` rows, leave the third set out.
+    """
     maps = np.asarray(H, dtype=np.float64)
     n = maps.shape[-1]
     nearest, distance = np.zeros(maps.shape), np.full(maps.shape[:-2], np.inf)
     grid = np.linspace(0.0, 1.0, steps)
     count = 0
     for on_windows, _unused, on_errors in itertools.product(grid, grid, grid):
-        for drawn in (
-            draw_diagonals(n, draws, on_errors, rng),
-            draw_bands(n, draws, width, on_errors, rng),
-            draw_rare_tokens(n, draws, width, columns, on_windows, rng),
-        ):
+        sets = [draw_diagonals(n, draws, on_errors, rng), draw_bands(n, draws, width, on_errors, rng)]
+        if columns * width <= n:
+            sets.append(draw_rare_tokens(n, draws, width, columns, on_windows, rng))
+        for drawn in sets:
             count += len(drawn)
             apart = np.abs(maps[..., None, :, :] - drawn).sum(axis=(-1, -2))
             # A row that lost all its cells cannot be normalised.

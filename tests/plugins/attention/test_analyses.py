@@ -28,10 +28,11 @@ from gausslens_attention.parameters import (
     KernelParameters,
     LowRankParameters,
     MaskParameters,
+    MembersParameters,
     PoolingParameters,
     RolesParameters,
 )
-from gausslens_attention.plugin import BAND, KERNELS, LOWRANK, MASKS, POOLING, ROLES
+from gausslens_attention.plugin import BAND, KERNELS, LOWRANK, MASKS, MEMBERS, POOLING, ROLES
 
 from .maps import softmax_maps
 
@@ -44,6 +45,7 @@ SMALL = {
     "attention.kernels": KernelParameters(features=[8]),
     "attention.roles": RolesParameters(directions=4),
     "attention.pooling": PoolingParameters(directions=1, hidden=1, steps=5),
+    "attention.members": MembersParameters(w=[0, 2], windows=[1], draws=2, steps=2, repeats=2),
 }
 
 
@@ -52,7 +54,7 @@ def test_everything_that_the_plugin_names_exists() -> None:
     assert set(SMALL) <= set(host.analyses)
 
 
-@pytest.mark.parametrize("analysis", [BAND, LOWRANK, MASKS, KERNELS, ROLES, POOLING], ids=lambda a: a.name)
+@pytest.mark.parametrize("analysis", [BAND, LOWRANK, MASKS, KERNELS, ROLES, POOLING, MEMBERS], ids=lambda a: a.name)
 def test_as_the_host_runs_it(analysis: Any) -> None:
     result = check_stream(analysis, SMALL[analysis.name], **CUT)
     check_round_trip(result)
