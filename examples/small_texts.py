@@ -1,7 +1,8 @@
-"""What small models are trained on: windows of a text, or pairs; each batch follows from the seed and its step alone.
+"""What small models are trained on: windows of a text, pairs, or sums; each batch follows from seed and step alone.
 
-So a training that goes on after it was killed sees what it would have seen. Without a file both are made of the words
-and clues that come with gausslens: the text is their lines; the pairs are their words, and what a rule makes of each.
+So a training that goes on after it was killed sees what it would have seen. Without a file texts and pairs are made of
+the words and clues that come with gausslens: the text is their lines; the pairs are their words, and what a rule makes
+of each. Sums are of numbers below a modulus: "12 34 = 46"; a share of all of them is learned, the others are the test.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 Batch = dict[str, torch.Tensor]
 VOWELS = "aeiouy"
@@ -130,6 +133,52 @@ class PairRows:
         mask = _filled([[1] * len(self.sources[n]) for n in chosen], 0)
         labels = _filled([self.targets[n] for n in chosen], IGNORED)
         return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+
+
+def number_tokenizer(modulus: int) -> PreTrainedTokenizerFast:
+    """One token for each number below the modulus, which is its number, one for "=", and one for all else."""
+    vocabulary = {word: number for number, word in enumerate([*map(str, range(modulus)), "=", "?"])}
+    words_alone = Tokenizer(models.WordLevel(vocab=vocabulary, unk_token="?"))  # noqa: S106 - a token of text
+    words_alone.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=words_alone, unk_token="?")  # noqa: S106
+
+
+def split_sums(modulus: int, share: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """All (a, b) below the modulus, drawn apart into those to learn and those to test: equal in every training."""
+    pairs = torch.cartesian_prod(torch.arange(modulus), torch.arange(modulus))
+    draw = torch.Generator().manual_seed(seed_of("sums", modulus))
+    pairs = pairs[torch.randperm(len(pairs), generator=draw)]
+    learned = round(share * len(pairs))
+    if not 0 < learned < len(pairs):
+        raise ValueError(f"of {len(pairs)} sums {learned} would be learned: some must be, and some must be left")
+    return pairs[:learned], pairs[learned:]
+
+
+def as_sums(pairs: torch.Tensor, modulus: int) -> torch.Tensor:
+    """Pairs as tokens: a, b, =, a + b."""
+    return torch.cat([pairs, torch.full((len(pairs), 1), modulus), pairs.sum(1, keepdim=True) % modulus], dim=1)
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums modulo a number; of each the last token alone is learned."""
+
+    ids: torch.Tensor
+    rows: int
+    seed: int
+
+    @classmethod
+    def of(cls, modulus: int, share: float, rows: int, seed: int) -> Sums:
+        """The share of all sums that is learned."""
+        return cls(as_sums(split_sums(modulus, share)[0], modulus), rows, seed)
+
+    def batch(self, step: int) -> Batch:
+        """What step number ``step`` learns from."""
+        draw = torch.Generator().manual_seed(seed_of(self.seed, step))
+        ids = self.ids[torch.randint(0, len(self.ids), (self.rows,), generator=draw)]
+        labels = ids.clone()
+        labels[:, :-1] = IGNORED
+        return {"input_ids": ids, "labels": labels}
 
 
 def _filled(rows: Sequence[Sequence[int]], value: int) -> torch.Tensor:

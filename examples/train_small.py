@@ -4,8 +4,9 @@
     python examples/train_small.py OUT --type marian --layers 1 --heads 8 --edit examples/shaped-starts.yaml identity
     python examples/train_small.py OUT --start DIR --text FILE --save 0 10 100 1000
 
-A decoder learns a text (--text), an encoder-decoder pairs (--pairs, a tab between source and target); without a file,
-the words that come with gausslens, and what a rule makes of them. Tokens are bytes unless --tokenizer says otherwise.
+A decoder learns a text (--text) or sums (--sums), an encoder-decoder pairs (--pairs, a tab between source and target);
+without a file, the words that come with gausslens, and what a rule makes of them. Tokens are bytes unless --tokenizer
+says otherwise, of sums numbers.
 
 OUT/base is the start: the class's own initialisation from --init-seed, or that with the edits of a variant of a run
 file (--edit), or what --start holds (as `gausslens edit` writes it). OUT/step0 equals it bit for bit. OUT/stepN is the
@@ -35,9 +36,11 @@ import transformers
 from gausslens_examples.small_texts import (
     RULES,
     PairRows,
+    Sums,
     TextWindows,
     built_in_lines,
     built_in_pairs,
+    number_tokenizer,
     read_pairs,
     seed_of,
 )
@@ -123,12 +126,15 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--text", type=Path, help="a text, for decoders")
     data.add_argument("--pairs", type=Path, help="lines of source, tab, target, for encoder-decoders")
     data.add_argument("--rule", choices=sorted(RULES), default="reversal", help="of built-in words (reversal)")
+    data.add_argument("--sums", type=int, metavar="P", help="for decoders: sums modulo P, as 12 34 = 46")
+    data.add_argument("--share", type=float, help="the share of these sums that is learned (0.4)")
     data.add_argument("--data-seed", type=int, default=0, help="the seed of the order of the data (0)")
     data.add_argument("--length", type=int, default=64, help="tokens of a row, at most (64)")
     data.add_argument("--rows", type=int, default=16, help="rows of a step (16)")
     how = parser.add_argument_group("how")
     how.add_argument("--steps", type=int, default=400, help="how many updates (400)")
     how.add_argument("--rate", type=float, default=3e-3, help="the learning rate of AdamW (0.003)")
+    how.add_argument("--decay", type=float, help="the weight decay of AdamW (0.01)")
     how.add_argument(
         "--warmup", type=int, default=50, help="in so many steps the rate grows to that; then it stays (50)"
     )
@@ -251,7 +257,7 @@ def make_base(chosen: argparse.Namespace) -> None:
         edit_base(chosen, workshop)
 
 
-def check_runs(model: Any, data: TextWindows | PairRows) -> None:
+def check_runs(model: Any, data: TextWindows | PairRows | Sums) -> None:
     """Refuse a model whose sizes do not fit together, or the data."""
     try:
         with torch.no_grad():
@@ -308,10 +314,14 @@ def special_tokens(config: Any, tokenizer: Any) -> dict[str, int | None]:
 
 
 def tokenizer_of(chosen: argparse.Namespace, config: Any) -> Any:
-    """The tokenizer that was chosen, else that of the start, else bytes."""
+    """The tokenizer that was chosen, else that of the start, else numbers for sums, else bytes."""
     for place in (chosen.tokenizer, chosen.start):
         if place is not None and ((place / "tokenizer.json").is_file() or place is chosen.tokenizer):
             return transformers.AutoTokenizer.from_pretrained(place)
+    if chosen.sums is not None:
+        if config.is_encoder_decoder:
+            raise ValueError(f"{config.model_type} has two stacks and learns pairs (--pairs), no --sums")
+        return number_tokenizer(chosen.sums)
     return bytes_tokenizer(in_pairs=config.is_encoder_decoder)
 
 
@@ -341,7 +351,7 @@ def save(model: Any, tokenizer: Any, place: Path) -> None:
         file.chmod(0o644)  # safetensors gives nobody else a right to read
 
 
-def read_data(chosen: argparse.Namespace, config: Any, tokenizer: Any) -> TextWindows | PairRows:
+def read_data(chosen: argparse.Namespace, config: Any, tokenizer: Any) -> TextWindows | PairRows | Sums:
     """What the model learns, of the sort that it can."""
     if config.is_encoder_decoder:
         if chosen.text is not None:
@@ -350,6 +360,8 @@ def read_data(chosen: argparse.Namespace, config: Any, tokenizer: Any) -> TextWi
         return PairRows.of(pairs, tokenizer, chosen.length, chosen.rows, chosen.data_seed)
     if chosen.pairs is not None:
         raise ValueError(f"{config.model_type} has one stack and learns a text (--text), no --pairs")
+    if chosen.sums is not None:
+        return Sums.of(chosen.sums, 0.4 if chosen.share is None else chosen.share, chosen.rows, chosen.data_seed)
     text = "\n".join(built_in_lines()) if chosen.text is None else chosen.text.read_text(encoding="utf-8")
     return TextWindows.of(text, tokenizer, chosen.length, chosen.rows, chosen.data_seed)
 
@@ -361,7 +373,7 @@ class Training:
     chosen: argparse.Namespace
     model: Any
     tokenizer: Any
-    data: TextWindows | PairRows
+    data: TextWindows | PairRows | Sums
     optimiser: torch.optim.Optimizer
     losses: list[float]
 
@@ -371,7 +383,8 @@ class Training:
         model = opened(chosen.out / "base")
         tokenizer = tokenizer_of(argparse.Namespace(tokenizer=chosen.out / "base", start=None), model.config)
         data = read_data(chosen, model.config, tokenizer)
-        optimiser = torch.optim.AdamW(model.parameters(), lr=chosen.rate, betas=(0.9, 0.98), weight_decay=0.01)
+        decay = 0.01 if chosen.decay is None else chosen.decay
+        optimiser = torch.optim.AdamW(model.parameters(), lr=chosen.rate, betas=(0.9, 0.98), weight_decay=decay)
         training = cls(chosen, model.train(), tokenizer, data, optimiser, [])
         if (chosen.out / STATE).is_file():
             held = torch.load(chosen.out / STATE, weights_only=True)

@@ -2,11 +2,15 @@
 
     python examples/train_starts.py OUT                        # OUT/plain-1/step0 ... OUT/band-8/step400
     python examples/train_starts.py OUT --starts plain sparse low-rank --heads 2 4 --type llama --layers 2
+    python examples/train_starts.py OUT --trainings 4          # OUT/plain-1/seed-1/step0 ... OUT/band-8/seed-4/step400
     python examples/train_starts.py OUT --seeds 3              # OUT/data-1 ... OUT/init-1 ... OUT/both-3
 
 Conti (2023/24) trains translators of one layer with one head and with eight, from their own initialisation and from
 shaped matrices. Here a translator of one layer learns to write words backwards: four starts, two numbers of heads. A
 start is a variant of examples/shaped-starts.yaml (or of --run); `plain` is the initialisation itself.
+
+With --trainings N each is trained N times, from as many seeds of data and initialisation, the same for each start, so
+that what a start does stands beside what seeds do (trained-starts.yaml).
 
 With --seeds N the plain model is trained 3 N times, at the last number of heads: N orders of the data (OUT/data-1 and
 on), N initialisations (OUT/init-1), and N of both at once. What these share is what follows from the recipe.
@@ -36,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--starts", nargs="+", default=STARTS, metavar="VARIANT", help=f"default: {' '.join(STARTS)}")
     parser.add_argument("--heads", nargs="+", type=int, default=(1, 8), metavar="N", help="numbers of heads (1 8)")
     parser.add_argument("--run", type=Path, default=RUN, help="the run file that has the starts as variants")
+    parser.add_argument("--trainings", type=int, metavar="N", help="of each start N trainings, from seeds of both")
     parser.add_argument(
         "--seeds", type=int, metavar="N", help="instead: N seeds of data, N of initialisation, N of both"
     )
@@ -51,7 +56,11 @@ def of_starts(chosen: argparse.Namespace) -> Iterator[tuple[str, list[str]]]:
     for heads in chosen.heads:
         for start in chosen.starts:
             edit = [] if start == "plain" else ["--edit", str(chosen.run), start]
-            yield f"{start}-{heads}", ["--heads", str(heads), *edit]
+            if chosen.trainings is None:
+                yield f"{start}-{heads}", ["--heads", str(heads), *edit]
+            for seed in map(str, range(1, (chosen.trainings or 0) + 1)):
+                seeds = ["--data-seed", seed, "--init-seed", seed]
+                yield f"{start}-{heads}/seed-{seed}", ["--heads", str(heads), *seeds, *edit]
 
 
 def of_seeds(chosen: argparse.Namespace) -> Iterator[tuple[str, list[str]]]:

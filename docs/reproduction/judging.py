@@ -103,6 +103,8 @@ def _looked_up(names: Any, name: str) -> Any:
         known = ", ".join(map(str, names)) if isinstance(names, Mapping) else "nothing, it is a number"
         raise BadExpression(f"there is no {name}; there is {known}")
     found = names[name]
+    if found is None:  # a step that never comes: no comparison holds of it
+        return np.nan
     return np.asarray(found, dtype=float) if isinstance(found, list) else found
 
 

@@ -5,7 +5,9 @@ place, or several, along some dimensions, ``by`` how each of the others is reduc
 (``each``). Or ``is`` is an expression over other numbers of the row. One way for all: the same is done to the result,
 to it without each group of prompts, which gives the error (delete-a-group jackknife), and to each draw of each null it
 is compared with. ``error`` names a variable that is the error of an analysis that tells its own; ``less`` one of
-another label that is taken off first, ``less_of`` the variant that it is of. What is text is read as it is.
+another label that is taken off first, ``less_of`` the variant that it is of. ``over`` names a dimension of repeats, as
+of trainings from several seeds: the number is the mean of what each gives, its error theirs. ``onset`` names a null:
+the number is from which step on the variable is beyond it, for good. What is text is read as it is.
 """
 
 from __future__ import annotations
@@ -68,10 +70,17 @@ def read_numbers(numbers: Mapping[str, Mapping[str, Any]], results: Any) -> dict
             found[name] = _made(spec["is"], found) if "is" in spec else _read(spec, results)
         except (KeyError, ValueError, gausslens.GausslensError) as error:
             raise UnreadableNumber(f"{name}: {error}") from error
-        if not np.isfinite(found[name].value).all():
+        if not (np.isfinite(found[name].value).all() or may_never_be(spec, numbers)):
             raise UnreadableNumber(f"{name}: is not finite: {found[name].value}")
     told = texts | {name: _told(one, results.rungs) for name, one in found.items()}
     return {name: told[name] for name in numbers}
+
+
+def may_never_be(spec: Mapping[str, Any], numbers: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a number is of a step that may never come: an onset, a first step, or made of one."""
+    first = "onset" in spec or any(how.startswith("first ") for how in spec.get("by", {}).values())
+    of = [name for name in numbers if re.search(rf"\b{name}\b", spec.get("is", ""))]
+    return first or any(may_never_be(numbers[name], numbers) for name in of)
 
 
 def first_variant(results: Any) -> str:
@@ -103,8 +112,13 @@ def _text(spec: Mapping[str, Any], results: Any) -> str | None:
 
 def _read(spec: Mapping[str, Any], results: Any) -> Samples:
     variant, label, name, whole = _variable(spec, results)
+    if "onset" in spec:
+        return _repeated(_onset(results, variant, label, name, spec["onset"]), spec)
     if "less_of" in spec:
         return Samples(reduced(whole[name] - _of_other(spec, results), spec))
+    if "over" in spec:
+        beside = results.nulls(variant, label) if spec.get("nulls", True) else ()
+        return _repeated(whole[name], spec, {null: results[null, label][name] for null in beside})
     nulls = results.nulls(variant, label) if spec.get("nulls", True) else ()
     without = _less(f"{name}_without", variant, label, spec, results) if f"{name}_without" in whole else None
     own = _less(name, variant, label, spec, results)
@@ -135,6 +149,40 @@ def _of_other(spec: Mapping[str, Any], results: Any) -> xr.DataArray:
     return found.mean("draw") if "draw" in found.dims else found
 
 
+def _onset(results: Any, variant: str, label: str, name: str, null: str) -> xr.DataArray:
+    """From which step on each cell is beyond a null for good; inf where it never is."""
+    for one in results.onsets():
+        found = one.statistic
+        if (found.variant, found.label, found.null, found.variable) == (variant, label, null, name):
+            onset: xr.DataArray = one.columns()["onset"].fillna(np.inf)
+            return onset
+    raise KeyError(f"{variant}, {label}, {name} has no onsets beside {null}")
+
+
+def _repeated(array: xr.DataArray, spec: Mapping[str, Any], nulls: Mapping[str, xr.DataArray] | None = None) -> Samples:
+    """The mean over repeats, and without each of them; draws of nulls that were repeated too are means over them."""
+    over = spec.get("over")
+    if over is None:
+        return Samples(reduced(array, spec))
+    each = reduced(array, spec, over)
+    value, without = each.mean(axis=0), None
+    if len(each) > 1 and np.isfinite(each).all():
+        without = np.stack([np.delete(each, n, axis=0).mean(axis=0) for n in range(len(each))])
+    drawn = {null: _drawn(draws, spec, over) for null, draws in (nulls or {}).items()}
+    alike = {null: np.broadcast_to(one.T, (*value.shape[::-1], len(one))).T for null, one in drawn.items()}
+    return Samples(value, without, alike)
+
+
+def _drawn(draws: xr.DataArray, spec: Mapping[str, Any], over: str) -> Array:
+    """A number of each draw [draw, ...]; a null that is not swept has fewer dimensions, and is one for all places."""
+    its = {
+        key: {d: how for d, how in spec.get(key, {}).items() if {*d.split()} <= {*draws.dims}} for key in ("at", "by")
+    }
+    if over not in draws.dims:
+        return reduced(draws, its, "draw")
+    return np.stack([reduced(draws.isel({over: n}), its, "draw") for n in range(draws.sizes[over])]).mean(axis=0)
+
+
 def reduced(array: xr.DataArray, spec: Mapping[str, Any], over: str | None = None) -> Array:
     """The array at one place along some dimensions, reduced along others; ``over`` comes first and stays."""
     for dim, place in spec.get("at", {}).items():
@@ -142,7 +190,9 @@ def reduced(array: xr.DataArray, spec: Mapping[str, Any], over: str | None = Non
         array = array.isel({dim: places})
     kept = [dim for dim, how in spec.get("by", {}).items() if how == "each"]
     for dims, how in spec.get("by", {}).items():
-        if how != "each":
+        if how.startswith("first <= "):
+            array = _first(array, dims, float(how.removeprefix("first <= ")))
+        elif how != "each":
             array = array.reduce(_reduction(how), dim=dims.split())
     left = [str(dim) for dim in array.dims if dim not in (over, *kept)]
     if left or len(kept) > 1:
@@ -157,6 +207,13 @@ def _index(array: xr.DataArray, dim: str, place: Any) -> int:
     if str(place) not in known:
         raise KeyError(f"{dim} has no {place!r}: {', '.join(known[:12])}")
     return known.index(str(place))
+
+
+def _first(array: xr.DataArray, dim: str, bound: float) -> xr.DataArray:
+    """From which coordinate on all values are at most this; inf where the last is not."""
+    array = array.sortby(dim)
+    stays = (array <= bound).isel({dim: slice(None, None, -1)}).cumprod(dim).isel({dim: slice(None, None, -1)})
+    return array[dim].astype(float).where(stays > 0, np.inf).min(dim)
 
 
 def _reduction(how: str) -> Callable[..., Any]:
@@ -192,6 +249,11 @@ _SHARES: dict[str, Callable[[Array, float, Any], Array]] = {
 
 def _made(expression: str, found: Mapping[str, Samples]) -> Samples:
     """A number made of others, in the same way of each sample."""
+    with np.errstate(invalid="ignore"):  # steps that never come have no difference
+        return _of_each(expression, found)
+
+
+def _of_each(expression: str, found: Mapping[str, Samples]) -> Samples:
     named = {name: one for name, one in found.items() if re.search(rf"\b{name}\b", expression)}
     used = list(named.values())
     nulls = set.intersection(*(set(one.nulls) for one in used)) if used else set()

@@ -6,10 +6,10 @@
     python docs/reproduction/remake.py --check                ends with 1 where the page is not that
     python docs/reproduction/remake.py --check --store DIR    runs, and tells what is not as it is kept; writes nothing
 
-DIR holds a store for each model: builtin, and where GAUSSLENS_MODELS is set stories15m and smollm2. Killed and started
-again it goes on where it was. Numbers are kept in numbers.json, so that the page can be made of what one machine has
-and another has not. What differs from the kept numbers by more than its error is told. README.md beside this file says
-what a row is.
+DIR holds a store for each model: builtin, and where GAUSSLENS_MODELS is set stories15m and smollm2; and made, the
+checkpoints that scripts train for rows of theirs. Killed and started again it goes on where it was. Numbers are kept in
+numbers.json, so that the page can be made of what one machine has and another has not. What differs from the kept
+numbers by more than its error is told. README.md beside this file says what a row is.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -44,13 +46,31 @@ def sources() -> dict[str, Any]:
 
 
 def rows() -> list[dict[str, Any]]:
-    """The rows of all sources."""
-    return [row for name in sources() for row in _yaml(f"{name}.yaml")]
+    """The rows of all sources, and of the models that are trained for them."""
+    return [row for name in (*sources(), "trained") for row in _yaml(f"{name}.yaml")]
 
 
 def settings() -> dict[str, dict[str, list[str]]]:
     """``{run file: {model: [key=value, ...]}}``: what is asked of a run file on a model, where it is not all of it."""
     return dict(_yaml("settings.yaml") or {})
+
+
+def made() -> dict[str, dict[str, Any]]:
+    """``{run file: {script, into, small, called}}``: whose models a script makes, and where beside the run file."""
+    return dict(_yaml("made.yaml"))
+
+
+def with_checkpoints(name: str, beside: Path, small: bool = False) -> Path:
+    """A run file, copied to where the checkpoints that it names are made first; what is there is not made again."""
+    path = ROOT / "examples" / name
+    if name not in made():
+        return path
+    beside.mkdir(parents=True, exist_ok=True)
+    how = made()[name]
+    command = [sys.executable, str(path.with_name(how["script"])), str(beside / how["into"])]
+    command += [str(option) for option in [*how.get("options", ()), *(how["small"] if small else ())]]
+    subprocess.run(command, check=True)  # noqa: S603 - a script of examples/, with options of made.yaml
+    return Path(shutil.copy(path, beside))
 
 
 def kept() -> dict[str, Any]:
@@ -78,7 +98,7 @@ def run(name: str, model: str, store: Path) -> Any:
     sets = ["report=false", *settings().get(name, {}).get(model, ())]
     if model != "builtin":
         sets.append(f"model.path={Path(os.environ['GAUSSLENS_MODELS']) / model}")
-    return gausslens.run(ROOT / "examples" / name, store=store / model, sets=sets)
+    return gausslens.run(with_checkpoints(name, store / "made"), store=store / model, sets=sets)
 
 
 def stored_run(name: str, model: str, store: Path) -> Any:
@@ -91,7 +111,8 @@ def read_row(row: Mapping[str, Any], results: Any) -> dict[str, Any]:
     """A row's numbers in the results of its run, and of which model they are."""
     model = (results.manifest().resolved.get("model") or {}).get("path", "none")
     numbers = read_numbers(row["numbers"], results)
-    return {"model": Path(model).name, "version": gausslens.__version__, "numbers": numbers}
+    called = made().get(row["run"][0], {}).get("called") or Path(model).name
+    return {"model": called, "version": gausslens.__version__, "numbers": numbers}
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:

@@ -158,11 +158,13 @@ def shown(value: Any, spread: Any, show: str) -> str:
         spreads = [each for each in spread if each is not None] if isinstance(spread, list) else []
         around = f" (+- {max(spreads):.1g} at most)" if spreads else ""
         if len(value) <= MOST_LISTED:
-            return ", ".join(format(each, show) for each in value) + around
-        inner = sorted(value)
+            return ", ".join("never" if each is None else format(each, show) for each in value) + around
+        inner = sorted(each for each in value if each is not None)
         return f"{inner[0]:{show}} to {inner[-1]:{show}}, median {inner[len(inner) // 2]:{show}}{around}"
     if isinstance(value, str):
         return value or "(nothing)"
+    if value is None:
+        return "never"
     return format(value, show) + (f" +- {spread:.1g}" if spread is not None else "")
 
 

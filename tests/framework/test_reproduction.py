@@ -250,3 +250,75 @@ def test_expressions_of_all_rows_are_expressions() -> None:
         for rule in row["verdict"] if "numbers" in row else ():
             for key in ("when", "each"):
                 ast.parse(rule.get(key, "1"), mode="eval")
+
+
+class Seeds(Run):
+    """A run whose first variant is swept over seeds and steps; twins are of no step, or of each."""
+
+    def __init__(self) -> None:
+        draw = np.random.default_rng(1)
+        steps = np.asarray([0, 10, 20, 40])
+        falls = np.asarray([4.0, 2.0, 0.5, 0.4]) + draw.normal(0, 0.01, (3, 4))
+        coords = {"seed": ["a", "b", "c"], "step": steps}
+        dims = ("seed", "step")
+        other = falls - draw.uniform(0, 0.1, (3, 4))
+        self.data = {
+            "trained": xr.Dataset({"x": (dims, falls), "y": (dims, other)}, coords=coords),
+            "before": xr.Dataset({n: ("draw", draw.normal(4, 0.1, 8)) for n in "xy"}),
+            "spectrum": xr.Dataset({n: (("draw", *dims), draw.normal(3, 0.1, (8, 3, 4))) for n in "xy"}, coords=coords),
+        }
+        table = xr.DataArray([[10.0, np.nan, 20.0]], dims=("layer", "seed"), coords={"layer": [0]})
+        self.onset = SimpleNamespace(
+            statistic=SimpleNamespace(variant="trained", label="a.b", null="before", variable="x"),
+            columns=lambda: {"onset": table},
+        )
+
+    def onsets(self) -> list[Any]:
+        return [self.onset]
+
+
+def test_repeats_give_a_mean_with_their_error_and_twins_of_no_step_stand_beside_each(reading: ModuleType) -> None:
+    """A mean of n repeats has the standard error sd / sqrt(n); differences of equal seeds are taken in pairs."""
+    run = Seeds()
+    x, y = (run.data["trained"][name].values for name in "xy")
+    spec = {
+        "x": {"of": "a.b.x", "by": {"step": "each"}, "over": "seed"},
+        "y": {"of": "a.b.y", "by": {"step": "each"}, "over": "seed"},
+        "gain": {"is": "x - y"},
+    }
+    found = reading.read_numbers(spec, run)
+    assert found["x"]["value"] == pytest.approx(x.mean(0), rel=1e-5)
+    assert found["x"]["error"] == pytest.approx(x.std(0, ddof=1) / np.sqrt(3), rel=1e-4)
+    assert found["gain"]["error"] == pytest.approx((x - y).std(0, ddof=1) / np.sqrt(3), rel=1e-4)
+    twins = run.data["before"]["x"].values.mean()
+    assert found["x"]["nulls"]["before"]["mean"] == pytest.approx([twins] * 4, rel=1e-5)
+    drawn = run.data["spectrum"]["x"].values.mean(1)
+    assert found["x"]["nulls"]["spectrum"]["sd"] == pytest.approx(drawn.std(0, ddof=1), rel=1e-5)
+
+
+def test_a_step_that_comes_to_stay_and_one_that_never_comes(reading: ModuleType, judging: ModuleType) -> None:
+    run = Seeds()
+    first = {"of": "a.b.x", "over": "seed", "nulls": False}
+    spec = {
+        "low": first | {"by": {"step": "first <= 1.0"}},
+        "never": first | {"by": {"step": "first <= 0.1"}},
+        "onset": {"of": "a.b.x", "onset": "before", "at": {"layer": 0}, "by": {"seed": "min"}},
+        "all": {"of": "a.b.x", "onset": "before", "at": {"layer": 0}, "over": "seed"},
+        "later": {"is": "all - low"},
+    }
+    found = reading.read_numbers(spec, run)
+    assert {name: one["value"] for name, one in found.items()} == {
+        "low": 20.0, "never": None, "onset": 10.0, "all": None, "later": None,
+    }  # fmt: skip
+    assert found["low"]["error"] == 0.0
+    rules = [{"each": "it.later > 0", "says": "later"}, {"each": "not it.later > 0", "says": "not in all"}]
+    assert judging.verdict(rules, {"builtin": found}) == "not in all"
+    run.data["trained"]["x"][0, 3] = 2.0  # low in between, not to stay
+    assert reading.read_numbers({"low": spec["low"]}, run)["low"]["value"] is None
+
+
+def test_other_numbers_must_be_finite(reading: ModuleType) -> None:
+    run = Seeds()
+    run.data["trained"]["x"][0, 0] = np.nan
+    with pytest.raises(reading.UnreadableNumber, match="is not finite"):
+        reading.read_numbers({"x": {"of": "a.b.x", "at": {"step": 0}, "over": "seed", "nulls": False}}, run)

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 HERE = ROOT / "docs/reproduction"
 SOURCES: dict[str, Any] = yaml.safe_load((HERE / "sources.yaml").read_text(encoding="utf-8"))
 ROWS: list[dict[str, Any]] = [
-    row for name in SOURCES for row in yaml.safe_load((HERE / f"{name}.yaml").read_text(encoding="utf-8"))
+    row for name in (*SOURCES, "trained") for row in yaml.safe_load((HERE / f"{name}.yaml").read_text(encoding="utf-8"))
 ]
 FORMULAS: list[dict[str, Any]] = yaml.safe_load((HERE / "formulas.yaml").read_text(encoding="utf-8"))
 PLACES = [(name, place) for name, source in SOURCES.items() for place in source["places"]]
@@ -97,6 +97,14 @@ def test_settings_are_of_run_files_that_rows_rest_on(remake: ModuleType) -> None
 def _test_functions() -> set[str]:
     tests = (ROOT / "tests/plugins").rglob("test_*.py")
     return {name for path in tests for name in re.findall(r"^def (test_\w+)", path.read_text(encoding="utf-8"), re.M)}
+
+
+def test_what_scripts_make_is_of_run_files_that_there_are(remake: ModuleType) -> None:
+    for name, how in remake.made().items():
+        study = (ROOT / "examples" / name).read_text(encoding="utf-8")
+        assert f"{how['into']}/" in study, name
+        assert (ROOT / "examples" / how["script"]).is_file()
+        assert how["small"], f"{name}: options of seconds for CI"
 
 
 def test_formulas_name_tests_that_there_are() -> None:

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -59,13 +57,16 @@ def test_it_finishes_and_its_page_is_whole(
     driven: Browser, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = tmp_path / "store"
-    path = _with_checkpoints(path, tmp_path) if path.stem == "trajectory" else path
+    monkeypatch.syspath_prepend(str(ROOT / "docs/reproduction"))
+    import remake
+
+    path = remake.with_checkpoints(path.name, tmp_path, small=True)
     one_prompt = ["prompts.targets=[Ant]"] if path.stem in ("attention-budgets", "attention-swap") else []
     fewer = (*one_prompt, *_few_draws(path))
     options = [option for each in fewer for option in ("--set", each)]
     assert main(["run", str(path), "--store", str(store), *options]) == 0
     _whole(driven, store)
-    _numbers_of_rows(path, store, monkeypatch)
+    _numbers_of_rows(path, store)
     if path.stem == "demo":
         assert (store / "report.html").stat().st_size < 5_000_000
 
@@ -83,24 +84,14 @@ def test_it_finishes_on_a_real_model_where_it_says_so(driven: Browser, path: Pat
     _whole(driven, store)
 
 
-def _numbers_of_rows(path: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _numbers_of_rows(path: Path, store: Path) -> None:
     """All numbers of the rows that rest on this run file can be read; with few draws they are not those of the page."""
-    monkeypatch.syspath_prepend(str(ROOT / "docs/reproduction"))
     import remake
 
     for row in remake.rows():
         if "numbers" in row and row["run"][0] == path.name:
             read = remake.read_row(row, gausslens.open(store))
             assert list(read["numbers"]) == list(row["numbers"])
-
-
-def _with_checkpoints(path: Path, directory: Path) -> Path:
-    """The example beside the checkpoints that its script makes, of a few steps."""
-    script = path.with_name("train_tiny_model.py")
-    steps = ("--steps", "40", "--at", "0", "10", "20", "40")
-    command = [sys.executable, str(script), str(directory / "trajectory"), *steps]
-    subprocess.run(command, check=True, capture_output=True)
-    return Path(shutil.copy(path, directory))
 
 
 def _few_draws(path: Path) -> list[str]:

@@ -350,3 +350,25 @@ def test_a_translator_learns(script: Any, tmp_path: Path) -> None:
         found = losses(tmp_path / f"{start}-8")
         assert 5 < found[0] < 6.5
         assert sum(found[-20:]) / 20 < 1.2
+
+
+def test_sums_are_learned_in_part_and_their_last_token_alone(script: Any, train: Train) -> None:
+    """Each sum is right; learned and left are all of them; the loss noted is that of the answer by plain torch."""
+    import small_texts
+
+    learned, left = small_texts.split_sums(7, 0.4)
+    assert sorted([*learned.tolist(), *left.tolist()]) == [[a, b] for a in range(7) for b in range(7)]
+    assert len(learned) == round(0.4 * 49)
+    out = train("out", "--sums", 7, "--share", 0.4, "--decay", 1, "--steps", 3, "--save", 0, 3)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(out / "step3")
+    ids = small_texts.as_sums(learned, 7)
+    assert tokenizer("5 6 = 4")["input_ids"] == [5, 6, 7, 4]
+    assert ((ids[:, 0] + ids[:, 1] - ids[:, 3]) % 7 == 0).all()
+    model = transformers.AutoModelForCausalLM.from_pretrained(out / "step0")
+    batch = small_texts.Sums.of(7, 0.4, 4, 0).batch(0)["input_ids"]
+    with torch.no_grad():
+        scores = model(input_ids=batch[:, :3]).logits[:, -1]
+    loss = float(torch.nn.functional.cross_entropy(scores, batch[:, 3]))
+    assert loss == pytest.approx(losses(out)[0], abs=2e-6)
+    with pytest.raises(ValueError, match=r"--pairs.*no --sums"):
+        train("pairs", "--type", "marian", "--sums", 7)
