@@ -186,7 +186,7 @@ def test_control_c_ends_a_real_process_cleanly(tmp_path):
         # A shell that runs the tests in the background lets its children ignore it.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not list((tmp_path / "store").rglob("parts/*/*.h5")) and time.monotonic() < deadline:
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
