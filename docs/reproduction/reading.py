@@ -5,7 +5,7 @@ place, or several, along some dimensions, ``by`` how each of the others is reduc
 (``each``). Or ``is`` is an expression over other numbers of the row. One way for all: the same is done to the result,
 to it without each group of prompts, which gives the error (delete-a-group jackknife), and to each draw of each null it
 is compared with. ``error`` names a variable that is the error of an analysis that tells its own; ``less`` one of
-another label that is taken off first. What is text is read as it is.
+another label, or of the variant ``less_of``, that is taken off first. What is text is read as it is.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ REDUCTIONS: dict[str, Callable[..., Any]] = {
     "max": np.nanmax,
     "min": np.nanmin,
     "sd": lambda values, axis: np.nanstd(values, axis=axis, ddof=1),
+    "error": lambda values, axis: np.nanstd(values, axis=axis, ddof=1) / np.sqrt(np.isfinite(values).sum(axis=axis)),
     "largest": lambda values, axis: np.nanmax(np.abs(values), axis=axis),
 }
 
@@ -102,7 +103,7 @@ def _text(spec: Mapping[str, Any], results: Any) -> str | None:
 def _read(spec: Mapping[str, Any], results: Any) -> Samples:
     variant, label, name, whole = _variable(spec, results)
     if "less" in spec:
-        other = _variable(spec | {"of": spec["less"]}, results)
+        other = _variable(spec | {"of": spec["less"], "variant": spec.get("less_of", variant)}, results)
         return Samples(reduced(whole[name] - other[3][other[2]].values, spec))
     nulls = results.nulls(variant, label) if spec.get("nulls", True) else ()
     without = whole.get(f"{name}_without")
