@@ -37,6 +37,7 @@ REDUCTIONS: dict[str, Callable[..., Any]] = {
     "min": np.nanmin,
     "sd": lambda values, axis: np.nanstd(values, axis=axis, ddof=1),
     "median size": lambda values, axis: np.nanmedian(np.abs(values), axis=axis),
+    "error": lambda values, axis: np.nanstd(values, axis=axis, ddof=1) / np.sqrt(np.isfinite(values).sum(axis=axis)),
     "largest": lambda values, axis: np.nanmax(np.abs(values), axis=axis),
 }
 
@@ -115,7 +116,8 @@ def _read(spec: Mapping[str, Any], results: Any) -> Samples:
     if "onset" in spec:
         return _repeated(_onset(results, variant, label, name, spec["onset"]), spec)
     if "less_of" in spec:
-        return Samples(reduced(whole[name] - _of_other(spec, results), spec))
+        other = _of_other(spec, results)  # places of the same dimensions are the same, whatever they are called
+        return Samples(reduced(whole[name] - (other.values if other.sizes == whole[name].sizes else other), spec))
     if "over" in spec:
         beside = results.nulls(variant, label) if spec.get("nulls", True) else ()
         return _repeated(whole[name], spec, {null: results[null, label][name] for null in beside})

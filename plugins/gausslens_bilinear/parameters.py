@@ -112,6 +112,10 @@ class LogitsParameters(Parameters):
         return lags
 
 
+class EnergyParameters(Parameters):
+    """bilinear.energy has none: each prompt is run once, and every head is moved by what it writes."""
+
+
 class HeadRolesParameters(Parameters):
     """Parameters of bilinear.head-roles."""
 

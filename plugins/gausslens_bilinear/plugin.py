@@ -98,6 +98,17 @@ SLERP = Analysis(
     prompts={"source": "text", "text": ["No prompt is looked at."]},
     estimate="gausslens_bilinear.analyses.slerp:estimate",
 )
+ENERGY = Analysis(
+    name="bilinear.energy",
+    version=1,
+    shape="forward",
+    summary="Whether what a head writes is a step down the energy of its queries, and by how much it lowers it.",
+    parameters="gausslens_bilinear.parameters:EnergyParameters",
+    analysis="gausslens_bilinear.analyses.energy:Energy",
+    random=True,
+    exchangeable=("head",),
+    estimate="gausslens_bilinear.analyses.energy:estimate",
+)
 SECTIONS = [
     ReportSection(
         name="bilinear.spectrum",
@@ -171,13 +182,22 @@ SECTIONS = [
         analyses=("bilinear.slerp",),
         order=36,
     ),
+    ReportSection(
+        name="bilinear.energy",
+        version=1,
+        summary="What heads write beside the descent of their energies.",
+        section="gausslens_bilinear.figures.energy:energy",
+        question="Is attention a step down an energy?",
+        analyses=("bilinear.energy",),
+        order=37,
+    ),
 ]
 
 
 @hookimpl
 def analyses() -> list[Analysis]:
     """What this plugin computes."""
-    return [SPECTRUM, DIFFERENCE, ALIGNMENT, LOGITS, ANGLES, ROLES, NOISE, SLERP]
+    return [SPECTRUM, DIFFERENCE, ALIGNMENT, LOGITS, ANGLES, ROLES, NOISE, SLERP, ENERGY]
 
 
 @hookimpl

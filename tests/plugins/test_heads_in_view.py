@@ -12,7 +12,7 @@ from gausslens.contract.reference import resolve
 from gausslens.testing import TinyEngine, TinyModel, TinyParameters
 from gausslens_attention.parameters import SwapParameters
 from gausslens_attention.plugin import SWAP
-from gausslens_bilinear.plugin import ANGLES
+from gausslens_bilinear.plugin import ANGLES, ENERGY
 from gausslens_gaussian.parameters import PropagateParameters
 from gausslens_gaussian.plugin import COLLAPSE, PROPAGATE
 from gausslens_spectrum.plugin import EFFECT
@@ -21,6 +21,7 @@ GIVEN: dict[str, tuple[Any, Any]] = {
     "swap": (SWAP, SwapParameters(which=["all", "each"], band=[0], budget=[1], masks=[], rank=[])),
     "effect": (EFFECT, None),
     "angles": (ANGLES, None),
+    "energy": (ENERGY, None),
     "collapse": (COLLAPSE, None),
     "propagate": (PROPAGATE, PropagateParameters(window=3, dims=2)),
 }

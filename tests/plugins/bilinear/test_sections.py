@@ -16,6 +16,7 @@ from gausslens.figures import Figure, Heatmap, Lines, Scatter, Spectrum, Table
 from gausslens.testing import check_references, host_of
 from gausslens_bilinear.figures.alignment import alignment
 from gausslens_bilinear.figures.angles import angles
+from gausslens_bilinear.figures.energy import energy
 from gausslens_bilinear.figures.head_roles import head_roles
 from gausslens_bilinear.figures.logits import logits
 from gausslens_bilinear.figures.noise import noise
@@ -32,6 +33,7 @@ ALL = {
     "bilinear.head-roles": {"positions": 8},
     "bilinear.noise": {"samples": 2},
     "bilinear.slerp": {"sizes": [4], "pairs": 8},
+    "bilinear.energy": {},
 }
 
 
@@ -58,6 +60,7 @@ SHOWN = {
     head_roles: Heatmap,
     noise: Spectrum,
     slerp: Lines,
+    energy: Heatmap,
 }
 
 
