@@ -120,8 +120,8 @@ class Bigrams:
         """
         _, following = self.followers(0)
         unigram: Counter[int] = Counter()
-        for (_, second), times in self.pairs.items():
-            unigram[second] += times
+        for (_, second), count in self.pairs.items():
+            unigram[second] += count
         total, frequent = sum(unigram.values()), unigram.most_common()
         sums = dict.fromkeys(("held", "often", "smoothed", "often_smoothed", "held_out"), 0.0)
         for successors, listed in following.values():

@@ -60,7 +60,7 @@ class WindowGaussian:
         if pairs.shape[1] < 3:
             return float("nan")
         ranks = pairs.argsort(axis=1).argsort(axis=1)
-        return float(np.corrcoef(ranks)[0, 1])
+        return float(np.asarray(np.corrcoef(ranks))[0, 1])
 
 
 def fit_window(samples: Floats, permutations: int, rng: np.random.Generator) -> WindowGaussian:
