@@ -13,8 +13,9 @@ the number is from which step on the variable is beyond it, for good. What is te
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -151,9 +152,16 @@ def _of_other(spec: Mapping[str, Any], results: Any) -> xr.DataArray:
     return found.mean("draw") if "draw" in found.dims else found
 
 
+@lru_cache(maxsize=1)
+def _onsets(results: Any) -> Sequence[Any]:
+    """All onsets of a run, told once for all its rows."""
+    found: Sequence[Any] = results.onsets()
+    return found
+
+
 def _onset(results: Any, variant: str, label: str, name: str, null: str) -> xr.DataArray:
     """From which step on each cell is beyond a null for good; inf where it never is."""
-    for one in results.onsets():
+    for one in _onsets(results):
         found = one.statistic
         if (found.variant, found.label, found.null, found.variable) == (variant, label, null, name):
             onset: xr.DataArray = one.columns()["onset"].fillna(np.inf)
