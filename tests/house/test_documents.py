@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import itertools
 import re
 import shutil
 from importlib.metadata import distribution, version
@@ -64,14 +65,28 @@ def test_the_readme_shows_run_files_that_are_valid(tmp_path: Path) -> None:
         assert main(["check", "--quick", str(tmp_path / f"{number}.yaml")]) == 0
 
 
+def _lay_checkpoints(path: Path) -> None:
+    """Beside a run file, one checkpoint and one table of each name that it gives."""
+    told = yaml.safe_load(path.read_text(encoding="utf-8"))
+    for place in [told, *(v for v in told["variants"].values() if isinstance(v, dict))]:
+        if name := place.get("model", {}).get("path"):
+            every = {"seed": ["seed-1"], "step": ["0"]}
+            lists = [asked if isinstance(asked, list) else every[of] for of, asked in place.get("sweep", {}).items()]
+            for values in itertools.product(*lists):
+                named = dict(zip(place.get("sweep", {}), values, strict=True))
+                directory = path.parent / re.sub(r"{(\w+)}", lambda found, at=named: str(at[found[1]]), name)
+                directory.mkdir(parents=True, exist_ok=True)
+                (directory / "config.json").write_text('{"model_type": "mistral"}', encoding="utf-8")
+        if table := place.get("prompts", {}).get("path"):
+            (path.parent / table).write_text("task,answer\n1 2,3\n", encoding="utf-8")
+
+
 @pytest.mark.parametrize("path", [p for p in RUN_FILES if p.parent.name == "examples"], ids=lambda path: path.name)
 def test_example_run_files_are_valid(path: Path, tmp_path: Path) -> None:
-    if path.name == "trajectory.yaml":  # its checkpoints are made first; that they are there is all that is checked
-        for step in (0, 20):
-            directory = tmp_path / f"trajectory/step{step:05d}"
-            directory.mkdir(parents=True)
-            (directory / "config.json").write_text('{"model_type": "mistral"}', encoding="utf-8")
-        path = shutil.copy(path, tmp_path)
+    made = yaml.safe_load((ROOT / "docs/reproduction/made.yaml").read_text(encoding="utf-8"))
+    if path.name in made:  # its checkpoints are made first; that they are there is all that is checked
+        path = Path(shutil.copy(path, tmp_path))
+        _lay_checkpoints(path)
     assert main(["check", "--quick", str(path)]) == 0
 
 

@@ -269,9 +269,7 @@ def read_pieces(root: Path, path: Path, entry: str) -> Pieces:
         return Pieces(variables, auxiliary, json.loads(attrs.get("attributes", "{}")), files)
 
 
-def _learn(
-    file: Any, of: object, arrays: dict[str, Any], told: dict[str, Any], decoded: Any, extents: list[Extent]
-) -> None:
+def _learn(file: Any, of: object, arrays: Any, told: dict[str, Any], decoded: Any, extents: list[Extent]) -> None:
     """Keep the layout of a result; not of one with arrays that are read when used, or text beside its bytes."""
     eager = all(array.dtype == TEXT or array.nbytes <= EAGER_BYTES for array in arrays.values())
     if eager and not any("lossless" in own for own in told.values()):
