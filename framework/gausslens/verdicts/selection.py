@@ -25,6 +25,9 @@ LEVEL = 0.05
 # distance from it says nothing.
 ROUNDINGS = 8
 
+# What two cells have in common that are one.
+_TELLING = ("", "null_mean", "null_sd")
+
 # For variant, label and null the comparison, with draws and swept values as leading dimensions.
 Comparisons: TypeAlias = "Mapping[tuple[str, str, str], xr.Dataset]"
 
@@ -130,16 +133,28 @@ def _statistic(variant: str, label: str, null: str, name: str, dataset: xr.Datas
     one = Statistic(variant, label, name, null, dataset, np.nan, np.nan, False, nothing, 0)
     once, _ = _p_counted_once(one)
     tests = int((~np.isnan(once)).sum())
-    # One p for each draw and swept value: those that are equal are one.
-    p = simes(np.unique(dataset[f"{name}_p_variable"].values)) if tests else np.nan
+    p = simes(_p_of_points(one)) if tests else np.nan
     return replace(one, p=p, tests=tests, general=_general(one))
+
+
+def _p_of_points(one: Statistic) -> NDArray[np.float64]:
+    """p of each draw and swept value; of those that hold the same numbers once.
+
+    Equal p alone do not say so: what lies far from few draws has the least p that they allow, whatever it is.
+    """
+    p = one.comparison[f"{one.variable}_p_variable"]
+    axes = [one.comparison[one.variable].dims.index(dim) for dim in p.dims]
+    columns = (np.moveaxis(one.column(name), axes, range(len(axes))) for name in _TELLING)
+    points = np.stack([column.reshape(p.size, -1) for column in columns], axis=1)
+    distinct = {point.tobytes(): told for point, told in zip(points, p.values.ravel(), strict=True)}
+    return np.array(list(distinct.values()))
 
 
 def _p_counted_once(one: Statistic) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """p of each distinct cell, NaN where the null keeps the number; and for each cell which of these it is."""
     kept = varies_by_rounding_alone(one.column("null_sd"), one.column("null_mean"), ROUNDINGS)
     p = np.where(kept, np.nan, one.column("p")).ravel()
-    cells = np.stack([one.column(c).ravel() for c in ("", "null_mean", "null_sd")])
+    cells = np.stack([one.column(name).ravel() for name in _TELLING])
     _, first, which = np.unique(cells, axis=1, return_index=True, return_inverse=True)
     return p[first], which.ravel()
 

@@ -86,6 +86,19 @@ def test_layers_that_a_sweep_leaves_alone_count_once():
     assert five.called.shape == (5, *one.called.shape)
 
 
+def test_points_of_a_sweep_at_the_least_p_that_draws_allow_count_each():
+    """Fifteen of twenty steps lie far off, at one p: so few draws allow no smaller one."""
+    rng = np.random.default_rng(6)
+    null = [result(rng, ["v"], shape=(1, 4)) for _ in range(8)]
+    steps = xr.DataArray(range(20), dims="step", name="step")
+    points = [against(result(rng, ["v"], shift=50.0 * (step >= 5), shape=(1, 4)), null) for step in range(20)]
+    p = np.array([float(point["v_p_variable"]) for point in points])
+    assert len(set(p[5:])) < 5
+    (one,) = statistics({("t", "l", "n"): xr.concat(points, dim=steps)})
+    assert one.p == pytest.approx(min(np.sort(p) * 20 / np.arange(1, 21)))
+    assert one.p <= 20 / 15 * p[5:].max()
+
+
 def test_the_sentence_says_what_was_found():
     comparisons = run(0, ["v3", "v7"])
     (said,) = sentences(statistics(comparisons), {})
