@@ -61,7 +61,9 @@ soak: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python $$script $$model --store $(SOAK_STORE)/$$(basename $$script .py) $(SOAK_OPTIONS) || exit 1; done; done
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/every_type.py
 	OMP_NUM_THREADS=1 $(BIN)/python docs/reproduction/remake.py --check --store $(SOAK_STORE)/reproduction
+	OMP_NUM_THREADS=1 $(BIN)/python tests/framework/random_studies.py 200 --directory $(SOAK_STORE)/random-studies
 	OMP_NUM_THREADS=1 GAUSSLENS_FULL=soak $(BIN)/pytest -q -n auto
+	$(MAKE) benchmarks
 
 # Every experiment of the sources, on stories15m and smollm2 too where GAUSSLENS_MODELS is set; hours the first time.
 REPRODUCTION_STORE ?= reproduction
