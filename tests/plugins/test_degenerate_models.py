@@ -49,15 +49,15 @@ MODELS: dict[str, Callable[[], Any]] = {
 ROWS = {"one token": [[5]] * 12, "the same token": [[5] * 8] * 12}
 
 
-# Changes of what is zero, as parts of it: infinite is what they are.
-OF_ZERO = "reinit.check"
+# Changes of what is zero, as parts of it, and the entropy of a Gaussian without spread: infinite is what they are.
+INFINITE = ("reinit.check", "gaussian.propagate")
 
 
 def infinite(store: Path) -> list[str]:
     """Variables that hold an infinity: what is undefined is NaN, or told."""
     found = []
     results = gausslens.open(store)
-    for variant, label in (name for name in results if name[1] != OF_ZERO):
+    for variant, label in (name for name in results if not name[1].startswith(INFINITE)):
         for dataset in results.draws(variant, label).values():
             for name, values in dataset.data_vars.items():
                 if values.dtype.kind == "f" and np.isinf(values.values).any():

@@ -22,6 +22,7 @@ from gausslens_attention.parameters import (
     KernelParameters,
     LowRankParameters,
     MaskParameters,
+    MembersParameters,
     PoolingParameters,
     RolesParameters,
 )
@@ -48,6 +49,7 @@ CASES = {
     "attention.masks": MaskParameters(keys=[3]),
     "attention.kernels": KernelParameters(features=[8]),
     "attention.roles": RolesParameters(directions=4),
+    "attention.members": MembersParameters(w=[1], windows=[1], draws=2, steps=2, repeats=2),
     "attention.pooling": PoolingParameters(directions=1, hidden=1, steps=2, functions=["dot", "multiplicative"]),
     "bilinear.head-roles": None,
     "gaussian.moments": MomentsParameters(site="v", robust=True, principal=3),

@@ -106,7 +106,11 @@ def head_curves(
     dials = [str(dim) for dim in kept.dims if dim not in (along, head)]
     labels = {dim: kept[dim].values for dim in dials}
     x = kept[along].values if along in kept.coords else np.arange(1.0, kept.sizes[along] + 1)
-    means = {name: averaged(each, *dials, along, skip_missing=True) for name, each in (nulls or {}).items()}
+    means = {}
+    for name, each in (nulls or {}).items():
+        # A null that is not swept stands beside each place of the sweep.
+        unswept = {dim: kept.sizes[dim] for dim in dials if dim not in each.dims}
+        means[name] = averaged(each.expand_dims(unswept), *dials, along, skip_missing=True)
     array = kept.transpose(*dials, head, along).values
     panels = []
     for place in np.ndindex(*array.shape[:-2]):

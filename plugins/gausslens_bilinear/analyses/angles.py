@@ -175,7 +175,7 @@ class Angles:
             text = f"share of the variance that the angle explains of the {how}"
             variables[name] = variable(dims, values, text, against=False)
         means, spreads = zip(*(layers[n].cosines() for n in order), strict=True)
-        for name, one in (("mean", np.array(means)), ("sd", np.sqrt(spreads))):
+        for name, one in (("mean", np.array(means)), ("sd", np.sqrt(np.maximum(spreads, 0.0)))):
             variables[f"cosine_{name}"] = variable("layer", one, f"{name} of the cosines")
         coords = {"layer": order, "head": list(self.info.heads)}
         return xr.Dataset(variables, coords=coords).assign_attrs(model=self.info.name, between=self.parameters.between)

@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from gausslens import Context, Estimate, ModelInfo, Runner, Tokens, variable
+from gausslens import Context, Estimate, GausslensError, ModelInfo, Runner, Tokens, variable
 
 from ..maths.slerp import cosine_misfit, js, kl, kl_on_arc, slerp
 
@@ -56,6 +56,10 @@ def _rows(vectors: NDArray[Any], pairs: int, generator: np.random.Generator) -> 
     lengths = np.linalg.norm(v, axis=-1) * np.linalg.norm(w, axis=-1)
     cosine = (v * w).sum(axis=-1) / np.where(lengths > 0, lengths, 1.0)
     used = np.flatnonzero((lengths > 0) & (np.abs(cosine) < 1 - 1e-9))[:pairs]
+    if not len(used):
+        raise GausslensError(
+            f"bilinear.slerp: of {4 * pairs} pairs of embeddings none has an arc: they are zero, or all alike"
+        )
     return tuple(x[used] / np.linalg.norm(x[used], axis=-1, keepdims=True) for x in (v, w))
 
 

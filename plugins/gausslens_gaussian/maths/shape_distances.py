@@ -71,8 +71,9 @@ def correlation_distance(cov_p: ArrayLike, cov_q: ArrayLike) -> float:
 
 
 def scale_log_ratio(cov_p: ArrayLike, cov_q: ArrayLike) -> float:
-    """log sqrt(Tr Sp / Tr Sq): how many times wider p is than q, in nats; 0 for equal traces."""
-    return float(0.5 * np.log(np.trace(np.asarray(cov_p)) / np.trace(np.asarray(cov_q))))
+    """log sqrt(Tr Sp / Tr Sq): how many times wider p is than q, in nats; 0 for equal traces, NaN where one is 0."""
+    p, q = (float(np.trace(np.asarray(cov))) for cov in (cov_p, cov_q))
+    return float(0.5 * np.log(p / q)) if p > 0 and q > 0 else float("nan")
 
 
 def mean_shift(
@@ -82,6 +83,8 @@ def mean_shift(
 
     The mean of n vectors scatters by Tr S / n, which is subtracted: so means that are equal give 0 on average.
     """
+    if min(np.trace(np.asarray(cov)) for cov in (cov_p, cov_q)) <= 0:
+        return float("nan")  # without spread there is no unit
     p, q = (np.asarray(m) / np.sqrt(np.trace(np.asarray(c))) for m, c in ((mean_p, cov_p), (mean_q, cov_q)))
     return float(((p - q) ** 2).sum() - 1 / count_p - 1 / count_q)
 

@@ -34,9 +34,14 @@ def random_entropy(
 
 
 def mean_cosine(vectors: NDArray[Any], norms: NDArray[np.float64]) -> np.float64:
-    """Mean cosine over pairs of different rows, in one pass: (|sum of unit vectors|^2 - n) / (n (n - 1))."""
+    """Mean cosine over pairs of different rows, in one pass: (|sum of unit vectors|^2 - n) / (n (n - 1)).
+
+    Rows of zeros have no direction and are left out; NaN with fewer than two others.
+    """
     used = norms > 0
     n = int(used.sum())
+    if n < 2:
+        return np.float64(np.nan)
     total = (vectors[used] / norms[used, None]).sum(axis=0, dtype=np.float64)
     return np.float64((total @ total - n) / (n * (n - 1)))
 

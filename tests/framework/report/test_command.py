@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -40,10 +42,14 @@ def test_where_the_page_cannot_be_written_is_told(
     assert main(["report", str(study), "--out", str(out)]) == 1
     assert capsys.readouterr().err == f"cannot write {out}: no such file or directory; {elsewhere}"
 
-    def refuses(**more: str) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied", f"{more['dir']}/{more['prefix']}12345678.tmp")
+    opened = os.open
 
-    monkeypatch.setattr("tempfile.mkstemp", refuses)
+    def refuses(path: str | Path, *more: Any, **named: Any) -> int:
+        if str(path).endswith(".tmp"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, *more, **named)
+
+    monkeypatch.setattr("gausslens.store.disk.os.open", refuses)
     assert main(["report", str(study)]) == 1
     assert capsys.readouterr().err == f"cannot write {study / 'report.html'}: permission denied; {elsewhere}"
 
