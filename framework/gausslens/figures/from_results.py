@@ -107,10 +107,10 @@ def head_curves(
     labels = {dim: kept[dim].values for dim in dials}
     x = kept[along].values if along in kept.coords else np.arange(1.0, kept.sizes[along] + 1)
     means = {}
-    for name, each in (nulls or {}).items():
+    for name, null in (nulls or {}).items():
         # A null that is not swept stands beside each place of the sweep.
-        unswept = {dim: kept.sizes[dim] for dim in dials if dim not in each.dims}
-        means[name] = averaged(each.expand_dims(unswept), *dials, along, skip_missing=True)
+        unswept = {dim: kept.sizes[dim] for dim in dials if dim not in null.dims}
+        means[name] = averaged(null.expand_dims(unswept), *dials, along, skip_missing=True)
     array = kept.transpose(*dials, head, along).values
     panels = []
     for place in np.ndindex(*array.shape[:-2]):
