@@ -92,7 +92,9 @@ def _store_checks(root: Path) -> Iterator[tuple[str, list[Damage]]]:
             if error is not None:
                 yield where, [_unread(where, error)]
             else:
-                yield where, _guarded(where, lambda check=check, path=path: check(root, path))  # type: ignore[misc]
+                wrong = _guarded(where, lambda check=check, path=path: check(root, path))  # type: ignore[misc]
+                # What a gc beside this takes away is no damage.
+                yield where, wrong if os.path.lexists(path) else []
     if os.path.lexists(root / INDEX):
         made_anew = "`gausslens store reindex` makes it anew; no result is lost"
         found = _guarded(INDEX, lambda: _index_findings(root))
